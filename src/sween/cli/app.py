@@ -1,0 +1,97 @@
+"""The application: verbs, exit codes, and errors as one line."""
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TextIO
+
+import typer
+
+from sween import __version__
+from sween.cli import certify, demo, plan, predict, report, train, verify, weigh
+from sween.errors import CheckFailed, SweenError
+
+app = typer.Typer(
+    name="sween",
+    help="Certified robust image classification by randomized smoothing of weighted ensembles.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verb in (demo, train, weigh, certify, predict, report, verify, plan):
+    app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sween {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _application(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="print the version"
+    ),
+) -> None:
+    """Certified robust image classification by randomized smoothing of weighted ensembles."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb. Exit codes: 0 done, 1 a check failed, 2 bad input."""
+    warnings.showwarning = _show_warning
+    try:
+        code = typer.main.get_command(app).main(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="sween",
+            standalone_mode=False,
+        )
+        return int(code or 0)
+    except CheckFailed as failure:
+        return _complain(f"check failed: {failure}", 1)
+    except SweenError as error:
+        return _complain(f"error: {error}", 2)
+    except OSError as error:
+        return _complain(f"error: {_describe(error)}", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("stopped; run the same command to go on where it stopped", 130)
+    except Exception as error:
+        # Typer has its own copy of click, so usage errors are known by what they can do.
+        format_message = getattr(error, "format_message", None)
+        if format_message is None:
+            raise
+        return _complain(f"error: {format_message()}; see sween --help", 2)
+
+
+def _complain(message: str, code: int) -> int:
+    sys.stderr.write(f"sween: {' '.join(message.split())}\n")
+    return code
+
+
+_FIXES = {
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EACCES: "choose a folder you may write to",
+    errno.EPERM: "choose a folder you may write to",
+    errno.EROFS: "choose a folder you may write to",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "a part of that path is a file; choose another",
+}
+
+
+def _describe(error: OSError) -> str:
+    where = error.filename or "file"
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return f"{where}: {why}; {_FIXES.get(error.errno or 0, 'check the path and the disk')}"
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    sys.stderr.write(f"sween: warning: {' '.join(str(message).split())}\n")

@@ -1,0 +1,75 @@
+"""`sween certify`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sween.cli.options import (
+    Alpha,
+    BatchSize,
+    Bound,
+    Convert,
+    DataRoot,
+    Device,
+    Exit,
+    ExitAlpha,
+    ExitThreshold,
+    Quiet,
+    Seed,
+    Source,
+    TrustedArch,
+    choose_device,
+    dataset_of,
+)
+from sween.data import parse_indices
+from sween.ensemble import ExitPolicy, load_ensemble
+from sween.smoothing import SAMPLING, CertifySettings, certify_images
+
+
+def run(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="folder for the certificates")],
+    indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:1888")] = None,
+    every: Annotated[int | None, typer.Option(help="every so many test images")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
+    n0: Annotated[int, typer.Option(help="votes that select the class")] = 100,
+    n: Annotated[int, typer.Option(help="votes that bound its probability")] = 100_000,
+    alpha: Alpha = 0.001,
+    exit_name: Exit = "none",
+    exit_threshold: ExitThreshold = 0.999,
+    exit_alpha: ExitAlpha = 0.05,
+    bound: Bound = "cohen",
+    sampling: Annotated[str, typer.Option(help=f"one of {', '.join(SAMPLING)}")] = "fixed",
+    members: Annotated[
+        bool, typer.Option("--members", help="certify every candidate in the same pass")
+    ] = False,
+    data_root: DataRoot = None,
+    convert: Convert = False,
+    arch: TrustedArch = None,
+    batch_size: BatchSize = 1000,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Certify test images; a stopped run goes on where it stopped."""
+    settings = CertifySettings(
+        n0=n0,
+        n=n,
+        alpha=alpha,
+        bound=bound,
+        sampling=sampling,
+        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
+        members=members,
+        seed=seed,
+    )
+    loaded = load_ensemble(source, archs=arch or ())
+    dataset = dataset_of(loaded, data_root, convert=convert)
+    positions = parse_indices(
+        indices=indices, every=every, everything=everything, size=len(dataset.test)
+    )
+    loaded.ensemble.to(choose_device(device))
+    written = certify_images(
+        loaded, dataset, positions, settings, out, batch_size=batch_size, quiet=quiet
+    )
+    typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")

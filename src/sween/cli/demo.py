@@ -1,0 +1,24 @@
+"""`sween demo`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sween.cli.options import Quiet, Seed
+from sween.demo import SAMPLES, run_demo
+from sween.report import write_report
+
+
+def run(
+    out: Annotated[Path, typer.Option(help="folder for everything the demo makes")] = Path("demo"),
+    n: Annotated[int, typer.Option(help="noisy copies a digit")] = SAMPLES,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """The whole flow on the embedded digits: train, weigh, certify, report."""
+    result = run_demo(out, seed=seed, samples=n, quiet=quiet)
+    report = write_report([result.folder], out / "report")
+    typer.echo(report.read_text(encoding="utf-8"))
+    typer.echo(f"Certificates, ensemble and report are in {out}; check them: sween verify "
+               f"{result.folder}")  # fmt: skip

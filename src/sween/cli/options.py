@@ -1,0 +1,57 @@
+"""Options that several verbs share, so that they read the same everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from sween.data import Dataset, load_dataset
+from sween.ensemble import LoadedEnsemble
+from sween.errors import BadInput
+
+Source = Annotated[Path, typer.Argument(help="ensemble folder, run folder or checkpoint file")]
+DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
+ImageSize = Annotated[int | None, typer.Option(help="pixels a side, for image_folder")]
+Convert = Annotated[
+    bool, typer.Option("--convert", help="convert grayscale, palette or CMYK image files")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Seed = Annotated[int, typer.Option(help="of everything random")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="no progress display")]
+TrustedArch = Annotated[
+    list[str] | None,
+    typer.Option("--arch", help="package.module:factory of your own that may be imported"),
+]
+Alpha = Annotated[float, typer.Option(help="failure probability of one answer")]
+Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or exact")]
+ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
+ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
+BatchSize = Annotated[int, typer.Option(help="noisy images held at once; no effect on results")]
+Bound = Annotated[str, typer.Option(help="cohen or two-class")]
+
+
+def choose_device(name: str) -> torch.device:
+    """The device asked for; `auto` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput("--device", expected="auto, cpu or cuda", got=name, fix="try auto") from None
+    if device.type not in {"cpu", "cuda"}:
+        raise BadInput("--device", expected="auto, cpu or cuda", got=name, fix="try auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(
+            "--device",
+            expected="a GPU that is there",
+            got=f"{name} of {torch.cuda.device_count()} GPUs",
+            fix="use --device cpu",
+        )
+    return device
+
+
+def dataset_of(loaded: LoadedEnsemble, root: Path | None, *, convert: bool = False) -> Dataset:
+    """The data set that an ensemble's members were trained for, at their image size."""
+    size = loaded.image_shape[1] if loaded.dataset == "image_folder" else None
+    return load_dataset(loaded.dataset, root, image_size=size, convert=convert)

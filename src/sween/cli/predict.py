@@ -1,0 +1,79 @@
+"""`sween predict`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from sween.cli.options import (
+    Alpha,
+    Bound,
+    Convert,
+    Device,
+    Exit,
+    ExitAlpha,
+    ExitThreshold,
+    Seed,
+    Source,
+    TrustedArch,
+    choose_device,
+)
+from sween.data import read_image
+from sween.ensemble import ExitPolicy, load_ensemble
+from sween.records import ABSTAIN, format_radius
+from sween.smoothing import SmoothedClassifier
+
+
+def run(
+    source: Source,
+    images: Annotated[list[Path], typer.Argument(help="image files")],
+    certify: Annotated[bool, typer.Option("--certify", help="the certified radius too")] = False,
+    n0: Annotated[int, typer.Option(help="with --certify: votes that select the class")] = 100,
+    n: Annotated[int | None, typer.Option(help="votes; 100, or 100000 with --certify")] = None,
+    alpha: Alpha = 0.001,
+    exit_name: Exit = "none",
+    exit_threshold: ExitThreshold = 0.999,
+    exit_alpha: ExitAlpha = 0.05,
+    bound: Bound = "cohen",
+    convert: Convert = False,
+    resize: Annotated[
+        bool, typer.Option("--resize", help="scale and crop to the members' image size")
+    ] = False,
+    arch: TrustedArch = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """The label of each image, or an abstention; with --certify the radius as well."""
+    loaded = load_ensemble(source, archs=arch or ())
+    shape = loaded.image_shape
+    pixels = torch.stack(
+        [
+            read_image(path, image_shape=shape, channels=shape[0], convert=convert, resize=resize)
+            for path in images
+        ]
+    )
+    classifier = SmoothedClassifier(
+        loaded.ensemble.to(choose_device(device)),
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
+        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
+        name=loaded.name,
+    )
+    batch = pixels.float() / 255
+    if certify:
+        certificates = classifier.certify_batch(
+            batch, n0=n0, n=n or 100_000, alpha=alpha, seed=seed, bound=bound
+        )
+        for path, certificate in zip(images, certificates, strict=True):
+            label = _label(certificate.prediction, loaded.class_names)
+            typer.echo(f"{path}\t{label}\tradius {format_radius(certificate.radius)}")
+        return
+    for path, answer in zip(
+        images, classifier.predict_batch(batch, n=n or 100, alpha=alpha, seed=seed), strict=True
+    ):
+        typer.echo(f"{path}\t{_label(answer.prediction, loaded.class_names)}")
+
+
+def _label(prediction: int, class_names: tuple[str, ...]) -> str:
+    return "abstain" if prediction == ABSTAIN else class_names[prediction]

@@ -1,0 +1,43 @@
+"""`sween weigh`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sween.cli.options import (
+    Convert,
+    DataRoot,
+    Device,
+    Quiet,
+    Seed,
+    TrustedArch,
+    choose_device,
+    dataset_of,
+)
+from sween.ensemble import METHODS, load_members, save_ensemble, weigh
+
+
+def run(
+    runs: Annotated[list[Path], typer.Argument(help="run folders of the candidates")],
+    out: Annotated[Path, typer.Option(help="ensemble folder to write")],
+    method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "convex",
+    samples: Annotated[int, typer.Option(help="noise draws an image")] = 100,
+    data_root: DataRoot = None,
+    convert: Convert = False,
+    arch: TrustedArch = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Solve for the ensemble weights on the split held out for it."""
+    loaded = load_members(runs, archs=arch or ())
+    dataset = dataset_of(loaded, data_root, convert=convert)
+    loaded.ensemble.to(choose_device(device))
+    solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
+    save_ensemble(loaded, runs, solution, out)
+    for name, weight in zip(loaded.member_names, solution.weights, strict=True):
+        typer.echo(f"{name:24} {weight:.6f}")
+    typer.echo(
+        f"loss {solution.loss:.6f} nats, at most {solution.gap:.3g} above the optimum; in {out}"
+    )

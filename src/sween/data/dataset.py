@@ -1,0 +1,77 @@
+"""What every data set looks like to the rest of sween."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+
+class Pixels(Protocol):
+    """Where a split's pixels come from: memory, or files decoded when asked for."""
+
+    def __len__(self) -> int: ...
+
+    def load(self, positions: Sequence[int]) -> torch.Tensor:
+        """The images at these positions, uint8 of shape (len(positions), C, H, W)."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredPixels:
+    """Pixels held in memory as one uint8 tensor (N, C, H, W)."""
+
+    tensor: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def load(self, positions: Sequence[int]) -> torch.Tensor:
+        return self.tensor[torch.as_tensor(positions, dtype=torch.long)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Images and labels for one use; position i is the image's index in every record.
+
+    `white` is the pixel value that becomes 1.0: 255 for photos, 16 for the digits.
+    """
+
+    name: str
+    pixels: Pixels
+    labels: torch.Tensor
+    white: int = 255
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, positions: Sequence[int]) -> torch.Tensor:
+        """Float32 NCHW in [0, 1]."""
+        return self.pixels.load(positions).float() / self.white
+
+    def all_images(self) -> torch.Tensor:
+        """Every image of the split at once; for splits that fit in memory."""
+        return self.images(range(len(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A data set with three disjoint splits: train, weight-solving, test."""
+
+    name: str
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: str
+    """`none` or `crop-flip` (pad by `crop_padding`, crop back, flip left-right)."""
+    train: Split
+    weights: Split
+    test: Split
+    crop_padding: int = 4
+    root: Path | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)

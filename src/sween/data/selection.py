@@ -1,0 +1,108 @@
+"""Which images of a split a command works on: `--indices`, `--every` or `--all`."""
+
+import re
+from collections.abc import Sequence
+
+from sween.errors import BadInput
+
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_FORMS = "positions such as 888:1888, 0:100:5 or 0,5,9"
+
+
+def parse_indices(
+    *, indices: str | None, every: int | None, everything: bool, size: int
+) -> list[int]:
+    """The positions asked for, in the order asked for.
+
+    Ranges exclude their end, as in Python: `888:1888` is 1,000 images. A range that reaches past
+    the split is refused, not cut: a result must be over the images it says it is over.
+
+    Args:
+        indices: text of `--indices`: numbers and `START:STOP[:STEP]` ranges between commas.
+        every: value of `--every`: every how many images one is taken, from position 0.
+        everything: whether `--all` was given.
+        size: number of images in the split.
+
+    Returns:
+        Distinct positions in [0, size).
+
+    Raises:
+        BadInput: when not exactly one of the three is given, or its value cannot be used.
+    """
+    if size < 1:
+        raise BadInput("size", expected="a split with images", got=size, fix="check the data set")
+    options = (("--indices", indices is not None), ("--every", every is not None))
+    given = [name for name, is_given in (*options, ("--all", everything)) if is_given]
+    if len(given) != 1:
+        raise BadInput(
+            "images to use",
+            expected="exactly one of --indices, --every, --all",
+            got=" and ".join(given) or "none of them",
+            fix="give --all for the whole split" if not given else f"keep one, e.g. {given[0]}",
+        )
+    if indices is not None:
+        return _parse_list(indices, size)
+    if every is not None:
+        if every < 1:
+            raise BadInput("--every", expected="1 or more", got=every, fix="use --every 20")
+        return list(range(0, size, every))
+    return list(range(size))
+
+
+def format_indices(positions: Sequence[int]) -> str:
+    """The shortest text that `parse_indices` reads back to these positions, in this order."""
+    parts: list[str] = []
+    start = 0
+    while start < len(positions):
+        stop, step = start + 1, 1
+        if stop < len(positions) and positions[stop] > positions[start]:
+            step = positions[stop] - positions[start]
+            while stop < len(positions) and positions[stop] - positions[stop - 1] == step:
+                stop += 1
+        if stop - start < 3:
+            parts.append(str(positions[start]))
+            start += 1
+            continue
+        tail = "" if step == 1 else f":{step}"
+        parts.append(f"{positions[start]}:{positions[stop - 1] + 1}{tail}")
+        start = stop
+    return ",".join(parts)
+
+
+def _parse_list(text: str, size: int) -> list[int]:
+    positions: list[int] = []
+    seen: set[int] = set()
+    for part in text.split(","):
+        for position in _parse_part(part.strip(), size):
+            if position in seen:
+                raise _refusal("every position once", f"{position} twice", "remove the repetition")
+            seen.add(position)
+            positions.append(position)
+    return positions
+
+
+def _parse_part(part: str, size: int) -> range:
+    if not part:
+        raise _refusal(_FORMS, "an empty entry", "name at least one position between commas")
+    if "-" in part:
+        raise _refusal(_FORMS, repr(part), "count from 0 at the first image; write ranges with ':'")
+    pieces = part.split(":")
+    if len(pieces) > 3 or not all(_NUMBER.fullmatch(piece) for piece in pieces):
+        raise _refusal(_FORMS, repr(part), "use whole numbers, both ends of a range written out")
+    numbers = [int(piece) for piece in pieces]
+    start = numbers[0]
+    stop = numbers[1] if len(numbers) > 1 else start + 1
+    step = numbers[2] if len(numbers) > 2 else 1
+    if stop > size:
+        fix = f"stay within 0:{size}" if len(numbers) > 1 else f"use at most {size - 1}"
+        raise _refusal(f"positions of a split of {size} images", repr(part), fix)
+    if start >= stop:
+        fix = f"swap the ends: {stop}:{start}" if start > stop else f"use {start}:{start + 1}"
+        raise _refusal("a range that starts before it stops", repr(part), fix)
+    if step < 1:
+        raise _refusal("a step of 1 or more", repr(part), f"use {start}:{stop}")
+    return range(start, stop, step)
+
+
+def _refusal(expected: str, got: str, fix: str) -> BadInput:
+    return BadInput("--indices", expected=expected, got=got, fix=fix)

@@ -1,0 +1,74 @@
+"""The check at the door of everything that takes images."""
+
+import torch
+
+from sween.errors import BadInput
+
+_ROUNDING = 0.01
+"""How far outside [0, 1] still looks like resampling overshoot, not like another scale."""
+
+
+def check_images(images: torch.Tensor, *, what: str = "images") -> None:
+    """Refuse a batch that is not float32 in [0, 1].
+
+    sigma and every radius are in those units, so a batch in other units would not crash: it would
+    give certificates that mean nothing.
+
+    Args:
+        images: a batch (N, C, H, W) or one image (C, H, W).
+        what: the argument's name in the error.
+
+    Raises:
+        BadInput: on a wrong type, number of dimensions, a NaN or infinity, or a value off [0, 1].
+    """
+    if not isinstance(images, torch.Tensor):
+        raise BadInput(
+            what,
+            expected="a float32 torch tensor",
+            got=f"a {type(images).__name__}",
+            fix="convert it with torch.as_tensor(..., dtype=torch.float32)",
+        )
+    if images.dtype != torch.float32:
+        whole = not images.dtype.is_floating_point
+        raise BadInput(
+            what,
+            expected="float32 in [0, 1]",
+            got=str(images.dtype).removeprefix("torch."),
+            fix="convert with .float() / 255" if whole else "convert with .float()",
+        )
+    if images.ndim not in (3, 4) or images.numel() == 0:
+        raise BadInput(
+            what,
+            expected="a batch (N, C, H, W) or one image (C, H, W), not empty",
+            got=f"shape {tuple(images.shape)}",
+            fix="reshape it, channels before height and width",
+        )
+    _check_values(images, what)
+
+
+def _check_values(images: torch.Tensor, what: str) -> None:
+    # aminmax hands a NaN on, so one pass over the pixels covers both checks.
+    smallest, largest = (bound.item() for bound in torch.aminmax(images.detach()))
+    if not (float("-inf") < smallest and largest < float("inf")):
+        count = int((~torch.isfinite(images)).sum().item())
+        raise BadInput(
+            what,
+            expected="finite pixels",
+            got=f"{count} NaN or infinite values of {images.numel()}",
+            fix="look for a division by zero where the images were prepared",
+        )
+    if smallest < 0 or largest > 1:
+        raise BadInput(
+            what,
+            expected="pixels in [0, 1]",
+            got=f"values from {smallest:.6g} to {largest:.6g}",
+            fix=_range_fix(smallest, largest),
+        )
+
+
+def _range_fix(smallest: float, largest: float) -> str:
+    if smallest >= -_ROUNDING and largest <= 1 + _ROUNDING:
+        return "clamp them with .clamp(0, 1)"
+    if smallest < 0:
+        return "remove normalisation: it belongs inside the model"
+    return "divide by 255"

@@ -1,0 +1,20 @@
+"""Weighted ensembles: members, weights, early exit, folders."""
+
+from sween.ensemble.early_exit import EXITS, ExitPolicy
+from sween.ensemble.folder import LoadedEnsemble, load_ensemble, load_members, save_ensemble, weigh
+from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
+from sween.ensemble.weighted import WeightedEnsemble
+
+__all__ = [
+    "EXITS",
+    "METHODS",
+    "ExitPolicy",
+    "LoadedEnsemble",
+    "WeightSolution",
+    "WeightedEnsemble",
+    "load_ensemble",
+    "load_members",
+    "save_ensemble",
+    "solve_weights",
+    "weigh",
+]

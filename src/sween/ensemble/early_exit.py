@@ -1,0 +1,141 @@
+"""Early exit over members, decided for each noisy input on its own.
+
+The classifier with an exit is itself a deterministic function of one noisy input, so a certificate
+for it is sound, provided that the same classifier is the one that is served. An exit decided over a
+batch would not be such a function.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from scipy import special
+
+from sween.ensemble.weighted import add_weighted
+from sween.errors import BadInput, UnknownName
+
+EXITS = ("none", "paper", "exact")
+
+EXACT_MARGIN = 1e-6
+"""Room for kernels that round differently; probabilities differ by less."""
+
+MemberEvaluation = Callable[[int, torch.Tensor], torch.Tensor]
+"""(member, rows) -> probabilities (len(rows), M) of that member at those rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExitPolicy:
+    """When to stop evaluating members.
+
+    none:  never.
+    paper: Algorithm 1 of the paper with threshold T and significance level alpha. It may answer
+           otherwise than the full ensemble; what is certified is the classifier with the exit.
+    exact: as soon as the members left cannot change the answer, so it always answers as the full
+           ensemble does: with partial scores S and remaining weight R, no class can overtake the
+           leader when top1(S) - top2(S) > R, since one member moves a score by at most its weight.
+    """
+
+    name: str = "none"
+    threshold: float = 0.999
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.name not in EXITS:
+            raise UnknownName("exit", self.name, EXITS)
+        for name in ("threshold", "alpha"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadInput(
+                    f"exit {name}",
+                    expected="a number strictly between 0 and 1",
+                    got=getattr(self, name),
+                    fix="the authors use threshold .999 and alpha .05",
+                )
+
+    def describe(self) -> str:
+        """The policy as one string for records."""
+        if self.name == "paper":
+            return f"paper(threshold={self.threshold},alpha={self.alpha})"
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class ExitVotes:
+    """Labels (B,) and how many members each row needed (B,)."""
+
+    labels: torch.Tensor
+    evaluations: torch.Tensor
+
+
+def vote_with_exit(
+    evaluate: MemberEvaluation,
+    *,
+    rows: int,
+    weights: Sequence[float],
+    policy: ExitPolicy,
+    device: torch.device,
+) -> ExitVotes:
+    """The label of each row, evaluating members by descending weight until the policy stops it.
+
+    Args:
+        evaluate: gives a member's probabilities at the rows still undecided.
+        rows: number of inputs.
+        weights: of the members, in the members' own order.
+        policy: when to stop.
+        device: where rows live.
+    """
+    order = sorted(range(len(weights)), key=lambda k: (-weights[k], k))
+    labels = torch.empty(rows, dtype=torch.long, device=device)
+    evaluations = torch.empty(rows, dtype=torch.long, device=device)
+    alive = torch.arange(rows, device=device)
+    scores: torch.Tensor | None = None
+    seen: list[torch.Tensor] = []
+    for position, member in enumerate(order):
+        probabilities = evaluate(member, alive)
+        scores = add_weighted(scores, weights[member], probabilities)
+        leaders = scores.argmax(dim=1)
+        if position == len(order) - 1:
+            labels[alive], evaluations[alive] = leaders, position + 1
+            break
+        if policy.name == "none":
+            continue
+        if policy.name == "paper":
+            seen.append(probabilities)
+            stop = _paper_stops(seen, scores, [weights[k] for k in order], leaders, policy)
+        else:
+            remaining = sum(weights[k] for k in order[position + 1 :])
+            stop = _exact_stops(scores, remaining)
+        labels[alive[stop]], evaluations[alive[stop]] = leaders[stop], position + 1
+        keep = ~stop
+        alive, scores = alive[keep], scores[keep]
+        seen = [part[keep] for part in seen]
+        if len(alive) == 0:
+            break
+    return ExitVotes(labels, evaluations)
+
+
+def _exact_stops(scores: torch.Tensor, remaining: float) -> torch.Tensor:
+    top = scores.topk(2, dim=1).values
+    return top[:, 0] - top[:, 1] > remaining + EXACT_MARGIN
+
+
+def _paper_stops(
+    seen: list[torch.Tensor],
+    scores: torch.Tensor,
+    weights: Sequence[float],
+    leaders: torch.Tensor,
+    policy: ExitPolicy,
+) -> torch.Tensor:
+    """Line 9 of Algorithm 1 for i = len(seen) < K; weights in descending order."""
+    count = len(seen)
+    total = sum(weights[:count])
+    leading = scores.double().gather(1, leaders[:, None])[:, 0] / total
+    if count == 1:
+        return leading > policy.threshold
+    spread = torch.zeros_like(leading)
+    for weight, probabilities in zip(weights, seen, strict=False):
+        own = probabilities.double().gather(1, leaders[:, None])[:, 0]
+        spread += weight * (own - leading) ** 2
+    quantile = float(special.ndtri(1 - policy.alpha / 2))
+    root_of_squares = sum(weight**2 for weight in weights[:count]) ** 0.5
+    bar = 0.5 + quantile * root_of_squares / total * (spread / total).sqrt()
+    return torch.gt(leading, bar)

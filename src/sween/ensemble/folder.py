@@ -1,0 +1,225 @@
+"""Ensemble folders: members' checkpoints, weights and how they were solved, self-contained."""
+
+import dataclasses
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sween.data.dataset import Dataset
+from sween.ensemble.solve import WeightSolution, solve_weights
+from sween.ensemble.weighted import WeightedEnsemble
+from sween.errors import BadInput, CheckpointError
+from sween.models import Manifest, load_checkpoint
+from sween.models.registry import is_user_architecture
+from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedEnsemble:
+    """A ready ensemble with what its members were trained for.
+
+    A single run loads as an ensemble of one, so that everything downstream has one shape.
+    """
+
+    ensemble: WeightedEnsemble
+    manifests: tuple[Manifest, ...]
+    member_names: tuple[str, ...]
+
+    @property
+    def sigma(self) -> float:
+        return self.manifests[0].sigma
+
+    @property
+    def dataset(self) -> str:
+        return self.manifests[0].dataset
+
+    @property
+    def num_classes(self) -> int:
+        return self.manifests[0].num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.manifests[0].class_names
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.manifests[0].image_shape
+
+    @property
+    def name(self) -> str:
+        """The paper's name for it: SWEEN-K, or the member's own when it stands alone."""
+        count = len(self.member_names)
+        return f"SWEEN-{count}" if count > 1 else self.member_names[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the members' fingerprints and the exact weights."""
+        weights = self.ensemble.weights.tolist()
+        parts = [
+            f"{manifest.fingerprint}:{weight!r}"
+            for manifest, weight in zip(self.manifests, weights, strict=True)
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEnsemble:
+    """Equal weights over the checkpoints of several runs, which must fit together.
+
+    Args:
+        runs: run folders or checkpoint files.
+        archs: the callers' own `package.module:factory` names that may be imported.
+    """
+    if not runs:
+        raise BadInput("runs", expected="at least one run folder", got="none", fix="name one")
+    members, manifests = [], []
+    for run in runs:
+        model, manifest = _load_allowed(run, archs)
+        members.append(model)
+        manifests.append(manifest)
+    for run, manifest in zip(runs[1:], manifests[1:], strict=True):
+        for field in ("dataset", "num_classes", "image_shape", "sigma"):
+            wanted, found = getattr(manifests[0], field), getattr(manifest, field)
+            if wanted != found:
+                raise CheckpointError(
+                    f"{run}: {field}",
+                    expected=f"{wanted}, as {runs[0]} has",
+                    got=found,
+                    fix="ensemble only members trained for the same data and noise",
+                )
+    return LoadedEnsemble(WeightedEnsemble(members), tuple(manifests), _names(manifests))
+
+
+def _load_allowed(run: Path, archs: Sequence[str]) -> Any:
+    try:
+        return load_checkpoint(run)
+    except CheckpointError:
+        for arch in archs:
+            if is_user_architecture(arch):
+                try:
+                    return load_checkpoint(run, arch=arch)
+                except CheckpointError:
+                    continue
+        raise
+
+
+def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:
+    """Architecture names, with the seed or a number where one architecture comes twice."""
+    names: list[str] = []
+    for manifest in manifests:
+        base = manifest.arch.rpartition(":")[2]
+        if sum(other.arch == manifest.arch for other in manifests) > 1:
+            base = f"{base}-seed{manifest.training.get('seed', 0)}"
+        name, number = base, 2
+        while name in names:
+            name, number = f"{base}-{number}", number + 1
+        names.append(name)
+    return tuple(names)
+
+
+def weigh(
+    loaded: LoadedEnsemble,
+    dataset: Dataset,
+    *,
+    method: str = "convex",
+    samples: int = 100,
+    seed: int = 0,
+    quiet: bool = False,
+) -> WeightSolution:
+    """Solve the weights of a loaded ensemble on the data set's weight-solving split."""
+    if dataset.name != loaded.dataset:
+        raise BadInput(
+            "dataset", expected=loaded.dataset, got=dataset.name, fix="use the members' data set"
+        )
+    if dataset.image_shape != loaded.image_shape:
+        raise BadInput(
+            "image shape",
+            expected=str(loaded.image_shape),
+            got=dataset.image_shape,
+            fix="load the images at the members' size",
+        )
+    return solve_weights(
+        loaded.ensemble,
+        dataset.weights.all_images(),
+        dataset.weights.labels,
+        sigma=loaded.sigma,
+        method=method,
+        samples=samples,
+        seed=seed,
+        quiet=quiet,
+    )
+
+
+def save_ensemble(
+    loaded: LoadedEnsemble, runs: Sequence[Path], solution: WeightSolution, out: Path
+) -> None:
+    """Write the folder beside its place and move it there whole.
+
+    An older ensemble folder is replaced; any other folder with something in it is refused.
+    """
+    if out.exists() and not out.is_dir():
+        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not _is_ensemble(out):
+        raise BadInput(
+            str(out), expected="a new or ensemble folder", got="other files", fix="choose another"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
+        building = Path(name) / "ensemble"
+        (building / "members").mkdir(parents=True)
+        for run, member in zip(runs, loaded.member_names, strict=True):
+            source = run / "model.safetensors" if run.is_dir() else run
+            shutil.copyfile(source, building / "members" / f"{member}.safetensors")
+        config = {
+            "kind": "ensemble",
+            "dataset": loaded.dataset,
+            "sigma": loaded.sigma,
+            "members": list(loaded.member_names),
+            "fingerprints": [manifest.fingerprint for manifest in loaded.manifests],
+            **dataclasses.asdict(solution),
+        }
+        write_json(building / "environment.json", describe_environment())
+        write_text(building / "config.toml", to_toml(config))
+        if out.exists():
+            out.replace(Path(name) / "old") if any(out.iterdir()) else out.rmdir()
+        building.replace(out)
+
+
+def _is_ensemble(folder: Path) -> bool:
+    return (folder / "config.toml").is_file() and read_config(folder).get("kind") == "ensemble"
+
+
+def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
+    """Load an ensemble folder, a run folder or a single checkpoint file."""
+    if path.is_file() or not (path / "config.toml").is_file() or not _is_ensemble(path):
+        if path.is_dir() and not (path / "model.safetensors").is_file():
+            raise CheckpointError(
+                str(path),
+                expected="an ensemble folder or a run folder with model.safetensors",
+                got="neither",
+                fix="name a folder written by `sween weigh` or `sween train`",
+            )
+        return load_members([path], archs=archs)
+    config = read_config(path)
+    try:
+        names, weights = list(config["members"]), list(config["weights"])
+        fingerprints = list(config["fingerprints"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}/config.toml", expected="members, weights, fingerprints", got=f"no {error}",
+            fix="write the ensemble again with `sween weigh`",
+        ) from None  # fmt: skip
+    files = [path / "members" / f"{Path(str(name)).name}.safetensors" for name in names]
+    loaded = load_members(files, archs=archs)
+    for name, wanted, manifest in zip(names, fingerprints, loaded.manifests, strict=True):
+        if manifest.fingerprint != wanted:
+            raise CheckpointError(
+                f"{path}: member {name}",
+                expected=f"fingerprint {wanted[:16]}",
+                got=manifest.fingerprint[:16],
+                fix="the checkpoint was exchanged; run `sween weigh` again",
+            )
+    loaded.ensemble.weights = weights
+    return dataclasses.replace(loaded, member_names=tuple(names))

@@ -1,0 +1,269 @@
+"""Solving for the ensemble weights on images held out for it."""
+
+import dataclasses
+import math
+import time
+
+import numpy as np
+import torch
+
+from sween.data.validation import check_images
+from sween.ensemble.forward import device_of
+from sween.ensemble.simplex import (
+    PROBABILITY_FLOOR,
+    Matrix,
+    check_probabilities,
+    log_loss,
+    minimise_log_loss,
+    optimality_gap,
+)
+from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
+from sween.errors import BadInput, UnknownName
+from sween.progress import track
+from sween.seeding import noise_blocks, noisy_copies, numpy_generator, standard_normal
+
+METHODS = ("convex", "sgd", "uniform")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightSolution:
+    """Solved weights, their loss in nats, and how far that is above the optimum at most.
+
+    For `convex` and `uniform` both refer to the paper's empirical risk, the cross-entropy of the
+    smoothed ensemble. For `sgd` they refer to what it minimises, the expected cross-entropy of the
+    ensemble on one noisy input, estimated on noise that was not used to solve. Cross-entropy is
+    convex, so by Jensen's inequality the second loss is never below the first.
+    """
+
+    method: str
+    weights: tuple[float, ...]
+    loss: float
+    gap: float
+    iterations: int
+    samples: int
+    seed: int
+    seconds: float
+
+
+def solve_weights(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    method: str = "convex",
+    samples: int = 100,
+    seed: int = 0,
+    epochs: int = 100,
+    batch_size: int = 100,
+    quiet: bool = True,
+) -> WeightSolution:
+    """Solve for the weights and set them on the ensemble.
+
+    convex: minimises the paper's empirical risk (Definition 2): for each image and member the
+        softmax is averaged over `samples` noise draws of its own, then the convex program is solved
+        to an optimality gap that is reported.
+    sgd: the paper's practice, Gaussian-augmented gradient descent on one noisy copy at a time, here
+        by exponentiated gradient steps, which stay on the simplex, with averaged iterates. It
+        minimises E[-log sum_k w_k p_k(x + noise)], another convex objective.
+    uniform: equal weights, with their loss and gap.
+
+    Args:
+        ensemble: its members are evaluated, not changed.
+        images: (N, C, H, W) in [0, 1], disjoint from the members' training images.
+        labels: (N,) true classes.
+        sigma: the noise level that will be certified.
+        method: convex, sgd or uniform.
+        samples: noise draws an image for the smoothed probabilities.
+        seed: of all noise.
+        epochs: of sgd.
+        batch_size: of sgd.
+        quiet: no progress display.
+    """
+    _check(images, labels, sigma=sigma, method=method, samples=samples, epochs=epochs)
+    started = time.perf_counter()
+    ensemble.eval()
+    if method == "sgd":
+        weights = _descend(ensemble, images, labels, sigma, seed, epochs, batch_size, quiet)
+        matrix = check_probabilities(
+            noisy_probabilities(ensemble, images, labels, sigma=sigma, draws=samples, seed=seed)
+        )
+        loss, gap, iterations = log_loss(matrix, weights), optimality_gap(matrix, weights), epochs
+    else:
+        matrix = check_probabilities(
+            smoothed_probabilities(
+                ensemble, images, labels, sigma=sigma, samples=samples, seed=seed, quiet=quiet
+            )
+        )
+        if method == "convex":
+            solution = minimise_log_loss(matrix)
+            weights, loss = solution.weights, solution.loss
+            gap, iterations = solution.gap, solution.iterations
+        else:
+            weights = np.full(matrix.shape[1], 1 / matrix.shape[1])
+            loss, gap, iterations = log_loss(matrix, weights), optimality_gap(matrix, weights), 0
+    ensemble.weights = torch.from_numpy(weights)
+    return WeightSolution(
+        method=method,
+        weights=tuple(ensemble.weights.tolist()),
+        loss=loss,
+        gap=gap,
+        iterations=iterations,
+        samples=samples,
+        seed=seed,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _check(
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    method: str,
+    samples: int,
+    epochs: int,
+) -> None:
+    if method not in METHODS:
+        raise UnknownName("weight method", method, METHODS)
+    check_images(images)
+    if images.ndim != 4 or len(images) != len(labels) or len(images) == 0:
+        raise BadInput(
+            "labels",
+            expected="one a image, and at least one image",
+            got=f"images {tuple(images.shape)}, labels {tuple(labels.shape)}",
+            fix="pass images (N, C, H, W) and labels (N,)",
+        )
+    if not 0 < sigma < float("inf"):
+        raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")
+    for name, value in (("samples", samples), ("epochs", epochs)):
+        if value < 1:
+            raise BadInput(name, expected="at least 1", got=value, fix="raise it")
+
+
+def _true_class(
+    ensemble: WeightedEnsemble, member: int, noisy: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    probabilities = member_probabilities(ensemble.members[member], noisy)
+    if int(labels.max()) >= probabilities.shape[1] or int(labels.min()) < 0:
+        raise BadInput(
+            "labels",
+            expected=f"classes 0 to {probabilities.shape[1] - 1}, as member {member} has them",
+            got=f"{int(labels.min())} to {int(labels.max())}",
+            fix="use members of this data set",
+        )
+    return probabilities.gather(1, labels[:, None])[:, 0].double()
+
+
+@torch.inference_mode()
+def smoothed_probabilities(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    samples: int,
+    seed: int,
+    quiet: bool = True,
+) -> Matrix:
+    """(N, K): each member's softmax of the true class averaged over its own noise draws.
+
+    The draws are independent over images, samples and members, as delta_ijk in Definition 2.
+    """
+    device, members = device_of(ensemble), len(ensemble.members)
+    totals = torch.zeros(len(images), members, dtype=torch.float64)
+    with track("smooth members", len(images), quiet=quiet) as advance:
+        for i, image in enumerate(images.to(device)):
+            for k in range(members):
+                for block, count in noise_blocks(samples):
+                    noisy = noisy_copies(
+                        image,
+                        sigma=sigma,
+                        seed=seed,
+                        purpose=f"weights of member {k}",
+                        example=i,
+                        block=block,
+                    )[:count]
+                    label = labels[i].expand(count).to(device)
+                    totals[i, k] += _true_class(ensemble, k, noisy, label).sum().cpu()
+            advance(1, "")
+    return np.asarray((totals / samples).numpy())
+
+
+@torch.inference_mode()
+def noisy_probabilities(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    draws: int,
+    seed: int,
+) -> Matrix:
+    """(N * draws, K): every member's softmax of the true class at the same single noisy inputs."""
+    device = device_of(ensemble)
+    rows = []
+    for i, image in enumerate(images.to(device)):
+        for block, count in noise_blocks(draws):
+            noisy = noisy_copies(
+                image,
+                sigma=sigma,
+                seed=seed,
+                purpose="weights, loss of sgd",
+                example=i,
+                block=block,
+            )[:count]
+            label = labels[i].expand(count).to(device)
+            columns = [_true_class(ensemble, k, noisy, label) for k in range(len(ensemble.members))]
+            rows.append(torch.stack(columns, dim=1).cpu())
+    return np.asarray(torch.cat(rows).numpy())
+
+
+@torch.inference_mode()
+def _descend(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    sigma: float,
+    seed: int,
+    epochs: int,
+    batch_size: int,
+    quiet: bool,
+) -> Matrix:
+    """Exponentiated gradient with adaptive steps; returns the average of the second half."""
+    device, members = device_of(ensemble), len(ensemble.members)
+    images, labels = images.to(device), labels.to(device)
+    log_weights = torch.zeros(members, dtype=torch.float64)
+    average = torch.zeros(members, dtype=torch.float64)
+    total_steps = epochs * -(-len(images) // batch_size)
+    squares, averaged, step = 0.0, 0, 0
+    with track("descend on weights", total_steps, quiet=quiet) as advance:
+        for epoch in range(epochs):
+            shuffle = numpy_generator(seed, "weights, order of sgd", block=epoch)
+            order = torch.from_numpy(shuffle.permutation(len(images))).to(device)
+            for start, picks in enumerate(torch.split(order, batch_size)):
+                noise = standard_normal(
+                    (len(picks), *images.shape[1:]),
+                    seed=seed,
+                    purpose="weights, sgd",
+                    example=epoch,
+                    block=start,
+                    device=device,
+                )
+                noisy = images[picks] + sigma * noise
+                columns = [_true_class(ensemble, k, noisy, labels[picks]) for k in range(members)]
+                matrix = torch.stack(columns, dim=1).cpu().clamp_min(PROBABILITY_FLOOR)
+                weights = log_weights.softmax(dim=0)
+                # d_k - 1, the negative gradient up to a constant, which a softmax does not feel.
+                descent = (matrix / (matrix @ weights)[:, None]).mean(dim=0) - 1
+                squares += float(descent.abs().max()) ** 2
+                # Mirror descent with adaptive steps: log(K)^.5 over the root of the squared slopes.
+                log_weights = (
+                    log_weights + descent * (math.log(members + 1) / (squares or 1)) ** 0.5
+                )
+                step += 1
+                if 2 * step > total_steps:
+                    average += log_weights.softmax(dim=0)
+                    averaged += 1
+                advance(1, "")
+    return np.asarray((average / averaged).numpy())

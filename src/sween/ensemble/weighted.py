@@ -1,0 +1,105 @@
+"""The weighted ensemble: sum_k w_k softmax(logits_k)."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from sween.errors import BadInput, ContractError
+
+SIMPLEX_TOLERANCE = 1e-6
+
+
+def check_weights(weights: Sequence[float] | torch.Tensor, members: int) -> torch.Tensor:
+    """Weights as a float64 vector on the simplex, exactly normalised; refuse anything else."""
+    vector = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
+    if vector.shape != (members,):
+        raise BadInput(
+            "weights",
+            expected=f"{members} numbers, one a member",
+            got=f"shape {tuple(vector.shape)}",
+            fix="pass as many weights as members",
+        )
+    total = float(vector.sum())
+    valid = bool(torch.isfinite(vector).all()) and bool((vector >= 0).all())
+    if not valid or abs(total - 1) > SIMPLEX_TOLERANCE:
+        raise BadInput(
+            "weights",
+            expected="non-negative numbers that sum to 1",
+            got=f"{[round(float(w), 6) for w in vector]} with sum {total:.6g}",
+            fix="divide them by their sum",
+        )
+    return vector / total
+
+
+def member_probabilities(member: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """softmax of one member's logits, (B, M)."""
+    return torch.softmax(member(images).float(), dim=1)
+
+
+def add_weighted(
+    scores: torch.Tensor | None, weight: float, probabilities: torch.Tensor
+) -> torch.Tensor:
+    """scores + weight * probabilities, in two separately rounded steps.
+
+    The full ensemble and every early exit add members through this one function in the same order,
+    so that with all members evaluated they agree to the last bit.
+    """
+    term = weight * probabilities
+    return term if scores is None else scores + term
+
+
+class WeightedEnsemble(nn.Module):
+    """A module from [0,1] images to the probabilities sum_k w_k softmax(logits_k).
+
+    Members are any modules from image batches (N, C, H, W) to logits (N, M), kept as they are and
+    evaluated in evaluation mode by everything in sween. `weights` stays on the simplex.
+    """
+
+    def __init__(
+        self, members: Iterable[nn.Module], weights: Sequence[float] | torch.Tensor | None = None
+    ) -> None:
+        super().__init__()
+        modules = list(members)
+        if not modules:
+            raise BadInput("members", expected="at least one module", got="none", fix="add one")
+        for position, member in enumerate(modules):
+            if not isinstance(member, nn.Module):
+                raise ContractError(
+                    f"member {position}",
+                    expected="a torch.nn.Module from images to logits",
+                    got=type(member).__name__,
+                    fix="wrap a function in a module",
+                )
+        self.members = nn.ModuleList(modules)
+        uniform = [1 / len(modules)] * len(modules)
+        self._weights = check_weights(uniform if weights is None else weights, len(modules))
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights, float64 on the CPU, non-negative, summing to 1."""
+        return self._weights.clone()
+
+    @weights.setter
+    def weights(self, weights: Sequence[float] | torch.Tensor) -> None:
+        self._weights = check_weights(weights, len(self.members))
+
+    @property
+    def order(self) -> list[int]:
+        """Members by descending weight; equal weights keep their order."""
+        return sorted(range(len(self.members)), key=lambda k: (-float(self._weights[k]), k))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor | None = None
+        for k in self.order:
+            probabilities = member_probabilities(self.members[k], images)
+            if scores is not None and probabilities.shape != scores.shape:
+                raise ContractError(
+                    f"member {k}",
+                    expected=f"{scores.shape[1]} classes, as the other members",
+                    got=f"{probabilities.shape[1]}",
+                    fix="ensemble only members of one data set",
+                )
+            scores = add_weighted(scores, float(self._weights[k]), probabilities)
+        assert scores is not None  # there is at least one member
+        return scores

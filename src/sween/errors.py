@@ -1,0 +1,92 @@
+"""Everything sween raises on purpose.
+
+SweenError
+├── BadInput (ValueError)      exit code 2: what, expected, got, the fix, in one line
+│   ├── UnknownName            a name that is not registered, with the nearest one that is
+│   ├── DataError              a file or folder of images that cannot be used
+│   ├── CheckpointError        a checkpoint, run or ensemble folder that does not match
+│   └── ContractError          a model that breaks the contract of a member
+├── MissingExtra (ImportError) exit code 2: an optional part is not installed
+└── CheckFailed                exit code 1: the input was fine, the thing checked was not
+
+SmallSampleWarning             sound, but almost everything will abstain
+"""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class SweenError(Exception):
+    """Base of every error that sween raises on purpose."""
+
+
+class BadInput(SweenError, ValueError):
+    """An argument or a file that cannot be used; the message is one line with the fix."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        expected: str | None = None,
+        got: object = None,
+        fix: str | None = None,
+    ) -> None:
+        message = what
+        if expected is not None:
+            message += f": expected {expected}, got {got}"
+        if fix is not None:
+            message += f"; {fix}"
+        super().__init__(" ".join(message.split()))
+
+
+class UnknownName(BadInput):
+    """A name outside a registry; names the nearest one and all of them."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        choices = sorted(known)
+        nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        super().__init__(
+            f"unknown {kind} {name!r}", fix=f"{hint}available: {', '.join(choices) or 'none'}"
+        )
+
+
+class DataError(BadInput):
+    """A file or folder of images that cannot be used."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        expected: str,
+        got: object,
+        fix: str,
+    ) -> None:
+        self.path = Path(path)
+        super().__init__(str(path), expected=expected, got=got, fix=fix)
+
+
+class CheckpointError(BadInput):
+    """A checkpoint, run or ensemble folder that does not match what was asked for."""
+
+
+class ContractError(BadInput):
+    """A model that is not a function from one [0,1] image to logits of the right shape."""
+
+
+class MissingExtra(SweenError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+        super().__init__(
+            f"{needed_for} needs {package}, which is not installed; pip install 'sween[{extra}]'"
+        )
+
+
+class CheckFailed(SweenError):
+    """The input was fine; what was checked does not hold."""
+
+
+class SmallSampleWarning(UserWarning):
+    """The certificates are sound, but with so few samples almost everything abstains."""

@@ -1,0 +1,60 @@
+"""What certificates are worth: certified accuracy, average radius, envelopes, comparisons."""
+
+from sween.evaluation.accuracy import (
+    RADIUS_FIELDS,
+    CountedRadii,
+    RadiusField,
+    abstention_rate,
+    average_certified_radius,
+    certified_accuracy,
+    check_radii,
+    clean_accuracy,
+    counted_radii,
+)
+from sween.evaluation.comparison import PairedInterval, Statistic, paired_bootstrap
+from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_accuracy_curve
+from sween.evaluation.envelope import Scores, average, score, upper_envelope
+from sween.evaluation.groups import by_model, check_distinct_images, pair_by_index
+from sween.evaluation.robustness_index import (
+    GAMMAS,
+    CertifiedAt,
+    Gamma,
+    Radius,
+    Volume,
+    log_average_volume,
+    log_volume,
+    robustness_index,
+)
+
+__all__ = [
+    "GAMMAS",
+    "RADIUS_FIELDS",
+    "CertifiedAt",
+    "CountedRadii",
+    "Gamma",
+    "PairedInterval",
+    "Radius",
+    "RadiusAccuracyCurve",
+    "RadiusField",
+    "Scores",
+    "Statistic",
+    "Volume",
+    "abstention_rate",
+    "average",
+    "average_certified_radius",
+    "by_model",
+    "certified_accuracy",
+    "check_distinct_images",
+    "check_radii",
+    "clean_accuracy",
+    "counted_radii",
+    "envelope_curve",
+    "log_average_volume",
+    "log_volume",
+    "pair_by_index",
+    "paired_bootstrap",
+    "radius_accuracy_curve",
+    "robustness_index",
+    "score",
+    "upper_envelope",
+]

@@ -1,0 +1,75 @@
+"""Which rows belong together: by model within a run, image by image across models."""
+
+from collections.abc import Iterable, Sequence
+
+from sween.errors import BadInput
+from sween.records import Certificate
+
+
+def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]]:
+    """The certificates of each model, models and rows in order of first appearance.
+
+    Raises:
+        BadInput: a model has two certificates for one image; both would be counted.
+    """
+    groups: dict[str, list[Certificate]] = {}
+    for certificate in certificates:
+        groups.setdefault(certificate.model, []).append(certificate)
+    for rows in groups.values():
+        check_distinct_images(rows)
+    return groups
+
+
+def check_distinct_images(certificates: Sequence[Certificate]) -> None:
+    """Refuse an image that appears twice: it would weigh double in every average.
+
+    The usual cause is a run certified with all its members, whose rows were not split by model.
+    """
+    seen: dict[int, str] = {}
+    for certificate in certificates:
+        if certificate.index in seen:
+            models = sorted({seen[certificate.index], certificate.model})
+            raise BadInput(
+                "certificates",
+                expected="one for each image",
+                got=f"index {certificate.index} twice (model {', '.join(models)})",
+                fix="split the rows of several models with by_model, and remove duplicates",
+            )
+        seen[certificate.index] = certificate.model
+
+
+def pair_by_index(
+    first: Sequence[Certificate], second: Sequence[Certificate]
+) -> tuple[list[Certificate], list[Certificate]]:
+    """Both lists sorted by image, refused unless they cover the same images once each.
+
+    Two averages over different test subsets differ by the luck of the subset, which on 500 images
+    is as large as the gains being measured; so subsets are never compared.
+    """
+    for certificates in (first, second):
+        if not certificates:
+            raise BadInput(
+                "certificates", expected="at least one", got="none", fix="pass the rows of a run"
+            )
+        check_distinct_images(certificates)
+    left = sorted(first, key=lambda certificate: certificate.index)
+    right = sorted(second, key=lambda certificate: certificate.index)
+    unshared = {row.index for row in left} ^ {row.index for row in right}
+    if unshared:
+        index = min(unshared)
+        owner = left if any(row.index == index for row in left) else right
+        raise BadInput(
+            f"certificates of {left[0].model} and {right[0].model}",
+            expected="the same images in both",
+            got=f"index {index} only for {owner[0].model} ({len(unshared)} not shared)",
+            fix="certify both on the same indices, or finish the run that was stopped",
+        )
+    for one, other in zip(left, right, strict=True):
+        if one.label != other.label:
+            raise BadInput(
+                f"label of index {one.index}",
+                expected=f"{one.label} for both models",
+                got=f"{other.label} for {other.model}",
+                fix="compare models on the same data set and split",
+            )
+    return left, right

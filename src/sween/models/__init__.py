@@ -1,0 +1,20 @@
+"""Networks from [0,1] images to logits, what they cost, and their checkpoints."""
+
+from sween.models.checkpoint import Manifest, load_checkpoint, read_manifest, save_checkpoint
+from sween.models.cost import count_flops, count_parameters
+from sween.models.normalize import Normalize
+from sween.models.registry import ARCHITECTURES, check_member, create_model, list_models
+
+__all__ = [
+    "ARCHITECTURES",
+    "Manifest",
+    "Normalize",
+    "check_member",
+    "count_flops",
+    "count_parameters",
+    "create_model",
+    "list_models",
+    "load_checkpoint",
+    "read_manifest",
+    "save_checkpoint",
+]

@@ -1,0 +1,178 @@
+"""Checkpoints: one safetensors file whose header holds the manifest. Nothing in it can run code.
+
+Weights and manifest live in one file, so that they cannot be parted. A checkpoint of a caller's own
+architecture names `package.module:factory`; importing that would run code the file chose, so it is
+imported only when the caller names the same factory.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from sween.errors import CheckpointError
+from sween.models.registry import ARCHITECTURES, create_model, is_user_architecture
+from sween.runs import atomic_path
+
+MANIFEST_VERSION = 1
+_HEADER_KEY = "sween"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is: enough to rebuild the network and to know what it was trained for."""
+
+    arch: str
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    dataset: str
+    class_names: tuple[str, ...]
+    sigma: float
+    training: Mapping[str, Any]
+    fingerprint: str = ""
+    version: int = MANIFEST_VERSION
+
+
+def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes of all tensors, in order of name."""
+    hasher = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        hasher.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        hasher.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def save_checkpoint(model: nn.Module, path: Path, manifest: Manifest) -> Manifest:
+    """Write weights and manifest atomically; returns the manifest with its fingerprint."""
+    tensors = {
+        name: tensor.detach().cpu().contiguous().clone()
+        for name, tensor in model.state_dict().items()
+    }
+    manifest = dataclasses.replace(manifest, fingerprint=fingerprint(tensors))
+    header = {_HEADER_KEY: json.dumps(dataclasses.asdict(manifest), allow_nan=False)}
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata=header)
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a checkpoint, without its weights."""
+    return _read(path, with_tensors=False)[0]
+
+
+def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, Manifest]:
+    """Rebuild the network of a checkpoint, in evaluation mode, on the CPU.
+
+    Args:
+        path: a .safetensors file or a run folder that holds model.safetensors.
+        arch: the architecture it must have; needed for a caller's own `package.module:factory`,
+            since naming it here is what allows it to be imported.
+
+    Raises:
+        CheckpointError: it is damaged or does not match, with what differs.
+    """
+    file = path / "model.safetensors" if path.is_dir() else path
+    manifest, tensors = _read(file, with_tensors=True)
+    if arch is not None and arch != manifest.arch:
+        raise CheckpointError(
+            f"{file}: architecture", expected=arch, got=manifest.arch, fix="name the other one"
+        )
+    if is_user_architecture(manifest.arch) and arch is None:
+        raise CheckpointError(
+            f"{file} was made by the factory {manifest.arch!r}, which is not imported unasked",
+            fix=f"if you trust that module, pass --arch {manifest.arch}",
+        )
+    if not is_user_architecture(manifest.arch) and manifest.arch not in ARCHITECTURES:
+        raise CheckpointError(
+            f"{file}: architecture",
+            expected=f"one of {', '.join(ARCHITECTURES)}",
+            got=manifest.arch,
+            fix="upgrade sween, or retrain",
+        )
+    found = fingerprint(tensors)
+    if found != manifest.fingerprint:
+        raise CheckpointError(
+            f"{file}: fingerprint of the weights",
+            expected=manifest.fingerprint[:16],
+            got=found[:16],
+            fix="the file was altered; restore it from its source",
+        )
+    model = create_model(
+        manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
+    )
+    differences = state_differences(model.state_dict(), tensors)
+    if differences:
+        raise CheckpointError(
+            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}"
+            + (f"; and {len(differences) - 3} more)" if len(differences) > 3 else ")"),
+            fix="load it with the architecture it was trained with",
+        )
+    model.load_state_dict(tensors)
+    return model.eval(), manifest
+
+
+def state_differences(
+    wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+) -> list[str]:
+    """Which tensors are missing, unknown or of another shape, one readable item each."""
+    items = [f"no tensor {name}" for name in wanted if name not in found]
+    items += [f"unknown tensor {name}" for name in found if name not in wanted]
+    items += [
+        f"{name} has shape {tuple(found[name].shape)} where {tuple(wanted[name].shape)} is needed"
+        for name in wanted
+        if name in found and found[name].shape != wanted[name].shape
+    ]
+    return items
+
+
+def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.Tensor]]:
+    if not path.is_file():
+        raise CheckpointError(
+            str(path), expected="a checkpoint file", got="no such file", fix="check the path"
+        )
+    try:
+        with safe_open(path, framework="pt") as stream:
+            header = (stream.metadata() or {}).get(_HEADER_KEY)
+            names = stream.keys() if with_tensors else ()
+            tensors = {name: stream.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            str(path),
+            expected="a whole safetensors file",
+            got=str(error).splitlines()[0],
+            fix="it is truncated or not a checkpoint; write it again",
+        ) from None
+    if header is None:
+        raise CheckpointError(
+            str(path),
+            expected="a sween manifest in the file's header",
+            got="none",
+            fix="save it with sween.models.save_checkpoint",
+        )
+    return _parse_manifest(header, path), tensors
+
+
+def _parse_manifest(header: str, path: Path) -> Manifest:
+    try:
+        content = json.loads(header)
+        version = content.get("version")
+        if version != MANIFEST_VERSION:
+            raise ValueError(f"manifest version {version}")
+        for name in ("image_shape", "class_names"):
+            content[name] = tuple(content[name])
+        return Manifest(**content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path}: manifest",
+            expected=f"version {MANIFEST_VERSION} with the fields of a manifest",
+            got=error,
+            fix="save it again with this version of sween",
+        ) from None

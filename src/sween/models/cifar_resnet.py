@@ -1,0 +1,58 @@
+"""The paper's CIFAR ResNets of depth 6n + 2 (He et al. 2016), with 1x1-convolution shortcuts."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; a 1x1 convolution where the shape changes."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
+                nn.BatchNorm2d(channels_out),
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = functional.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return functional.relu(out + self.shortcut(x))
+
+
+class CifarResNet(nn.Module):
+    """Three stages of n blocks with 16, 32 and 64 channels; expects normalised input."""
+
+    def __init__(self, depth: int, num_classes: int, channels: int = 3) -> None:
+        super().__init__()
+        if (depth - 2) % 6:
+            raise ValueError(f"depth must be 6n + 2, got {depth}")
+        blocks = (depth - 2) // 6
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.stage1 = self._stage(16, 16, blocks, stride=1)
+        self.stage2 = self._stage(16, 32, blocks, stride=2)
+        self.stage3 = self._stage(32, 64, blocks, stride=2)
+        self.fc = nn.Linear(64, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @staticmethod
+    def _stage(channels_in: int, channels_out: int, blocks: int, stride: int) -> nn.Sequential:
+        first = BasicBlock(channels_in, channels_out, stride)
+        rest = [BasicBlock(channels_out, channels_out, 1) for _ in range(blocks - 1)]
+        return nn.Sequential(first, *rest)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = functional.relu(self.bn1(self.conv1(x)))
+        out = self.stage3(self.stage2(self.stage1(out)))
+        logits: torch.Tensor = self.fc(out.mean(dim=(2, 3)))
+        return logits

@@ -1,0 +1,43 @@
+"""Parameters and multiply-adds, counted as in the paper's Table 2."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trainable parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    """Multiply-adds of convolutions and linear layers, plus two per batch-norm output element.
+
+    This is the convention that gives the paper's figures; activations, additions of shortcuts,
+    pooling and normalisation of the input are not counted.
+    """
+    total = 0
+
+    def add(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        nonlocal total
+        if isinstance(module, nn.Conv2d):
+            per_output = module.in_channels // module.groups * math.prod(module.kernel_size)
+            total += output.numel() * per_output
+        elif isinstance(module, nn.Linear):
+            total += output.numel() * module.in_features
+        elif isinstance(module, nn.BatchNorm2d):
+            total += 2 * output.numel()
+
+    handles = [module.register_forward_hook(add) for module in model.modules()]
+    was_training = model.training
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    try:
+        with torch.inference_mode():
+            model.eval()(torch.zeros(1, *image_shape, device=device))
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return total

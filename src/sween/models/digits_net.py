@@ -1,0 +1,55 @@
+"""Small networks for 8x8 digits: enough to be worth certifying, cheap enough for two CPU cores."""
+
+import torch
+from torch import nn
+
+
+def digits_mlp(num_classes: int, channels: int = 1, width: int = 256) -> nn.Module:
+    """A two-layer perceptron on the flattened image."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(channels * 64, width),
+        nn.ReLU(),
+        nn.Linear(width, width // 2),
+        nn.ReLU(),
+        nn.Linear(width // 2, num_classes),
+    )
+
+
+def digits_conv(num_classes: int, channels: int = 1, width: int = 16) -> nn.Module:
+    """Three convolutions, the second of stride 2, and a linear layer on all that remains.
+
+    No mean pooling before the linear layer: where a stroke lies is what tells digits apart.
+    """
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * 16, num_classes),
+    )
+
+
+class DigitsResNet(nn.Module):
+    """One strided convolution, one residual block of `width` channels, a linear layer."""
+
+    def __init__(self, num_classes: int, channels: int = 1, width: int = 32) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width)
+        )
+        self.block = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        )
+        self.head = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(width * 16, num_classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.relu(self.stem(x))
+        logits: torch.Tensor = self.head(out + self.block(out))
+        return logits

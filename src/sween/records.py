@@ -1,0 +1,240 @@
+"""Per-example results as JSON rows: written one at a time, read back strictly, resumable.
+
+A row is one line, appended by one `write` call, so a kill at any instant can tear only the last
+line. Readers ignore a torn last line, writers remove it before they go on. Every row carries a
+checksum of its other fields, so that any single changed character is found.
+"""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sween.errors import BadInput
+
+SCHEMA = 1
+"""Version of the row layout; readers refuse rows from a newer one."""
+
+ABSTAIN = -1
+"""The prediction of a classifier that declines to answer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """One image's certified answer, with the votes that prove it.
+
+    With probability at least 1 - `alpha` over the noise, unless `prediction` is ABSTAIN, the
+    smoothed classifier answers `prediction` on the whole open l2 ball of `radius` around the image.
+    `radius_cohen` and `radius_two_class` each hold with probability 1 - `alpha` on their own, not
+    both at once; choose the bound before looking.
+    """
+
+    index: int
+    label: int | None
+    prediction: int
+    radius: float
+    radius_cohen: float | None
+    radius_two_class: float | None
+    candidate: int
+    lower_bound: float
+    selection_counts: tuple[int, ...]
+    estimation_counts: tuple[int, ...]
+    n0: int
+    n: int
+    alpha: float
+    sigma: float
+    bound: str
+    sampling: str
+    samples: int
+    decisions: Mapping[str, bool] | None
+    exit: str
+    votes: str
+    noise: str
+    precision: str
+    forward_rows: int
+    member_evaluations: int
+    seconds: float
+    model: str
+    seed: int
+
+    @property
+    def abstained(self) -> bool:
+        return self.prediction == ABSTAIN
+
+    @property
+    def correct(self) -> bool:
+        """Whether the certified prediction is the true label; False when either is missing."""
+        return not self.abstained and self.prediction == self.label
+
+    @property
+    def radius_if_correct(self) -> float:
+        """What counts towards the average certified radius: 0 where wrong or abstained."""
+        return self.radius if self.correct else 0.0
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Certificate))
+
+
+def row_checksum(row: Mapping[str, Any]) -> str:
+    """Checksum of a row's content, whatever the order of its keys."""
+    content = {name: value for name, value in row.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def to_row(certificate: Certificate) -> dict[str, Any]:
+    """The JSON object of a certificate, checksum included."""
+    row: dict[str, Any] = {"schema": SCHEMA}
+    for name in _FIELDS:
+        value = getattr(certificate, name)
+        row[name] = list(value) if isinstance(value, tuple) else value
+    row["checksum"] = row_checksum(row)
+    return row
+
+
+def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
+    """The certificate of a JSON object, refusing missing, extra or newer fields.
+
+    The checksum is not judged here: `sween verify` does, so that a damaged run can be read.
+    """
+    schema = row.get("schema")
+    if schema != SCHEMA:
+        raise BadInput(
+            f"{where}: schema",
+            expected=str(SCHEMA),
+            got=schema,
+            fix="read it with the sween version that wrote it",
+        )
+    missing = [name for name in _FIELDS if name not in row]
+    extra = [name for name in row if name not in {*_FIELDS, "schema", "checksum"}]
+    if missing or extra:
+        raise BadInput(
+            f"{where}: fields",
+            expected="those of a certificate",
+            got=f"missing {missing}, unknown {extra}",
+            fix="restore the file from its source",
+        )
+    values = {name: row[name] for name in _FIELDS}
+    for name in ("selection_counts", "estimation_counts"):
+        values[name] = tuple(int(count) for count in values[name])
+    return Certificate(**values)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8") as stream:
+            yield from stream
+    else:
+        with path.open("r", encoding="utf-8") as stream:
+            yield from stream
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a .jsonl or .jsonl.gz file; a torn last line is left out."""
+    rows: list[dict[str, Any]] = []
+    try:
+        for number, line in enumerate(_lines(path), start=1):
+            if not line.endswith("\n"):
+                break  # the row that was being written when the run was killed
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise BadInput(
+                    f"{path}, line {number}",
+                    expected="one JSON object a line",
+                    got=f"{error.msg} at column {error.colno}",
+                    fix="restore the file from its source, or delete that line and run again",
+                ) from None
+            if not isinstance(row, dict):
+                raise BadInput(
+                    f"{path}, line {number}",
+                    expected="a JSON object",
+                    got=type(row).__name__,
+                    fix="restore the file from its source",
+                )
+            rows.append(row)
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise BadInput(
+            str(path), expected="UTF-8 JSON lines", got=error, fix="restore the file"
+        ) from None
+    return rows
+
+
+def records_file(folder: Path) -> Path:
+    """The folder's certificates.jsonl, or its compressed form."""
+    for name in ("certificates.jsonl", "certificates.jsonl.gz"):
+        if (folder / name).is_file():
+            return folder / name
+    raise BadInput(
+        str(folder),
+        expected="a folder with certificates.jsonl or certificates.jsonl.gz",
+        got="neither" if folder.is_dir() else "no such folder",
+        fix="name a folder written by `sween certify`",
+    )
+
+
+def read_certificates(path: Path) -> list[Certificate]:
+    """All certificates of a file or of a run folder."""
+    file = records_file(path) if path.is_dir() or not path.exists() else path
+    return [
+        from_row(row, where=f"{file}, line {number}")
+        for number, row in enumerate(read_rows(file), start=1)
+    ]
+
+
+class RowWriter:
+    """Appends rows to a .jsonl file; removes a torn last line first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._drop_torn_line()
+
+    def _drop_torn_line(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size == 0 or os.pread(self._descriptor, 1, size - 1) == b"\n":
+            return
+        content = self.path.read_bytes()
+        os.ftruncate(self._descriptor, content.rfind(b"\n") + 1)
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write rows at once; a failed write (a full disk) leaves none of them behind."""
+        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+        before = os.fstat(self._descriptor).st_size
+        written = 0
+        try:
+            while written < len(text):
+                written += os.write(self._descriptor, text[written:])
+        except OSError:
+            if before < os.fstat(self._descriptor).st_size:
+                os.ftruncate(self._descriptor, before)
+            raise
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def format_radius(radius: float, digits: int = 3) -> str:
+    """A radius for people: rounded down, since a radius rounded up is a false certificate."""
+    scale = 10**digits
+    floored = math.floor(radius * scale) / scale
+    if floored > radius:
+        floored -= 1 / scale
+    return f"{floored:.{digits}f}"

@@ -1,0 +1,21 @@
+"""Tables, figures and the report of measured runs."""
+
+from sween.report.figures import draw_curves, write_curves
+from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
+from sween.report.rows import DEFAULT_RADII, Row, build_rows
+from sween.report.tables import to_csv, to_markdown
+from sween.report.writer import write_report
+
+__all__ = [
+    "DEFAULT_RADII",
+    "MeasuredRun",
+    "Row",
+    "build_rows",
+    "compare_with_best_candidate",
+    "draw_curves",
+    "load_run",
+    "to_csv",
+    "to_markdown",
+    "write_curves",
+    "write_report",
+]

@@ -1,0 +1,166 @@
+"""A run folder as the report needs it: certificates by model, one set of settings, provenance."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sween.errors import BadInput, CheckpointError
+from sween.evaluation import (
+    PairedInterval,
+    average_certified_radius,
+    by_model,
+    paired_bootstrap,
+)
+from sween.records import Certificate, read_certificates
+from sween.report.rows import Kind, Row, build_rows, model_kinds
+from sween.runs import read_config
+
+SHARED_SETTINGS = ("sigma", "alpha", "n0", "bound", "sampling")
+"""What all certificates of a run must agree on; n too, where the sampling is fixed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """One run folder, checked: every model on the same images with the same settings.
+
+    Attributes:
+        name: the folder's name.
+        dataset: as the config says, else the folder's name.
+        models: each model's certificates.
+        kinds: what each model is to the ensemble.
+        ensemble: the ensemble's name among the models, if there is one.
+        rows: the run's table.
+        environment: what environment.json says, empty without one.
+    """
+
+    name: str
+    dataset: str
+    models: Mapping[str, Sequence[Certificate]]
+    kinds: Mapping[str, Kind]
+    ensemble: str | None
+    rows: Sequence[Row]
+    environment: Mapping[str, Any]
+
+    @property
+    def sample(self) -> Certificate:
+        """Any certificate: they share their settings."""
+        return next(iter(self.models.values()))[0]
+
+    @property
+    def candidates(self) -> list[str]:
+        """The ensemble's candidates among the models."""
+        return [model for model, kind in self.kinds.items() if kind == "candidate"]
+
+    @property
+    def indices(self) -> list[int]:
+        """The images, ascending."""
+        return sorted(certificate.index for certificate in next(iter(self.models.values())))
+
+    def distinct(self, field: str) -> list[Any]:
+        """The values that a field of the certificates takes, ascending."""
+        return sorted({getattr(row, field) for rows in self.models.values() for row in rows})
+
+
+def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredRun:
+    """Read and check a run folder.
+
+    Raises:
+        BadInput: no certificates, models on different images, or settings that differ between
+            rows or from the config.
+    """
+    config = read_config(folder)
+    certificates = read_certificates(folder)
+    ensemble, members = _named_models(folder, config)
+    try:
+        models = by_model(certificates)
+        rows = build_rows(
+            certificates, radii=radii, ensemble=ensemble, members=members, run=folder.resolve().name
+        )
+        _check_settings(certificates, config)
+    except BadInput as error:
+        raise BadInput(f"{folder}: {error}") from None
+    return MeasuredRun(
+        name=folder.resolve().name,
+        dataset=str(config.get("dataset", folder.resolve().name)),
+        models=models,
+        kinds=model_kinds(models, ensemble=ensemble, members=members),
+        ensemble=ensemble,
+        rows=rows,
+        environment=_read_environment(folder),
+    )
+
+
+def compare_with_best_candidate(run: MeasuredRun) -> tuple[str, PairedInterval] | None:
+    """The candidate with the largest ACR and the ensemble's lead over it; None without either.
+
+    The candidate is chosen on the images it is then judged on, which favours it: the choice
+    understates the lead on average.
+    """
+    if run.ensemble is None or not run.candidates:
+        return None
+    best = max(run.candidates, key=lambda model: average_certified_radius(run.models[model]))
+    return best, paired_bootstrap(run.models[run.ensemble], run.models[best])
+
+
+def _named_models(
+    folder: Path, config: Mapping[str, Any]
+) -> tuple[str | None, Sequence[str] | None]:
+    ensemble, members = config.get("ensemble"), config.get("members")
+    if ensemble is not None and not isinstance(ensemble, str):
+        raise CheckpointError(
+            f"{folder / 'config.toml'}: ensemble",
+            expected="the name of a model",
+            got=ensemble,
+            fix="restore the file",
+        )
+    listed = isinstance(members, list) and all(isinstance(name, str) for name in members)
+    if members is not None and not listed:
+        raise CheckpointError(
+            f"{folder / 'config.toml'}: members",
+            expected="a list of model names",
+            got=members,
+            fix="restore the file",
+        )
+    return ensemble, members
+
+
+def _check_settings(certificates: Sequence[Certificate], config: Mapping[str, Any]) -> None:
+    """One table, one claim: rows of two settings must not be averaged together."""
+    first = certificates[0]
+    shared = [*SHARED_SETTINGS, *(["n"] if first.sampling == "fixed" else [])]
+    for certificate in certificates:
+        for name in shared:
+            if getattr(certificate, name) != getattr(first, name):
+                raise BadInput(
+                    f"{name} of {certificate.model}, index {certificate.index}",
+                    expected=f"{getattr(first, name)} as for index {first.index}",
+                    got=getattr(certificate, name),
+                    fix="keep runs of different settings in different folders",
+                )
+    for name in ("sigma", "alpha"):
+        if name in config and config[name] != getattr(first, name):
+            raise BadInput(
+                f"{name} of the certificates",
+                expected=f"{config[name]} as in config.toml",
+                got=getattr(first, name),
+                fix="restore the folder from its source",
+            )
+
+
+def _read_environment(folder: Path) -> dict[str, Any]:
+    path = folder / "environment.json"
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            str(path), expected="JSON", got=error, fix="restore the file"
+        ) from None
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            str(path), expected="a JSON object", got=type(content).__name__, fix="restore the file"
+        )
+    return content

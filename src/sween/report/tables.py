@@ -1,0 +1,130 @@
+"""The paper's table of certified accuracies, for people (Markdown) and for machines (CSV)."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Callable, Sequence
+
+from sween.errors import BadInput
+from sween.records import format_radius
+from sween.report.rows import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    heading: str
+    value: Callable[[Row], float | None]
+    text: Callable[[float], str]
+    best: Callable[[Sequence[float]], float] = max
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """The table in Markdown; the best model of each column, run and noise level is bold.
+
+    Accuracies are percentages with one decimal. An average radius is rounded DOWN to three: a
+    radius rounded up would claim what was not certified. AVG and UE are no models and are never
+    bold, nor is a column in which all models agree.
+    """
+    radii = _check_rows(rows)
+    columns = _columns(rows, radii)
+    lines = [
+        _line(["σ", "Model", *(column.heading for column in columns)]),
+        _line(["---:", ":---", *("---:" for _ in columns)]),
+    ]
+    for row in rows:
+        rivals = [rival for rival in rows if _is_model(rival) and _block(rival) == _block(row)]
+        cells = [_cell(row, column, rivals) for column in columns]
+        lines.append(_line([plain_number(row.sigma), row.model.replace("|", "\\|"), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """The table as CSV for machines: all digits of every fraction and radius, empty if unknown."""
+    names = [f"certified_accuracy_{plain_number(radius)}" for radius in _check_rows(rows)]
+    records = [_csv_record(row, names) for row in rows]
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return stream.getvalue()
+
+
+def _csv_record(row: Row, names: Sequence[str]) -> dict[str, str | float | None]:
+    return {
+        "run": row.run,
+        "sigma": row.sigma,
+        "model": row.model,
+        "kind": row.kind,
+        "bound": row.bound,
+        "images": row.scores.count,
+        **dict(zip(names, row.scores.accuracies, strict=True)),
+        "acr": row.scores.acr,
+        "abstention": row.abstention,
+        "acr_two_class": row.acr_two_class,
+        "acr_cohen": row.acr_cohen,
+    }
+
+
+def plain_number(value: float) -> str:
+    """A setting with two decimals as in the paper, or all its digits where it has more."""
+    text = f"{value:.2f}"
+    return text if float(text) == value else repr(float(value))
+
+
+def percentage(fraction: float) -> str:
+    """A fraction as a percentage with one decimal."""
+    return f"{100 * fraction:.1f}"
+
+
+def _check_rows(rows: Sequence[Row]) -> tuple[float, ...]:
+    if not rows:
+        raise BadInput("rows", expected="at least one", got="none", fix="build them first")
+    for row in rows:
+        if row.scores.radii != rows[0].scores.radii:
+            raise BadInput(
+                f"radii of {row.model}",
+                expected=f"{rows[0].scores.radii} as in the first row",
+                got=row.scores.radii,
+                fix="build all rows with the same radii",
+            )
+    return rows[0].scores.radii
+
+
+def _columns(rows: Sequence[Row], radii: Sequence[float]) -> list[_Column]:
+    def accuracy_at(position: int) -> Callable[[Row], float]:
+        return lambda row: row.scores.accuracies[position]
+
+    columns = [
+        _Column(plain_number(radius), accuracy_at(position), percentage)
+        for position, radius in enumerate(radii)
+    ]
+    columns += [
+        _Column("ACR", lambda row: row.scores.acr, format_radius),
+        _Column("abstain %", lambda row: row.abstention, percentage, min),
+        _Column("two-class ACR", lambda row: row.acr_two_class, format_radius),
+    ]
+    if any(row.bound != "cohen" for row in rows):  # the literature compares Cohen's
+        columns.append(_Column("Cohen ACR", lambda row: row.acr_cohen, format_radius))
+    return columns
+
+
+def _block(row: Row) -> tuple[str, float]:
+    return row.run, row.sigma
+
+
+def _is_model(row: Row) -> bool:
+    return row.kind not in ("average", "envelope")
+
+
+def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> str:
+    value = column.value(row)
+    if value is None:
+        return "-"
+    text = column.text(value)
+    known = [other for rival in rivals if (other := column.value(rival)) is not None]
+    stands_out = _is_model(row) and value == column.best(known) and min(known) < max(known)
+    return f"**{text}**" if stands_out else text
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

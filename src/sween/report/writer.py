@@ -1,0 +1,178 @@
+"""The report of one or more runs: report.md, table.csv and a figure for each run."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from sween.errors import BadInput
+from sween.evaluation import PairedInterval
+from sween.report.figures import write_curves
+from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
+from sween.report.tables import plain_number, to_csv, to_markdown
+from sween.runs import write_text
+
+MEANING = """\
+## What the columns mean
+
+- **0.00, 0.25, ...**: certified accuracy in percent at that l2 radius (pixels scaled to [0,1]): the
+  share of all images whose certified answer is right with at least that radius. Wrong and
+  abstained images stay in the denominator.
+- **ACR**: average certified radius over all images, 0 where wrong or abstained; it equals the area
+  under the curve. Rounded down, since a radius rounded up was not certified.
+- **abstain %**: share of images that the classifier declines to answer.
+- **two-class ACR**, **Cohen ACR**: the ACR of the same votes by that bound; - where it cannot be
+  had. Each bound's certificates hold on their own, not both at once.
+- **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is no
+  model: each of its columns may come from another candidate.
+- **Bold**: the best model of a column, where the models differ.
+
+Each certificate holds with probability at least 1 - alpha over its own noise, image by image. The
+bootstrap interval speaks of the choice of test images alone, not of training or of the noise.
+"""
+
+
+def write_report(
+    folders: Sequence[Path], out: Path, *, radii: Sequence[float] | None = None
+) -> Path:
+    """Write tables, figures and the paired comparison of runs into a folder.
+
+    Every folder is read and checked before the first file is written; each file appears whole or
+    not at all, report.md last.
+
+    Args:
+        folders: run folders with config.toml and certificates.jsonl or .jsonl.gz.
+        out: where report.md, table.csv and curve-<folder>.png and .svg go.
+        radii: columns of certified accuracy; the paper's 0.00 to 2.00 by default.
+
+    Returns:
+        The path of report.md.
+
+    Raises:
+        BadInput: no folders, two of one name, or a folder whose rows do not belong together.
+        MissingExtra: matplotlib is not installed.
+    """
+    _check(folders, out)
+    runs = [load_run(folder, radii=radii) for folder in folders]
+    sections = [_section(run) for run in runs]
+    for run in runs:
+        _write_figure(run, out)
+    write_text(out / "table.csv", to_csv([row for run in runs for row in run.rows]))
+    parts = ["# Certified robustness\n", *sections, _settings(runs), MEANING]
+    write_text(out / "report.md", "\n".join(parts))
+    return out / "report.md"
+
+
+def _check(folders: Sequence[Path], out: Path) -> None:
+    if not folders:
+        raise BadInput(
+            "folders", expected="at least one run folder", got="none", fix="name some folders"
+        )
+    names = [folder.resolve().name for folder in folders]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(
+                "folders",
+                expected="a different name for each",
+                got=f"{name} {names.count(name)} times",
+                fix="rename one: the name labels its figure and its rows",
+            )
+    if out.exists() and not out.is_dir():
+        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
+
+
+def _section(run: MeasuredRun) -> str:
+    figure = quote(f"curve-{run.name}")
+    lines = [
+        f"## {run.name}\n",
+        f"{run.dataset}, {_images(run.indices)}.\n",
+        to_markdown(run.rows),
+        f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
+        f"The same figure as [SVG]({figure}.svg).\n",
+    ]
+    compared = compare_with_best_candidate(run)
+    if compared is not None and run.ensemble is not None:
+        lines.insert(3, _sentence(run.ensemble, *compared) + "\n")
+    return "\n".join(lines)
+
+
+def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
+    """The comparison in words; the interval's ends are rounded outwards."""
+    low = math.floor(1000 * interval.low) / 1000
+    high = math.ceil(1000 * interval.high) / 1000
+    verdict = "excludes" if interval.excludes_zero else "includes"
+    return (
+        f"Measured on {_images(interval.indices)}, the ACR of {ensemble} minus that of "
+        f"{candidate}, its best candidate by ACR, is {_signed(interval.difference)}, with a "
+        f"{100 * interval.confidence:g}% paired bootstrap interval of {_signed(low)} to "
+        f"{_signed(high)}, which {verdict} zero."
+    )
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.3f}"
+    return "0.000" if float(text) == 0 else text
+
+
+def _images(indices: Sequence[int]) -> str:
+    """How many images and which: a number means little without the subset it was measured on."""
+    if len(indices) == 1:
+        return f"1 image at index {indices[0]}"
+    steps = {after - before for before, after in itertools.pairwise(indices)}
+    text = f"{len(indices):,} images at indices {indices[0]}..{indices[-1]}"
+    if steps == {1}:
+        return text
+    return f"{text}, every {steps.pop()}" if len(steps) == 1 else f"{text}, with gaps"
+
+
+def _write_figure(run: MeasuredRun, out: Path) -> None:
+    sample = run.sample
+    write_curves(
+        run.models,
+        [out / f"curve-{run.name}.png", out / f"curve-{run.name}.svg"],
+        title=f"{run.dataset}, σ = {plain_number(sample.sigma)}",
+        subtitle=f"n = {_range(run, 'n')} · α = {sample.alpha:g} · {len(run.indices):,} images",
+        ensemble=run.ensemble,
+        candidates=run.candidates,
+    )
+
+
+def _range(run: MeasuredRun, field: str) -> str:
+    values = run.distinct(field)
+    first, last = f"{values[0]:,}", f"{values[-1]:,}"
+    return first if first == last else f"{first}..{last}"
+
+
+def _settings(runs: Sequence[MeasuredRun]) -> str:
+    """One column a run: what was asked for, on which images, by which code and when."""
+    described = [_describe(run) for run in runs]
+    lines = [
+        "## Settings\n",
+        "| " + " | ".join(["setting", *(_cell(run.name) for run in runs)]) + " |",
+        "| " + " | ".join([":---"] * (len(runs) + 1)) + " |",
+    ]
+    for name in described[0]:
+        lines.append("| " + " | ".join([name, *(_cell(one[name]) for one in described)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _describe(run: MeasuredRun) -> dict[str, str]:
+    sample = run.sample
+    return {
+        "dataset": run.dataset,
+        "sigma": plain_number(sample.sigma),
+        "n0": f"{sample.n0:,}",
+        "n": _range(run, "n"),
+        "alpha": f"{sample.alpha:g}",
+        "bound": sample.bound,
+        "sampling": sample.sampling,
+        "seed": ", ".join(str(seed) for seed in run.distinct("seed")),
+        "images": _images(run.indices),
+        "commit": str(run.environment.get("commit") or "unknown"),
+        "date": str(run.environment.get("date") or "unknown"),
+    }
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

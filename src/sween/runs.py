@@ -1,0 +1,168 @@
+"""A run folder: config.toml, environment.json, metrics.jsonl and what the run made.
+
+Files are written beside their final name and renamed, so that a reader never sees half of one.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+
+from sween.errors import CheckpointError
+from sween.version import __version__
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path that becomes `path` when the block succeeds and is removed when it fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
+    )
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def to_toml(config: Mapping[str, Any]) -> str:
+    """TOML of a config whose values are plain, lists of plain values, or tables of those.
+
+    The standard library reads TOML but does not write it; run configs need no more than this.
+    None is left out: TOML has no null, and an absent key reads back as the default.
+    """
+    lines = [f"{key} = {_toml_value(value)}" for key, value in config.items() if _is_plain(value)]
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{key}]"]
+            lines += [f"{name} = {_toml_value(item)}" for name, item in value.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _is_plain(value: object) -> bool:
+    return value is not None and not isinstance(value, Mapping)
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    raise TypeError(f"no TOML for {type(value).__name__}")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.toml of a run folder."""
+    path = folder / "config.toml"
+    if not path.is_file():
+        raise CheckpointError(
+            str(folder),
+            expected="a run folder with config.toml",
+            got="no such folder" if not folder.exists() else "no config.toml in it",
+            fix="name a folder written by sween",
+        )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            str(path), expected="TOML", got=error, fix="restore the file"
+        ) from None
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two configs, one readable item a key."""
+    keys = sorted({*old, *new})
+    return [
+        f"{key} {old.get(key)!r} -> {new.get(key)!r}"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
+
+
+def start_run(folder: Path, config: Mapping[str, Any]) -> None:
+    """Create the folder with config and environment, or check that it holds the same config.
+
+    A folder with the same config is taken up again; one with another config is refused, so that
+    rows of two settings never mix.
+    """
+    text = to_toml(config)
+    if (folder / "config.toml").exists():
+        differences = config_differences(read_config(folder), tomllib.loads(text))
+        if differences:
+            raise CheckpointError(
+                f"{folder} holds a run with another config ({'; '.join(differences)})",
+                fix="choose another --out, or delete that folder",
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "environment.json", describe_environment())
+    write_text(folder / "config.toml", text)
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, hardware, commit and date: what a measured number needs beside it."""
+    return {
+        "sween": __version__,
+        "commit": _git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+    }
+
+
+def _git_commit() -> str | None:
+    """The commit this source runs from, with + where the tree has changes; None outside git."""
+    source = Path(__file__).resolve().parent
+    command = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,23 @@
+"""Votes, bounds, radii: predict and certify."""
+
+from sween.smoothing.classifier import Prediction, SmoothedClassifier
+from sween.smoothing.decision import Decision, decide, decide_prediction
+from sween.smoothing.radius import BOUNDS, radius_cohen, radius_two_class
+from sween.smoothing.run import SAMPLING, CertifySettings, certify_images
+from sween.smoothing.verify import VerifiedRun, verify_folder
+
+__all__ = [
+    "BOUNDS",
+    "SAMPLING",
+    "CertifySettings",
+    "Decision",
+    "Prediction",
+    "SmoothedClassifier",
+    "VerifiedRun",
+    "certify_images",
+    "decide",
+    "decide_prediction",
+    "radius_cohen",
+    "radius_two_class",
+    "verify_folder",
+]

@@ -1,0 +1,368 @@
+"""The smoothed classifier: predict, with abstention, and certify."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from sween.data.validation import check_images
+from sween.ensemble.early_exit import ExitPolicy
+from sween.ensemble.forward import FixedShapeForward, default_forward_rows, device_of
+from sween.ensemble.panel import EnsemblePanel, ModelPanel, Panel
+from sween.ensemble.weighted import WeightedEnsemble
+from sween.errors import BadInput
+from sween.records import ABSTAIN, Certificate
+from sween.smoothing.decision import (
+    check_certify_arguments,
+    check_predict_arguments,
+    decide,
+    decide_prediction,
+)
+from sween.smoothing.radius import check_sigma
+from sween.smoothing.votes import VoteEngine, Votes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One image's answer: the label, or ABSTAIN, with the votes behind it."""
+
+    index: int
+    prediction: int
+    counts: tuple[int, ...]
+    p_value: float
+    n: int
+    alpha: float
+    sigma: float
+    seed: int
+
+    @property
+    def abstained(self) -> bool:
+        return self.prediction == ABSTAIN
+
+
+class SmoothedClassifier:
+    """g(x) = the most likely class of model(x + N(0, sigma^2 I)).
+
+    The model is used as it is at the time of the call, in evaluation mode. Everything claimed
+    assumes that it is a deterministic function of each input on its own (checked by a probe) and
+    that pseudo-random float32 normals stand for Gaussian noise.
+
+    Args:
+        model: any module from [0,1] images (N, C, H, W) to logits or probabilities (N, M), for
+            example a `WeightedEnsemble`.
+        sigma: noise level in units of [0,1] pixels.
+        num_classes: M.
+        exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
+        name: of the model, for records.
+        batch_size: noisy inputs held at once; never changes a result.
+        forward_rows: rows of one forward pass; the same for every result that is compared.
+        member_names: certify every member of the ensemble too, in the same pass over the noise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sigma: float,
+        num_classes: int,
+        exit: str | ExitPolicy = "none",
+        name: str = "model",
+        batch_size: int = 1000,
+        forward_rows: int | None = None,
+        member_names: Sequence[str] | None = None,
+    ) -> None:
+        check_sigma(sigma)
+        if num_classes < 2:
+            raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
+        policy = exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit)
+        self.model = model.eval()
+        self.sigma = float(sigma)
+        self.num_classes = num_classes
+        self.batch_size = batch_size
+        self.device = device_of(model)
+        rows = default_forward_rows(self.device) if forward_rows is None else forward_rows
+        forward = FixedShapeForward(rows, num_classes)
+        self.panel: Panel
+        if isinstance(model, WeightedEnsemble):
+            self.panel = EnsemblePanel(
+                model, name=name, forward=forward, policy=policy, member_names=member_names
+            )
+        elif policy.name != "none" or member_names is not None:
+            raise BadInput(
+                "exit and member_names",
+                expected="a WeightedEnsemble",
+                got=type(model).__name__,
+                fix="wrap the models in sween.WeightedEnsemble",
+            )
+        else:
+            self.panel = ModelPanel(model, name=name, forward=forward)
+        self._probed = False
+
+    def predict(
+        self,
+        images: torch.Tensor,
+        *,
+        n: int = 100,
+        alpha: float = 0.001,
+        seed: int = 0,
+        indices: Sequence[int] | None = None,
+    ) -> Prediction | list[Prediction]:
+        """The smoothed classifier's answer, or an abstention.
+
+        Each answer that is not an abstention differs from g's with probability at most alpha over
+        the noise (see `decide_prediction`).
+
+        Args:
+            images: one image (C, H, W), giving one result, or a batch, giving a list.
+            n: votes an image.
+            alpha: failure probability.
+            seed: of the noise.
+            indices: keys of the images' noise; their positions by default.
+        """
+        results = self.predict_batch(
+            images[None] if images.ndim == 3 else images,
+            n=n,
+            alpha=alpha,
+            seed=seed,
+            indices=indices,
+        )
+        return results[0] if images.ndim == 3 else results
+
+    def predict_batch(
+        self,
+        images: torch.Tensor,
+        *,
+        n: int = 100,
+        alpha: float = 0.001,
+        seed: int = 0,
+        indices: Sequence[int] | None = None,
+    ) -> list[Prediction]:
+        """`predict` for a batch (N, C, H, W), always a list."""
+        check_predict_arguments(n=n, alpha=alpha, sigma=self.sigma)
+        batch, keys = self._prepare(images, indices)
+        self._probe(batch[0])
+        votes = self._engine(seed).count(batch, examples=keys, purpose="prediction", n=n)
+        results = []
+        for position, key in enumerate(keys):
+            counts = tuple(votes.counts[-1, position].tolist())
+            prediction, p_value = decide_prediction(counts, alpha=alpha)
+            results.append(
+                Prediction(
+                    index=key,
+                    prediction=prediction,
+                    counts=counts,
+                    p_value=p_value,
+                    n=n,
+                    alpha=alpha,
+                    sigma=self.sigma,
+                    seed=seed,
+                )
+            )
+        return results
+
+    def certify(
+        self,
+        images: torch.Tensor,
+        *,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 0.001,
+        seed: int = 0,
+        bound: str = "cohen",
+        labels: Sequence[int] | torch.Tensor | None = None,
+        indices: Sequence[int] | None = None,
+    ) -> Certificate | list[Certificate]:
+        """Certificates by fixed-size sampling (Cohen et al.'s CERTIFY; see `decide`).
+
+        For each image on its own, with probability at least 1 - alpha over the noise: it abstains,
+        or g answers `prediction` everywhere closer than `radius`.
+
+        Args:
+            images: one image (C, H, W), giving one result, or a batch, giving a list.
+            n0: votes that select the class.
+            n: fresh votes that bound its probability.
+            alpha: failure probability of one certificate.
+            seed: of the noise.
+            bound: `cohen` or `two-class`; both radii are in the record, `radius` is this one's.
+            labels: true classes, kept in the records.
+            indices: the images' indices in their data set; also the keys of their noise.
+        """
+        results = self.certify_batch(
+            images[None] if images.ndim == 3 else images,
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            seed=seed,
+            bound=bound,
+            labels=labels,
+            indices=indices,
+        )
+        return results[0] if images.ndim == 3 else results
+
+    def certify_batch(
+        self,
+        images: torch.Tensor,
+        *,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 0.001,
+        seed: int = 0,
+        bound: str = "cohen",
+        labels: Sequence[int] | torch.Tensor | None = None,
+        indices: Sequence[int] | None = None,
+    ) -> list[Certificate]:
+        """`certify` for a batch (N, C, H, W), always a list."""
+        check_certify_arguments(n0=n0, n=n, alpha=alpha, sigma=self.sigma, bound=bound)
+        batch, keys = self._prepare(images, indices)
+        truth = _check_labels(labels, len(keys), self.num_classes)
+        groups = self.certify_panel(
+            batch, keys, truth, n0=n0, n=n, alpha=alpha, seed=seed, bound=bound
+        )
+        return [group[-1] for group in groups]
+
+    def certify_panel(
+        self,
+        images: torch.Tensor,
+        indices: Sequence[int],
+        labels: Sequence[int | None],
+        *,
+        n0: int,
+        n: int,
+        alpha: float,
+        seed: int,
+        bound: str,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Iterator[list[Certificate]]:
+        """For each image in turn, the certificates of every classifier of the panel.
+
+        The ensemble comes last, after its members where these were asked for. Images are counted
+        together as far as the batch size reaches. Arguments are trusted: `certify` checks them.
+        """
+        self._probe(images[0])
+        engine = self._engine(seed)
+        together = max(1, self.batch_size // n)
+        for start in range(0, len(indices), together):
+            stop = min(start + together, len(indices))
+            began = time.perf_counter()
+            part, keys = images[start:stop], indices[start:stop]
+            selection = engine.count(
+                part, examples=keys, purpose="selection", n=n0, on_progress=on_progress
+            )
+            estimation = engine.count(
+                part, examples=keys, purpose="estimation", n=n, on_progress=on_progress
+            )
+            seconds = (time.perf_counter() - began) / (stop - start)
+            for offset, key in enumerate(keys):
+                yield [
+                    self._certificate(
+                        voter,
+                        offset,
+                        selection,
+                        estimation,
+                        index=key,
+                        label=labels[start + offset],
+                        alpha=alpha,
+                        bound=bound,
+                        seed=seed,
+                        seconds=seconds,
+                    )
+                    for voter in range(len(self.panel.names))
+                ]
+
+    def _certificate(
+        self,
+        voter: int,
+        offset: int,
+        selection: Votes,
+        estimation: Votes,
+        *,
+        index: int,
+        label: int | None,
+        alpha: float,
+        bound: str,
+        seed: int,
+        seconds: float,
+    ) -> Certificate:
+        selected = tuple(selection.counts[voter, offset].tolist())
+        estimated = tuple(estimation.counts[voter, offset].tolist())
+        decision = decide(selected, estimated, alpha=alpha, sigma=self.sigma, bound=bound)
+        evaluations = selection.evaluations[voter, offset] + estimation.evaluations[voter, offset]
+        return Certificate(
+            index=index,
+            label=label,
+            selection_counts=selected,
+            estimation_counts=estimated,
+            n0=sum(selected),
+            n=sum(estimated),
+            alpha=alpha,
+            sigma=self.sigma,
+            bound=bound,
+            sampling="fixed",
+            samples=sum(selected) + sum(estimated),
+            decisions=None,
+            exit=self.panel.exits[voter],
+            votes="hard",
+            noise="float32",
+            precision="float32",
+            forward_rows=self.panel.forward.rows,
+            member_evaluations=int(evaluations),
+            seconds=round(seconds, 6),
+            model=self.panel.names[voter],
+            seed=seed,
+            **dataclasses.asdict(decision),
+        )
+
+    def _probe(self, image: torch.Tensor) -> None:
+        """Once, before the first vote: refuse modules that break the contract of a member."""
+        if not self._probed:
+            self.panel.check(image, self.sigma)
+            self._probed = True
+
+    def _engine(self, seed: int) -> VoteEngine:
+        return VoteEngine(
+            self.panel,
+            sigma=self.sigma,
+            num_classes=self.num_classes,
+            seed=seed,
+            batch_size=self.batch_size,
+        )
+
+    def _prepare(
+        self, images: torch.Tensor, indices: Sequence[int] | None
+    ) -> tuple[torch.Tensor, list[int]]:
+        check_images(images)
+        if images.ndim != 4 or len(images) == 0:
+            raise BadInput(
+                "images",
+                expected="at least one, as (N, C, H, W)",
+                got=f"shape {tuple(images.shape)}",
+                fix="pass a batch",
+            )
+        batch = images.to(self.device)
+        keys = list(range(len(batch))) if indices is None else [int(key) for key in indices]
+        if len(keys) != len(batch) or len(set(keys)) != len(keys) or min(keys) < 0:
+            raise BadInput(
+                "indices",
+                expected=f"{len(batch)} different numbers of at least 0, one an image",
+                got=keys if len(keys) < 8 else f"{len(keys)} numbers",
+                fix="pass each image's index in its data set",
+            )
+        return batch, keys
+
+
+def _check_labels(
+    labels: Sequence[int] | torch.Tensor | None, count: int, num_classes: int
+) -> list[int | None]:
+    if labels is None:
+        return [None] * count
+    values = [int(label) for label in labels]
+    if len(values) != count or not all(0 <= label < num_classes for label in values):
+        raise BadInput(
+            "labels",
+            expected=f"{count} classes from 0 to {num_classes - 1}",
+            got=values if len(values) < 8 else f"{len(values)} numbers up to {max(values)}",
+            fix="pass the true class of each image",
+        )
+    return list(values)

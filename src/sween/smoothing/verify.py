@@ -1,0 +1,138 @@
+"""Re-deriving every certificate of a run from its votes, with no model."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from sween.data.selection import parse_indices
+from sween.errors import BadInput, CheckFailed
+from sween.records import Certificate, from_row, read_rows, records_file, row_checksum
+from sween.runs import read_config
+from sween.smoothing.decision import decide
+
+TOLERANCE = 1e-9
+"""Relative difference that other versions of the special functions may make."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifiedRun:
+    """What was checked."""
+
+    rows: int
+    images: int
+    models: tuple[str, ...]
+    certified: int
+
+
+def verify_folder(folder: Path) -> VerifiedRun:
+    """Check each row against its checksum, its own votes and the run's config.
+
+    The radii, the prediction and the lower bound are computed again from the counts alone. Missing
+    or double rows, and rows of other settings than the run's, are found too.
+
+    Raises:
+        CheckFailed: naming the first row that differs and what differs in it.
+    """
+    file, config = records_file(folder), read_config(folder)
+    try:
+        rows = read_rows(file)
+    except BadInput as error:
+        raise CheckFailed(str(error)) from None
+    certificates = [
+        _check_row(row, f"{file.name}, line {number} (index {row.get('index')})", config)
+        for number, row in enumerate(rows, start=1)
+    ]
+    models = (*config.get("members", ()), config["model"])
+    _check_complete(certificates, models, config, file.name)
+    return VerifiedRun(
+        rows=len(certificates),
+        images=len({certificate.index for certificate in certificates}),
+        models=models,
+        certified=sum(not certificate.abstained for certificate in certificates),
+    )
+
+
+def _check_row(row: dict[str, Any], where: str, config: dict[str, Any]) -> Certificate:
+    try:
+        certificate = from_row(row, where=where)
+    except (BadInput, TypeError, ValueError) as error:
+        raise CheckFailed(f"{where}: {error}") from None
+    try:
+        problems = [*_derivation_problems(certificate), *_config_problems(certificate, config)]
+    except (BadInput, TypeError, ValueError, IndexError) as error:
+        raise CheckFailed(f"{where}: {error}") from None
+    if row.get("checksum") != row_checksum(row):
+        problems.append("checksum does not match the row's content")
+    if problems:
+        raise CheckFailed(f"{where}: {'; '.join(problems)}")
+    return certificate
+
+
+def _derivation_problems(certificate: Certificate) -> list[str]:
+    problems = []
+    for name, total in (("selection_counts", "n0"), ("estimation_counts", "n")):
+        counts, wanted = getattr(certificate, name), getattr(certificate, total)
+        if sum(counts) != wanted or min(counts) < 0:
+            problems.append(f"{name} sum to {sum(counts)}, {total} is {wanted}")
+    if certificate.samples != certificate.n0 + certificate.n:
+        problems.append(f"samples {certificate.samples} is not n0 + n")
+    derived = decide(
+        certificate.selection_counts,
+        certificate.estimation_counts,
+        alpha=certificate.alpha,
+        sigma=certificate.sigma,
+        bound=certificate.bound,
+    )
+    for field in dataclasses.fields(derived):
+        recorded, again = getattr(certificate, field.name), getattr(derived, field.name)
+        if field.name == "radius_two_class" and recorded is None:
+            continue
+        if not _same(recorded, again):
+            problems.append(f"{field.name} is {recorded}, the votes give {again}")
+    return problems
+
+
+def _same(recorded: object, again: float | int) -> bool:
+    if isinstance(again, int):
+        return recorded == again
+    if not isinstance(recorded, int | float):
+        return False
+    return math.isclose(recorded, again, rel_tol=TOLERANCE, abs_tol=0.0)
+
+
+def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
+    problems = []
+    for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed"):
+        if name in config and getattr(certificate, name) != config[name]:
+            got = json.dumps(getattr(certificate, name))
+            problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
+    members = config.get("members", ())
+    if certificate.model != config.get("model") and certificate.model not in members:
+        problems.append(f"model {certificate.model!r} is not of this run")
+    wanted_exit = config.get("exit") if certificate.model == config.get("model") else "none"
+    if certificate.exit != wanted_exit:
+        problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
+    return problems
+
+
+def _check_complete(
+    certificates: list[Certificate], models: tuple[str, ...], config: dict[str, Any], file: str
+) -> None:
+    wanted = parse_indices(indices=config["indices"], every=None, everything=False, size=2**62)
+    allowed = set(wanted)
+    seen: set[tuple[str, int]] = set()
+    for number, certificate in enumerate(certificates, start=1):
+        key = (certificate.model, certificate.index)
+        if key in seen or key[1] not in allowed:
+            what = "comes twice" if key in seen else "is not among the run's indices"
+            raise CheckFailed(f"{file}, line {number} (index {key[1]}): row of {key[0]} {what}")
+        seen.add(key)
+    missing = [(model, index) for index in wanted for model in models if (model, index) not in seen]
+    if missing:
+        raise CheckFailed(
+            f"{file}: {len(missing)} of {len(wanted) * len(models)} rows are missing, the first "
+            f"that of {missing[0][0]} at index {missing[0][1]}; run the same `sween certify` again "
+            "to finish"
+        )

@@ -1,0 +1,259 @@
+"""CIFAR-10 as published: folder or tar.gz, checked, never trusted."""
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sween.data import cifar10
+from sween.data.cifar10 import ARCHIVE, FOLDER, PUBLISHED_MD5, load_cifar10
+from sween.data.dataset import Dataset
+from sween.errors import DataError
+
+from .conftest import Refuses
+
+FETCH = f"fetch {ARCHIVE} again from its source"
+
+
+@pytest.fixture(scope="module")
+def dataset(cifar_folder: Path) -> Dataset:
+    return load_cifar10(cifar_folder)
+
+
+def test_shape_and_names(dataset: Dataset, cifar_folder: Path) -> None:
+    assert dataset.name == "cifar10"
+    assert dataset.image_shape == (3, 32, 32)
+    assert dataset.class_names[:3] == ("airplane", "automobile", "bird")
+    assert dataset.class_names[-1] == "truck"
+    assert dataset.mean == (0.4914, 0.4822, 0.4465)
+    assert dataset.std == (0.2023, 0.1994, 0.2010)
+    assert (dataset.augmentation, dataset.crop_padding) == ("crop-flip", 4)
+    assert dataset.root == cifar_folder
+
+
+def test_sizes(dataset: Dataset) -> None:
+    splits = (dataset.train, dataset.weights, dataset.test)
+    assert [len(split) for split in splits] == [48_000, 2_000, 10_000]
+    assert [len(split.pixels) for split in splits] == [48_000, 2_000, 10_000]
+    assert torch.bincount(dataset.test.labels).tolist() == [1000] * 10
+    both = torch.cat([dataset.train.labels, dataset.weights.labels])
+    assert torch.bincount(both).tolist() == [5000] * 10
+
+
+def test_pixels_are_the_published_ones_in_order(dataset: Dataset, cifar_folder: Path) -> None:
+    # An independent way in: the pixel bytes lie in one piece in each file.
+    for name, split, start in (
+        ("data_batch_1", dataset.train, 0),
+        ("data_batch_4", dataset.train, 30_000),
+        ("test_batch", dataset.test, 0),
+    ):
+        stored = split.pixels.load(range(start, start + 10_000)).numpy().tobytes()
+        assert stored in (cifar_folder / name).read_bytes()
+
+
+def test_the_first_test_images_are_the_well_known_ones(dataset: Dataset) -> None:
+    names = [dataset.class_names[label] for label in dataset.test.labels[:5]]
+    assert names == ["cat", "ship", "ship", "airplane", "frog"]
+    assert dataset.test.pixels.load([0])[0, :, 0, 0].tolist() == [158, 112, 49]
+
+
+def test_the_training_mean_is_the_published_one(dataset: Dataset) -> None:
+    pixels = dataset.train.pixels.load(range(0, 48_000, 10)).float() / 255
+    for channel, mean in enumerate(dataset.mean):
+        assert pixels[:, channel].mean().item() == pytest.approx(mean, abs=0.005)
+
+
+def test_the_splits_share_no_image(dataset: Dataset) -> None:
+    def content(split: Any) -> set[bytes]:
+        images = split.pixels.load(range(len(split))).numpy()
+        return {hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images}
+
+    train, weights, test = content(dataset.train), content(dataset.weights), content(dataset.test)
+    assert len(train) == 48_000
+    assert len(weights) == 2_000
+    assert len(test) == 10_000
+    assert not train & weights
+    assert not train & test
+    assert not weights & test
+
+
+def test_the_parent_folder_will_do(cifar_folder: Path) -> None:
+    assert cifar10._find_source(cifar_folder.parent) == cifar_folder
+
+
+def test_the_archive_gives_the_same_data(dataset: Dataset, cifar_archive: Path) -> None:
+    read = load_cifar10(cifar_archive)
+    for split in ("train", "weights", "test"):
+        ours, theirs = getattr(read, split), getattr(dataset, split)
+        assert torch.equal(ours.labels, theirs.labels)
+        assert torch.equal(ours.pixels.tensor, theirs.pixels.tensor)
+    assert read.class_names == dataset.class_names
+    assert os.listdir(cifar_archive.parent) == [ARCHIVE]
+    assert cifar10._find_source(cifar_archive.parent) == cifar_archive
+
+
+def test_a_truncated_real_file_is_refused(
+    cifar_folder: Path, tmp_path: Path, refuses: Refuses
+) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    for name in ("batches.meta", "data_batch_1"):
+        (folder / name).write_bytes((cifar_folder / name).read_bytes())
+    with (folder / "data_batch_1").open("r+b") as stream:
+        stream.truncate(1_000_000)
+    with refuses(DataError, "data_batch_1", "1000000 bytes", "truncated or altered", FETCH):
+        load_cifar10(folder)
+
+
+def test_a_flipped_bit_is_refused(cifar_folder: Path, tmp_path: Path, refuses: Refuses) -> None:
+    content = bytearray((cifar_folder / "batches.meta").read_bytes())
+    content[50] ^= 1
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "batches.meta").write_bytes(content)
+    with refuses(DataError, "batches.meta", "truncated or altered", FETCH):
+        load_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_MD5)
+def test_a_missing_file_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    small_cifar(tmp_path / FOLDER, monkeypatch)
+    (tmp_path / FOLDER / name).unlink()
+    with refuses(DataError, f"{FOLDER}/{name}", "no such file", FETCH):
+        load_cifar10(tmp_path)
+
+
+def test_a_folder_without_cifar10(tmp_path: Path, refuses: Refuses) -> None:
+    with refuses(DataError, str(tmp_path), "neither", "--data-root"):
+        load_cifar10(tmp_path)
+    with refuses(DataError, "absent", "nothing there", "--data-root"):
+        load_cifar10(tmp_path / "absent")
+
+
+def small_cifar(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Seven files of four images a batch whose md5 are taken for the published ones."""
+    monkeypatch.setattr(cifar10, "BATCH_SIZE", 4)
+    folder.mkdir()
+    for number, name in enumerate(PUBLISHED_MD5):
+        value: Any = {
+            b"data": np.full((4, 3072), number, np.uint8),
+            b"labels": [number] * 4,
+            b"label_names": [b"a"] * 10,
+        }
+        content = pickle.dumps(changes.get(name, value), 3)
+        (folder / name).write_bytes(content)
+        digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(PUBLISHED_MD5, name, digest)
+
+
+def test_batches_are_placed_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_cifar(tmp_path / FOLDER, monkeypatch)
+    monkeypatch.setattr(cifar10, "TRAIN_SIZE", 18)
+    read = load_cifar10(tmp_path)
+    assert read.train.labels.tolist() == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 2
+    assert read.weights.labels.tolist() == [5, 5]
+    assert read.test.labels.tolist() == [6] * 4
+    assert (read.test.all_images() == torch.tensor(6.0) / 255).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("data_batch_2", [1, 2], "a dictionary"),
+        ("data_batch_2", {b"labels": [0] * 4}, "uint8 pixels"),
+        ("data_batch_2", {b"data": np.zeros((4, 3072)), b"labels": [0] * 4}, "float64"),
+        ("data_batch_2", {b"data": np.zeros((3, 3072), np.uint8), b"labels": [0] * 4}, "(3, 3072)"),
+        ("test_batch", {b"data": np.zeros((4, 3072), np.uint8), b"labels": [0] * 3}, "4 labels"),
+        ("batches.meta", {b"label_names": [b"a"]}, "ten label_names"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(
+    name: str,
+    value: Any,
+    part: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refuses: Refuses,
+) -> None:
+    small_cifar(tmp_path / FOLDER, monkeypatch, **{name: value})
+    with refuses(DataError, f"{FOLDER}/{name}", part, FETCH):
+        load_cifar10(tmp_path)
+
+
+def test_an_unreadable_entry_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    small_cifar(tmp_path / FOLDER, monkeypatch)
+    (tmp_path / FOLDER / "data_batch_3").unlink()
+    (tmp_path / FOLDER / "data_batch_3").mkdir()
+    with refuses(DataError, f"{FOLDER}/data_batch_3", FETCH):
+        load_cifar10(tmp_path)
+
+
+def write_tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for member, content in members:
+            tar.addfile(member, io.BytesIO(content))
+
+
+def test_a_link_in_the_archive_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+    link = tarfile.TarInfo(f"{FOLDER}/data_batch_1")
+    link.type, link.linkname = tarfile.SYMTYPE, "../elsewhere"
+    write_tar(tmp_path / ARCHIVE, [(link, b"")])
+    with refuses(DataError, f"{FOLDER}/data_batch_1", "a link or device", FETCH):
+        load_cifar10(tmp_path)
+
+
+def test_an_oversized_member_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    monkeypatch.setattr(cifar10, "_LARGEST_MEMBER", 10)
+    large = tarfile.TarInfo(f"{FOLDER}/test_batch")
+    large.size = 11
+    write_tar(tmp_path / ARCHIVE, [(large, b"x" * 11)])
+    with refuses(DataError, f"{FOLDER}/test_batch", "11 bytes", FETCH):
+        load_cifar10(tmp_path)
+
+
+def test_an_incomplete_archive_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    small_cifar(tmp_path / "files", monkeypatch)
+    with tarfile.open(tmp_path / ARCHIVE, "w:gz") as tar:
+        for name in PUBLISHED_MD5:
+            if name != "data_batch_4":
+                tar.add(tmp_path / "files" / name, arcname=f"./{FOLDER}/{name}")
+    with refuses(DataError, ARCHIVE, "no data_batch_4", FETCH):
+        load_cifar10(tmp_path)
+
+
+def test_a_cut_archive_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    small_cifar(tmp_path / "files", monkeypatch)
+    whole = tmp_path / "whole.tar.gz"
+    with tarfile.open(whole, "w:gz") as tar:
+        tar.add(tmp_path / "files", arcname=FOLDER)
+    content = whole.read_bytes()
+    for kept in (0, 5, 200, len(content) // 2):
+        (tmp_path / ARCHIVE).write_bytes(content[:kept])
+        with refuses(DataError, ARCHIVE, "truncated or altered", FETCH):
+            load_cifar10(tmp_path / ARCHIVE)
+
+
+@pytest.mark.parametrize("content", [b"plain text", gzip.compress(b"not a tar" * 100)])
+def test_a_file_that_is_no_archive_is_refused(
+    content: bytes, tmp_path: Path, refuses: Refuses
+) -> None:
+    (tmp_path / ARCHIVE).write_bytes(content)
+    with refuses(DataError, ARCHIVE, "a readable tar.gz", FETCH):
+        load_cifar10(tmp_path / ARCHIVE)

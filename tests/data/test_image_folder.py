@@ -1,0 +1,201 @@
+"""Folders laid out like ImageNet: listed at once, decoded on demand, never quietly skipped."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sween.data.dataset import Dataset, Split
+from sween.data.image_folder import FilePixels, load_image_folder
+from sween.errors import BadInput, DataError
+
+from .conftest import IMAGENETTE_CLASSES, IMAGENETTE_FILES, Refuses
+
+
+def save(path: Path, value: int = 0, mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (8, 8, 3) if mode == "RGB" else (8, 8)
+    Image.fromarray(np.full(shape, value, np.uint8)).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two classes, five training images and two test images each."""
+    for number, label in enumerate(("cat", "dog")):
+        for index in range(5):
+            save(tmp_path / "train" / label / f"{index}.png", 10 * number + index)
+        for index in range(2):
+            save(tmp_path / "val" / label / f"{index}.png", 100 + 10 * number + index)
+    return tmp_path
+
+
+def names(split: Split) -> tuple[str, ...]:
+    assert isinstance(split.pixels, FilePixels)
+    return split.pixels.names
+
+
+def test_splits_and_labels(root: Path) -> None:
+    read = load_image_folder(root, image_size=16, weights_fraction=0.4)
+    assert read.name == "image_folder"
+    assert read.class_names == ("cat", "dog")
+    assert read.image_shape == (3, 16, 16)
+    assert (read.augmentation, read.crop_padding, read.root) == ("crop-flip", 2, root)
+    assert (read.mean, read.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    train = [f"{label}/{index}.png" for label in ("cat", "dog") for index in range(3)]
+    assert names(read.train) == tuple(train)
+    assert names(read.weights) == ("cat/3.png", "cat/4.png", "dog/3.png", "dog/4.png")
+    assert names(read.test) == ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
+    assert read.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert read.weights.labels.tolist() == [0, 0, 1, 1]
+    assert read.test.labels.tolist() == [0, 0, 1, 1]
+    assert [len(split.pixels) for split in (read.train, read.weights, read.test)] == [6, 4, 4]
+
+
+def test_each_position_is_its_own_file(root: Path) -> None:
+    read = load_image_folder(root, image_size=8)
+    assert read.test.pixels.load([3, 0])[:, 0, 0, 0].tolist() == [111, 100]
+    assert read.weights.pixels.load(range(2))[:, 0, 0, 0].tolist() == [4, 14]
+    assert read.test.pixels.load([]).shape == (0, 3, 8, 8)
+    images = read.test.images([0])
+    assert images.dtype == torch.float32
+    assert images.max() == torch.tensor(100.0) / 255
+
+
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.001, 1), (0.2, 1), (0.5, 2), (0.999, 4)])
+def test_both_sides_of_the_fraction_keep_an_image(
+    fraction: float, held_out: int, root: Path
+) -> None:
+    read = load_image_folder(root, weights_fraction=fraction)
+    assert len(read.weights) == 2 * held_out
+    assert len(read.train) == 10 - 2 * held_out
+    assert not set(names(read.weights)) & set(names(read.train))
+
+
+def test_suffixes_in_capitals_count_and_hidden_files_do_not(root: Path) -> None:
+    save(root / "train" / "cat" / "9.PNG")
+    save(root / "train" / "cat" / "9.JpEg")
+    for folder in (root / "train", root / "train" / "cat", root / "val" / "dog"):
+        (folder / ".DS_Store").write_bytes(b"")
+    (root / "train" / ".cache").mkdir()
+    read = load_image_folder(root)
+    assert len(read.train) + len(read.weights) == 12
+    assert read.class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_a_missing_part(part: str, root: Path, refuses: Refuses) -> None:
+    (root / part).rename(root / "elsewhere")
+    with refuses(DataError, str(root / part), "nothing there", "train/<class>"):
+        load_image_folder(root)
+    (root / part).mkdir()
+    with refuses(DataError, str(root / part), "an empty folder", "train/<class>"):
+        load_image_folder(root)
+
+
+def test_a_file_in_place_of_a_part(tmp_path: Path, refuses: Refuses) -> None:
+    (tmp_path / "train").write_text("")
+    with refuses(DataError, str(tmp_path / "train"), "a file"):
+        load_image_folder(tmp_path)
+
+
+def test_a_file_that_is_no_image_is_named(root: Path, refuses: Refuses) -> None:
+    (root / "train" / "cat" / "notes.txt").write_text("")
+    with refuses(DataError, "train/cat/notes.txt", "another file", "move it away"):
+        load_image_folder(root)
+
+
+def test_a_folder_inside_a_class_is_named(root: Path, refuses: Refuses) -> None:
+    (root / "val" / "dog" / "puppies.png").mkdir()
+    with refuses(DataError, "val/dog/puppies.png", "a folder", "move it away"):
+        load_image_folder(root)
+
+
+def test_a_file_beside_the_classes_is_named(root: Path, refuses: Refuses) -> None:
+    (root / "val" / "labels.csv").write_text("")
+    with refuses(DataError, "val/labels.csv", "only class folders", "move it"):
+        load_image_folder(root)
+
+
+def test_classes_that_differ_are_named(root: Path, refuses: Refuses) -> None:
+    save(root / "train" / "emu" / "0.png")
+    (root / "val" / "dog").rename(root / "val" / "fox")
+    parts = ("dog only in train", "emu only in train", "fox only in val")
+    with refuses(DataError, str(root), "the same classes", *parts):
+        load_image_folder(root)
+
+
+def test_many_classes_that_differ_are_cut_short(root: Path, refuses: Refuses) -> None:
+    for number in range(9):
+        save(root / "train" / f"n{number}" / "0.png")
+    with refuses(DataError, "n4 only in train, ..."):
+        load_image_folder(root)
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_an_empty_class_is_named(part: str, root: Path, refuses: Refuses) -> None:
+    (root / part / "emu").mkdir()
+    with refuses(DataError, f"{part}/emu", "expected images, got none", "remove the folder"):
+        load_image_folder(root)
+
+
+def test_a_class_too_small_to_split_is_named(root: Path, refuses: Refuses) -> None:
+    for index in range(1, 5):
+        (root / "train" / "dog" / f"{index}.png").unlink()
+    with refuses(DataError, "train/dog", "2 or more images", "got 1", "add images"):
+        load_image_folder(root)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
+def test_an_unusable_fraction(fraction: float, root: Path, refuses: Refuses) -> None:
+    with refuses(BadInput, "weights_fraction", str(fraction), "use 0.04"):
+        load_image_folder(root, weights_fraction=fraction)
+
+
+def test_an_unusable_size(root: Path, refuses: Refuses) -> None:
+    with refuses(BadInput, "image_size", "got 0", "use 224"):
+        load_image_folder(root, image_size=0)
+
+
+def test_a_grayscale_file_is_refused_when_read_and_converted_on_demand(
+    root: Path, refuses: Refuses
+) -> None:
+    save(root / "val" / "cat" / "0.png", 77, mode="L")
+    with refuses(DataError, "val/cat/0.png", "grayscale", "--convert"):
+        load_image_folder(root, image_size=8).test.images([0])
+    converted = load_image_folder(root, image_size=8, convert=True).test.pixels.load([0])
+    assert (converted == 77).all()
+
+
+def test_a_folder_that_may_not_be_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    def forbid(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", forbid)
+    with refuses(DataError, str(root / "train"), "Permission denied", "change its permissions"):
+        load_image_folder(root)
+
+
+def test_imagenette(imagenette_folder: Path) -> None:
+    read: Dataset = load_image_folder(imagenette_folder, image_size=128)
+    assert read.class_names == IMAGENETTE_CLASSES
+    assert [len(split) for split in (read.train, read.weights, read.test)] == [
+        3 * (IMAGENETTE_FILES - 1),
+        3,
+        3 * IMAGENETTE_FILES,
+    ]
+    images = read.test.all_images()
+    assert images.shape == (3 * IMAGENETTE_FILES, 3, 128, 128)
+    assert images.min() >= 0
+    assert images.max() <= 1
+    assert images.mean().item() == pytest.approx(0.45, abs=0.1)
+
+
+def test_imagenette_scales_up_and_down(imagenette_folder: Path) -> None:
+    for size in (32, 160):
+        read = load_image_folder(imagenette_folder, image_size=size)
+        assert read.train.images([0, 30]).shape == (2, 3, size, size)

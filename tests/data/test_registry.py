@@ -1,0 +1,77 @@
+"""load_dataset finds each data set by name and says what is missing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sween.data
+from sween.data import DATASETS, load_dataset
+from sween.errors import BadInput, DataError, UnknownName
+
+from .conftest import Refuses
+
+NEED_ROOT = [name for name, entry in DATASETS.items() if entry.needs_root]
+FIXED_FORM = [name for name, entry in DATASETS.items() if not entry.reads_files]
+
+
+def test_the_names() -> None:
+    assert list(DATASETS) == ["digits", "cifar10", "image_folder"]
+    assert NEED_ROOT == ["cifar10", "image_folder"]
+    assert all(entry.summary for entry in DATASETS.values())
+
+
+def test_the_exports() -> None:
+    assert sween.data.__all__ == [
+        "DATASETS",
+        "Dataset",
+        "Split",
+        "check_images",
+        "load_dataset",
+        "parse_indices",
+        "read_image",
+    ]
+
+
+def test_digits_need_no_root() -> None:
+    assert load_dataset("digits").name == "digits"
+
+
+def test_cifar10(cifar_folder: Path) -> None:
+    assert load_dataset("cifar10", cifar_folder.parent).name == "cifar10"
+
+
+@pytest.mark.parametrize(("asked", "size"), [(None, 224), (16, 16)])
+def test_image_folder(asked: int | None, size: int, tmp_path: Path) -> None:
+    for part, name in (("train", "0"), ("train", "1"), ("val", "0")):
+        path = tmp_path / part / "cat" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(path)
+    read = load_dataset("image_folder", tmp_path, image_size=asked, convert=True)
+    assert read.test.images([0]).shape == (1, 3, size, size)
+
+
+def test_an_unknown_name(refuses: Refuses) -> None:
+    with refuses(UnknownName, "'cifar'", "did you mean 'cifar10'", "digits"):
+        load_dataset("cifar")
+
+
+@pytest.mark.parametrize("name", NEED_ROOT)
+def test_a_root_that_is_not_given(name: str, refuses: Refuses) -> None:
+    with refuses(BadInput, name, "--data-root"):
+        load_dataset(name)
+
+
+@pytest.mark.parametrize("name", NEED_ROOT)
+def test_a_root_that_is_not_there(name: str, tmp_path: Path, refuses: Refuses) -> None:
+    with refuses(DataError, str(tmp_path / "absent"), "nothing there", "--data-root"):
+        load_dataset(name, tmp_path / "absent")
+
+
+@pytest.mark.parametrize("name", FIXED_FORM)
+def test_options_that_do_not_apply(name: str, tmp_path: Path, refuses: Refuses) -> None:
+    with refuses(BadInput, "image_size", name, "leave --image-size out"):
+        load_dataset(name, tmp_path, image_size=64)
+    with refuses(BadInput, "convert", name, "leave --convert out"):
+        load_dataset(name, tmp_path, convert=True)

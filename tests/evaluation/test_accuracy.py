@@ -1,0 +1,147 @@
+"""Certified accuracy and ACR by hand, their traps, and their laws."""
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sween.errors import BadInput, UnknownName
+from sween.evaluation import (
+    abstention_rate,
+    average_certified_radius,
+    certified_accuracy,
+    clean_accuracy,
+    counted_radii,
+)
+from sween.records import ABSTAIN, Certificate
+
+from .certificates import AUTHORS_LOGS, abstained, certificate, read_authors_log, wrong
+from .strategies import certificate_lists
+
+FOUR = [certificate(0, 0.5), certificate(1, 1.0), wrong(2, 2.0), abstained(3)]
+
+
+def test_certified_accuracy_by_hand() -> None:
+    accuracies = certified_accuracy(FOUR, [0.0, 0.5, 0.5000001, 1.0, 1.0000001])
+    assert accuracies.tolist() == [0.5, 0.5, 0.25, 0.25, 0.0]
+    assert accuracies.dtype == np.float64
+
+
+def test_acr_is_over_all_images_with_wrong_and_abstained_as_zero() -> None:
+    assert average_certified_radius(FOUR) == (0.5 + 1.0) / 4
+
+
+def test_abstentions_stay_in_the_denominator() -> None:
+    assert clean_accuracy(FOUR) == 0.5
+    assert clean_accuracy([certificate(0), *(abstained(i) for i in range(1, 10))]) == 0.1
+    assert abstention_rate(FOUR) == 0.25
+
+
+def test_an_abstention_labelled_minus_one_is_not_right() -> None:
+    assert clean_accuracy([abstained(0, label=ABSTAIN)]) == 0.0
+
+
+def test_a_right_answer_of_radius_zero_counts_at_radius_zero_only() -> None:
+    rows = [certificate(0, 0.0), wrong(1)]
+    assert certified_accuracy(rows, [0.0, 1e-300]).tolist() == [0.5, 0.0]
+
+
+def test_another_bound_is_judged_by_its_own_abstention() -> None:
+    rows = [
+        # Cohen abstains, the two-class bound does not: the asked bound's prediction is no guide
+        certificate(0, 0.0, prediction=ABSTAIN, candidate=1, radius_two_class=0.4),
+        certificate(1, 0.5, radius_two_class=0.7),
+        # the two-class bound abstains where the asked one answers
+        certificate(2, 0.3, radius_two_class=0.0),
+        wrong(3, radius_two_class=0.9),
+    ]
+    radii, certified = counted_radii(rows, radius="radius_two_class")
+    assert radii.tolist() == [0.4, 0.7, 0.0, 0.0]
+    assert certified.tolist() == [True, True, False, False]
+    assert certified_accuracy(rows, [0.0, 0.5], radius="radius_two_class").tolist() == [0.5, 0.25]
+    assert average_certified_radius(rows, radius="radius_two_class") == pytest.approx(1.1 / 4)
+    assert abstention_rate(rows, radius="radius_two_class") == 0.25
+    assert abstention_rate(rows) == 0.25
+
+
+@pytest.mark.parametrize(
+    "measure", [average_certified_radius, clean_accuracy, abstention_rate, counted_radii]
+)
+def test_no_certificates_are_refused(measure: Callable[[Sequence[Certificate]], object]) -> None:
+    with pytest.raises(BadInput, match="at least one"):
+        measure([])
+
+
+def test_a_missing_label_is_refused_by_index() -> None:
+    rows = [certificate(0), certificate(17, label=None)]
+    with pytest.raises(BadInput, match="label of index 17"):
+        average_certified_radius(rows)
+    assert abstention_rate(rows) == 0.0
+
+
+def test_a_null_radius_is_refused_by_index() -> None:
+    rows = [certificate(0), certificate(5, radius_two_class=None)]
+    with pytest.raises(BadInput, match=r"radius_two_class of index 5: .* got null"):
+        certified_accuracy(rows, [0.0], radius="radius_two_class")
+    assert clean_accuracy(rows) == 1.0
+
+
+@pytest.mark.parametrize("radius", [math.nan, math.inf, -0.1])
+def test_a_damaged_radius_is_refused(radius: float) -> None:
+    with pytest.raises(BadInput, match="radius of index 0"):
+        average_certified_radius([certificate(0, radius)])
+
+
+def test_rows_of_several_models_are_refused_together() -> None:
+    rows = [certificate(4, model="a"), certificate(4, model="b")]
+    with pytest.raises(BadInput, match=r"index 4 twice \(model a, b\).*by_model"):
+        average_certified_radius(rows)
+
+
+@pytest.mark.parametrize("radii", [[], [-0.25], [math.nan], [math.inf], [[0.0]]])
+def test_radii_to_judge_at_are_checked(radii: list[float]) -> None:
+    with pytest.raises(BadInput, match="radii"):
+        certified_accuracy(FOUR, radii)
+
+
+def test_an_unknown_field_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'radius_two_class'"):
+        clean_accuracy(FOUR, radius="radius_twoclass")  # type: ignore[arg-type]
+
+
+@given(certificate_lists(), st.lists(st.floats(0, 4), min_size=2, max_size=8))
+def test_certified_accuracy_never_rises_with_the_radius(
+    rows: list[Certificate], radii: list[float]
+) -> None:
+    accuracies = certified_accuracy(rows, sorted(radii))
+    assert np.all(np.diff(accuracies) <= 0)
+    assert np.all(accuracies <= clean_accuracy(rows))
+
+
+@given(certificate_lists(), st.randoms(use_true_random=False))
+def test_acr_does_not_depend_on_the_order(rows: list[Certificate], random: Random) -> None:
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert average_certified_radius(shuffled) == average_certified_radius(rows)
+
+
+@given(certificate_lists())
+def test_fast_accuracy_agrees_with_the_definition(rows: list[Certificate]) -> None:
+    radii = [0.0, 0.5, 1.0, *(row.radius for row in rows)]
+    slow = [sum(row.correct and row.radius >= r for row in rows) / len(rows) for r in radii]
+    assert certified_accuracy(rows, radii).tolist() == slow
+
+
+@pytest.mark.skipif(not AUTHORS_LOGS.is_dir(), reason="the authors' logs are not here")
+@pytest.mark.parametrize(
+    ("name", "acr"), [("sween3", 0.631), ("resnet110", 0.566), ("resnet20", 0.547)]
+)
+def test_acr_of_the_authors_logs(name: str, acr: float) -> None:
+    rows = read_authors_log(name)
+    assert len(rows) == 1000
+    assert average_certified_radius(rows) == pytest.approx(acr, abs=0.002)
+    assert abstention_rate(rows) > 0.05

@@ -1,0 +1,127 @@
+"""The paired bootstrap: refuses unpaired data, is seeded, bounded in memory, and covers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sween.errors import BadInput
+from sween.evaluation import (
+    average_certified_radius,
+    certified_accuracy,
+    comparison,
+    paired_bootstrap,
+)
+from sween.records import Certificate
+
+from .certificates import AUTHORS_LOGS, abstained, certificate, read_authors_log, wrong
+
+FIRST = [certificate(0, 0.5), certificate(1, 1.0), wrong(2), certificate(3, 0.25)]
+SECOND = [certificate(0, 0.25), certificate(1, 1.0), abstained(2), wrong(3)]
+
+
+def as_certificates(radii: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[Certificate]:
+    return [certificate(index, float(radius)) for index, radius in enumerate(radii)]
+
+
+def test_differences_by_hand() -> None:
+    interval = paired_bootstrap(FIRST, SECOND, resamples=200)
+    assert interval.difference == pytest.approx((0.25 + 0.25) / 4)
+    assert interval.first == pytest.approx(average_certified_radius(FIRST))
+    assert interval.second == pytest.approx(average_certified_radius(SECOND))
+    assert interval.low <= interval.difference <= interval.high
+    assert (interval.indices, interval.count) == ((0, 1, 2, 3), 4)
+    at_half = paired_bootstrap(FIRST, SECOND, statistic=0.5, resamples=200)
+    expected = certified_accuracy(FIRST, [0.5]) - certified_accuracy(SECOND, [0.5])
+    assert at_half.difference == expected[0] == 0.25
+    assert (at_half.low, at_half.high) == (0.0, 0.75)
+
+
+def test_certified_accuracy_at_zero_counts_right_answers_only() -> None:
+    assert paired_bootstrap(FIRST, SECOND, statistic=0.0, resamples=10).first == 0.75
+
+
+def test_order_of_the_rows_does_not_matter_and_the_seed_does() -> None:
+    interval = paired_bootstrap(FIRST, SECOND, resamples=500)
+    assert paired_bootstrap(FIRST[::-1], SECOND, resamples=500) == interval
+    swapped = paired_bootstrap(SECOND, FIRST, resamples=500)
+    assert swapped.low == pytest.approx(-interval.high)
+    rng = np.random.default_rng(1)
+    left, right = (as_certificates(rng.uniform(0, 1, 50)) for _ in range(2))
+    seeded = [paired_bootstrap(left, right, resamples=99, seed=seed).low for seed in (0, 0, 1)]
+    assert seeded[0] == seeded[1] != seeded[2]
+
+
+def test_different_test_subsets_are_refused() -> None:
+    other = [*SECOND[:3], certificate(888, model="other")]
+    with pytest.raises(BadInput, match=r"index 3 only for net \(2 not shared\)"):
+        paired_bootstrap(FIRST, other)
+    with pytest.raises(BadInput, match="index 3 only for net"):
+        paired_bootstrap(FIRST[:3], SECOND)
+
+
+def test_duplicates_are_refused() -> None:
+    with pytest.raises(BadInput, match="index 0 twice"):
+        paired_bootstrap([*FIRST, FIRST[0]], SECOND)
+
+
+def test_different_labels_are_refused() -> None:
+    with pytest.raises(BadInput, match="label of index 1"):
+        paired_bootstrap(FIRST[:2], [certificate(0), certificate(1, label=7)])
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least one"):
+        paired_bootstrap([], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"statistic": "mean"}, "statistic"),
+        ({"statistic": -1.0}, "radii"),
+        ({"statistic": math.nan}, "radii"),
+        ({"resamples": 0}, "resamples"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"confidence": math.nan}, "confidence"),
+    ],
+)
+def test_arguments_are_checked(arguments: dict[str, object], name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        paired_bootstrap(FIRST, SECOND, **arguments)  # type: ignore[arg-type]
+
+
+def test_equal_models_do_not_differ() -> None:
+    interval = paired_bootstrap(FIRST, FIRST, resamples=100)
+    assert (interval.low, interval.high, interval.excludes_zero) == (0.0, 0.0, False)
+
+
+def test_draws_are_held_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "CHUNK_ELEMENTS", 10)
+    interval = paired_bootstrap(FIRST, SECOND, resamples=501)
+    assert interval.resamples == 501
+    assert interval.low <= interval.difference <= interval.high
+
+
+def test_interval_covers_the_true_difference_about_as_often_as_it_says() -> None:
+    # Paired images: what is common to both models is large and must cancel.
+    rng = np.random.default_rng(7)
+    true_difference, trials, covered, widths = 0.05, 150, 0, []
+    for _ in range(trials):
+        common = rng.uniform(0.5, 3.0, 120)
+        left = as_certificates(common + true_difference + rng.normal(0, 0.1, 120))
+        interval = paired_bootstrap(left, as_certificates(common), resamples=300, confidence=0.9)
+        covered += interval.low <= true_difference <= interval.high
+        widths.append(interval.high - interval.low)
+    # 0.9 +- 4 standard errors of 150 trials
+    assert 0.80 <= covered / trials <= 0.98
+    # the width of independent draws would be about 0.3
+    assert np.mean(widths) == pytest.approx(2 * 1.645 * 0.1 / math.sqrt(120), rel=0.15)
+
+
+@pytest.mark.skipif(not AUTHORS_LOGS.is_dir(), reason="the authors' logs are not here")
+def test_the_authors_ensemble_leads_its_best_candidate() -> None:
+    interval = paired_bootstrap(read_authors_log("sween3"), read_authors_log("resnet32"))
+    assert interval.difference == pytest.approx(0.074, abs=0.002)
+    assert interval.excludes_zero
+    assert (interval.indices[0], interval.indices[-1], interval.count) == (888, 1887, 1000)

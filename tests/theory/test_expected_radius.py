@@ -1,0 +1,178 @@
+"""The expected radius against the full sum, simulation, known values, and its own limits."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sween.errors import BadInput
+from sween.seeding import numpy_generator
+from sween.smoothing.radius import radius_cohen, radius_two_class
+from sween.theory import expected_radius
+from sween.theory.expected_radius import DRAWS, MOST_CELLS, _cells
+
+ALPHA = 0.001
+
+
+def full_sum(p: float, n: int) -> tuple[float, float]:
+    """Mean radius and probability of abstaining, over every count from 0 to n."""
+    counts = np.arange(n + 1)
+    radii = radius_cohen(counts, n, alpha=ALPHA, sigma=1.0)
+    mass = stats.binom.pmf(counts, n, p)
+    return float(radii @ mass), float(mass[radii == 0].sum())
+
+
+@pytest.mark.parametrize("n", [5, 60, 1000, 100_000])
+@pytest.mark.parametrize("p", [0.3, 0.503, 0.6, 0.9, 0.9995, 1.0])
+def test_equals_the_full_sum(p: float, n: int) -> None:
+    expected, abstain = full_sum(p, n)
+    outlook = expected_radius(p, n, alpha=ALPHA, sigma=1.0).cohen
+    assert math.isclose(outlook.expected, expected, rel_tol=1e-9, abs_tol=1e-12)
+    assert math.isclose(outlook.abstain_probability, abstain, rel_tol=1e-9, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.5004, 0.7, 0.97])
+def test_cells_agree_with_single_counts(p: float) -> None:
+    """Beyond MOST_CELLS counts in reach the sum is over cells; here it is over every count."""
+    n = 4_000_000
+    deviation = math.sqrt(n * p * (1 - p))
+    counts = np.arange(int(n * p - 9 * deviation), min(n, int(n * p + 9 * deviation)) + 1)
+    assert counts.size > MOST_CELLS
+    exact = radius_cohen(counts, n, alpha=ALPHA, sigma=1.0) @ stats.binom.pmf(counts, n, p)
+    outlook = expected_radius(p, n, alpha=ALPHA, sigma=1.0).cohen
+    assert math.isclose(outlook.expected, float(exact), rel_tol=1e-9, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.52, 2000), (0.8, 10**6), (0.999, 10**9)])
+def test_agrees_with_simulation(p: float, n: int) -> None:
+    draws = numpy_generator(1, "expected-radius-test").binomial(n, p, size=5_000)
+    radii = radius_cohen(draws, n, alpha=ALPHA, sigma=0.5)
+    outlook = expected_radius(p, n, alpha=ALPHA, sigma=0.5).cohen
+    error = radii.std() / math.sqrt(radii.size)
+    assert abs(outlook.expected - radii.mean()) < 4.5 * error
+    share = outlook.abstain_probability
+    spread = math.sqrt(share * (1 - share) / radii.size)
+    assert abs(share - (radii == 0).mean()) <= 4.5 * spread + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("p", "runner_up", "cohen", "two_class"),
+    [
+        (0.35, 0.10, 0.0, 0.432),
+        (0.55, 0.30, 0.113, 0.311),
+        (0.70, 0.15, 0.512, 0.765),
+        (0.90, 0.05, 1.265, 1.442),
+        (0.99, 0.002, 2.290, 2.543),
+        (1.0, 0.0, 3.811, 3.808),
+    ],
+)
+def test_known_values(p: float, runner_up: float, cohen: float, two_class: float) -> None:
+    result = expected_radius(p, 100_000, alpha=ALPHA, sigma=1.0, runner_up=runner_up)
+    assert result.two_class is not None
+    assert abs(result.cohen.expected - cohen) < 0.003
+    assert abs(result.two_class.expected - two_class) < 0.003
+    assert result.two_class.abstain_probability == 0
+    assert result.two_class.draws == DRAWS
+    assert math.isclose(result.cohen.abstain_probability, float(cohen == 0), abs_tol=1e-12)
+
+
+def test_two_class_matches_multinomial_votes_of_many_small_classes() -> None:
+    """The assumption about the rest, played out: eleven classes of .05 beside .35 and .10."""
+    votes = numpy_generator(2, "expected-radius-test").multinomial(
+        10_000, [0.35, 0.10, *[0.05] * 11], size=4_000
+    )
+    radii = radius_two_class(votes[:, 0], votes[:, 1:].max(axis=1), 10_000, alpha=ALPHA, sigma=1.0)
+    result = expected_radius(0.35, 10_000, alpha=ALPHA, sigma=1.0, runner_up=0.10)
+    assert result.two_class is not None
+    error = math.hypot(result.two_class.standard_error, radii.std() / math.sqrt(radii.size))
+    assert abs(result.two_class.expected - radii.mean()) < 4.5 * error
+
+
+def test_one_seed_gives_one_answer() -> None:
+    def mean(seed: int) -> float:
+        result = expected_radius(0.8, 1000, alpha=ALPHA, sigma=1.0, runner_up=0.1, seed=seed)
+        assert result.two_class is not None
+        return result.two_class.expected
+
+    assert mean(3) == mean(3) != mean(4)
+
+
+def test_limits() -> None:
+    result = expected_radius(0.9, 1000, alpha=ALPHA, sigma=0.5, runner_up=0.1)
+    assert result.two_class is not None
+    assert math.isclose(result.cohen.asymptotic, 0.5 * 1.2815515655446004)
+    # With p + runner_up = 1 both bounds aim at the same radius.
+    assert math.isclose(result.two_class.asymptotic, result.cohen.asymptotic)
+    assert result.cohen.largest == radius_cohen(1000, 1000, alpha=ALPHA, sigma=0.5)
+    assert expected_radius(1.0, 10, alpha=ALPHA, sigma=1.0).cohen.asymptotic == math.inf
+    assert expected_radius(0.5, 10, alpha=ALPHA, sigma=1.0).cohen.asymptotic == 0
+    tie = expected_radius(0.3, 10, alpha=ALPHA, sigma=1.0, runner_up=0.3).two_class
+    assert tie is not None
+    assert tie.asymptotic == 0
+
+
+def test_too_few_votes_always_abstain() -> None:
+    outlook = expected_radius(1.0, 9, alpha=ALPHA, sigma=1.0).cohen
+    assert (outlook.expected, outlook.abstain_probability, outlook.largest) == (0, 1, 0)
+
+
+def test_a_billion_votes_take_less_than_a_second() -> None:
+    for p in (0.6, 0.9, 0.999999):
+        start = time.process_time()
+        outlook = expected_radius(p, 10**9, alpha=ALPHA, sigma=1.0).cohen
+        assert time.process_time() - start < 1
+        # At p = .999999 only a thousand votes miss, and the bound stays further away.
+        assert 0 < outlook.asymptotic - outlook.expected < 0.03
+
+
+@settings(max_examples=30, deadline=None)
+@given(p=st.floats(0.5, 0.99), n=st.integers(10, 5000), gain=st.floats(0.001, 0.01))
+def test_grows_with_p_and_stays_below_its_limits(p: float, n: int, gain: float) -> None:
+    lower = expected_radius(p, n, alpha=ALPHA, sigma=1.0).cohen
+    higher = expected_radius(p + gain, n, alpha=ALPHA, sigma=1.0).cohen
+    assert lower.expected <= higher.expected + 1e-12
+    assert lower.abstain_probability >= higher.abstain_probability - 1e-12
+    assert higher.expected <= higher.largest * (1 + 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 10**9), q=st.floats(0, 1), most=st.integers(1, 9000))
+def test_cells_tile_a_range_of_counts(n: int, q: float, most: int) -> None:
+    first, last = _cells(n, q, most)
+    assert first.size <= most
+    assert first[0] >= 0
+    assert last[-1] <= n
+    assert np.all(first <= last)
+    assert np.array_equal(first[1:], last[:-1] + 1)
+    left_out = stats.binom.cdf(first[0] - 1, n, q) + stats.binom.sf(last[-1], n, q)
+    assert left_out < 1e-20
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("p", 0.0),
+        ("p", 1.1),
+        ("p", math.nan),
+        ("n", 0),
+        ("n", 10**9 + 1),
+        ("n", 100.0),
+        ("alpha", 0.0),
+        ("sigma", -1.0),
+        ("runner_up", 0.2),
+        ("runner_up", -0.1),
+    ],
+)
+def test_refuses_impossible_arguments(name: str, value: object) -> None:
+    arguments: dict[str, object] = {"p": 0.9, "n": 100, "alpha": ALPHA, "sigma": 1.0, name: value}
+    with pytest.raises(BadInput, match=f"^{name}: expected"):
+        expected_radius(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_runner_up_is_not_ahead() -> None:
+    with pytest.raises(BadInput, match="second most likely"):
+        expected_radius(0.3, 100, alpha=ALPHA, sigma=1.0, runner_up=0.4)
