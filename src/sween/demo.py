@@ -67,8 +67,9 @@ def run_demo(
         loaded,
         dataset,
         list(range(len(dataset.test))) if positions is None else positions,
-        CertifySettings(n=samples, members=True, seed=seed),
+        CertifySettings(n=samples, seed=seed),
         folder,
+        members=True,
         quiet=quiet,
     )
     return DemoResult(loaded, solution, read_certificates(folder), folder)

@@ -59,10 +59,9 @@ def run(
         alpha=alpha,
         bound=bound,
         sampling=sampling,
-        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
-        members=members,
         seed=seed,
     )
+    policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
     loaded = load_ensemble(source, archs=arch or ())
     dataset = dataset_of(loaded, data_root, convert=convert)
     positions = parse_indices(
@@ -70,6 +69,14 @@ def run(
     )
     loaded.ensemble.to(choose_device(device))
     written = certify_images(
-        loaded, dataset, positions, settings, out, batch_size=batch_size, quiet=quiet
+        loaded,
+        dataset,
+        positions,
+        settings,
+        out,
+        exit=policy,
+        members=members,
+        batch_size=batch_size,
+        quiet=quiet,
     )
     typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")

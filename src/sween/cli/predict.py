@@ -22,7 +22,7 @@ from sween.cli.options import (
 from sween.data import read_image
 from sween.ensemble import ExitPolicy, load_ensemble
 from sween.records import ABSTAIN, format_radius
-from sween.smoothing import SmoothedClassifier
+from sween.smoothing import CertifySettings, SmoothedClassifier
 
 
 def run(
@@ -62,15 +62,18 @@ def run(
     )
     batch = pixels.float() / 255
     if certify:
-        certificates = classifier.certify_batch(
-            batch, n0=n0, n=n or 100_000, alpha=alpha, seed=seed, bound=bound
+        settings = CertifySettings(
+            n0=n0, n=100_000 if n is None else n, alpha=alpha, seed=seed, bound=bound
         )
+        certificates = classifier.certify_batch(batch, settings)
         for path, certificate in zip(images, certificates, strict=True):
             label = _label(certificate.prediction, loaded.class_names)
             typer.echo(f"{path}\t{label}\tradius {format_radius(certificate.radius)}")
         return
     for path, answer in zip(
-        images, classifier.predict_batch(batch, n=n or 100, alpha=alpha, seed=seed), strict=True
+        images,
+        classifier.predict_batch(batch, n=100 if n is None else n, alpha=alpha, seed=seed),
+        strict=True,
     ):
         typer.echo(f"{path}\t{_label(answer.prediction, loaded.class_names)}")
 

@@ -48,7 +48,7 @@ def loads_plain(data: bytes, where: str) -> Any:
         ) from error
 
 
-class _NotPlain(Exception):  # noqa: N818 (private; its text ends up in a DataError)
+class _NotPlain(Exception):
     """What the pickle holds that it must not."""
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from sween.ensemble.early_exit import ExitPolicy, ExitVotes, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward, check_row_independence
 from sween.ensemble.weighted import WeightedEnsemble
+from sween.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,3 +108,33 @@ class EnsemblePanel:
     def check(self, image: torch.Tensor, sigma: float) -> None:
         for member in self.ensemble.members:
             check_row_independence(member, self.forward, image, sigma)
+
+
+def build_panel(
+    model: nn.Module,
+    *,
+    name: str,
+    forward: FixedShapeForward,
+    policy: ExitPolicy,
+    member_names: Sequence[str] | None = None,
+) -> Panel:
+    """The panel of an ensemble or of any other module."""
+    if isinstance(model, WeightedEnsemble):
+        if member_names is not None and len(member_names) != len(model.members):
+            raise BadInput(
+                "member_names",
+                expected=f"{len(model.members)} names, one a member",
+                got=len(member_names),
+                fix="name every member",
+            )
+        return EnsemblePanel(
+            model, name=name, forward=forward, policy=policy, member_names=member_names
+        )
+    if policy.name != "none" or member_names is not None:
+        raise BadInput(
+            "exit and member_names",
+            expected="a WeightedEnsemble",
+            got=type(model).__name__,
+            fix="wrap the models in sween.WeightedEnsemble",
+        )
+    return ModelPanel(model, name=name, forward=forward)

@@ -1,9 +1,10 @@
 """Votes, bounds, radii: predict and certify."""
 
-from sween.smoothing.classifier import Prediction, SmoothedClassifier
+from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.decision import Decision, decide, decide_prediction
 from sween.smoothing.radius import BOUNDS, radius_cohen, radius_two_class
-from sween.smoothing.run import SAMPLING, CertifySettings, certify_images
+from sween.smoothing.run import certify_images
+from sween.smoothing.settings import SAMPLING, CertifySettings, Prediction
 from sween.smoothing.verify import VerifiedRun, verify_folder
 
 __all__ = [

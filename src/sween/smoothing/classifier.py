@@ -10,36 +10,13 @@ from torch import nn
 from sween.data.validation import check_images
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.forward import FixedShapeForward, default_forward_rows, device_of
-from sween.ensemble.panel import EnsemblePanel, ModelPanel, Panel
-from sween.ensemble.weighted import WeightedEnsemble
+from sween.ensemble.panel import build_panel
 from sween.errors import BadInput
-from sween.records import ABSTAIN, Certificate
-from sween.smoothing.decision import (
-    check_certify_arguments,
-    check_predict_arguments,
-    decide,
-    decide_prediction,
-)
+from sween.records import Certificate
+from sween.smoothing.decision import decide, decide_prediction
 from sween.smoothing.radius import check_sigma
+from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
 from sween.smoothing.votes import VoteEngine, Votes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """One image's answer: the label, or ABSTAIN, with the votes behind it."""
-
-    index: int
-    prediction: int
-    counts: tuple[int, ...]
-    p_value: float
-    n: int
-    alpha: float
-    sigma: float
-    seed: int
-
-    @property
-    def abstained(self) -> bool:
-        return self.prediction == ABSTAIN
 
 
 class SmoothedClassifier:
@@ -76,28 +53,19 @@ class SmoothedClassifier:
         check_sigma(sigma)
         if num_classes < 2:
             raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
-        policy = exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit)
         self.model = model.eval()
         self.sigma = float(sigma)
         self.num_classes = num_classes
         self.batch_size = batch_size
         self.device = device_of(model)
         rows = default_forward_rows(self.device) if forward_rows is None else forward_rows
-        forward = FixedShapeForward(rows, num_classes)
-        self.panel: Panel
-        if isinstance(model, WeightedEnsemble):
-            self.panel = EnsemblePanel(
-                model, name=name, forward=forward, policy=policy, member_names=member_names
-            )
-        elif policy.name != "none" or member_names is not None:
-            raise BadInput(
-                "exit and member_names",
-                expected="a WeightedEnsemble",
-                got=type(model).__name__,
-                fix="wrap the models in sween.WeightedEnsemble",
-            )
-        else:
-            self.panel = ModelPanel(model, name=name, forward=forward)
+        self.panel = build_panel(
+            model,
+            name=name,
+            forward=FixedShapeForward(rows, num_classes),
+            policy=exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit),
+            member_names=member_names,
+        )
         self._probed = False
 
     def predict(
@@ -121,13 +89,8 @@ class SmoothedClassifier:
             seed: of the noise.
             indices: keys of the images' noise; their positions by default.
         """
-        results = self.predict_batch(
-            images[None] if images.ndim == 3 else images,
-            n=n,
-            alpha=alpha,
-            seed=seed,
-            indices=indices,
-        )
+        batch = images[None] if images.ndim == 3 else images
+        results = self.predict_batch(batch, n=n, alpha=alpha, seed=seed, indices=indices)
         return results[0] if images.ndim == 3 else results
 
     def predict_batch(
@@ -140,7 +103,7 @@ class SmoothedClassifier:
         indices: Sequence[int] | None = None,
     ) -> list[Prediction]:
         """`predict` for a batch (N, C, H, W), always a list."""
-        check_predict_arguments(n=n, alpha=alpha, sigma=self.sigma)
+        check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch, keys = self._prepare(images, indices)
         self._probe(batch[0])
         votes = self._engine(seed).count(batch, examples=keys, purpose="prediction", n=n)
@@ -189,87 +152,64 @@ class SmoothedClassifier:
             labels: true classes, kept in the records.
             indices: the images' indices in their data set; also the keys of their noise.
         """
-        results = self.certify_batch(
-            images[None] if images.ndim == 3 else images,
-            n0=n0,
-            n=n,
-            alpha=alpha,
-            seed=seed,
-            bound=bound,
-            labels=labels,
-            indices=indices,
-        )
+        settings = CertifySettings(n0=n0, n=n, alpha=alpha, seed=seed, bound=bound)
+        batch = images[None] if images.ndim == 3 else images
+        results = self.certify_batch(batch, settings, labels=labels, indices=indices)
         return results[0] if images.ndim == 3 else results
 
     def certify_batch(
         self,
         images: torch.Tensor,
+        settings: CertifySettings,
         *,
-        n0: int = 100,
-        n: int = 100_000,
-        alpha: float = 0.001,
-        seed: int = 0,
-        bound: str = "cohen",
         labels: Sequence[int] | torch.Tensor | None = None,
         indices: Sequence[int] | None = None,
     ) -> list[Certificate]:
         """`certify` for a batch (N, C, H, W), always a list."""
-        check_certify_arguments(n0=n0, n=n, alpha=alpha, sigma=self.sigma, bound=bound)
         batch, keys = self._prepare(images, indices)
         truth = _check_labels(labels, len(keys), self.num_classes)
-        groups = self.certify_panel(
-            batch, keys, truth, n0=n0, n=n, alpha=alpha, seed=seed, bound=bound
-        )
-        return [group[-1] for group in groups]
+        return [group[-1] for group in self.certify_panel(batch, keys, truth, settings)]
 
     def certify_panel(
         self,
         images: torch.Tensor,
         indices: Sequence[int],
         labels: Sequence[int | None],
+        settings: CertifySettings,
         *,
-        n0: int,
-        n: int,
-        alpha: float,
-        seed: int,
-        bound: str,
         on_progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Certificate]]:
         """For each image in turn, the certificates of every classifier of the panel.
 
         The ensemble comes last, after its members where these were asked for. Images are counted
-        together as far as the batch size reaches. Arguments are trusted: `certify` checks them.
+        together as far as the batch size reaches. The images are trusted: `certify` checks them.
         """
         self._probe(images[0])
-        engine = self._engine(seed)
-        together = max(1, self.batch_size // n)
+        engine = self._engine(settings.seed)
+        together = self.images_at_once(settings)
         for start in range(0, len(indices), together):
             stop = min(start + together, len(indices))
-            began = time.perf_counter()
             part, keys = images[start:stop], indices[start:stop]
-            selection = engine.count(
-                part, examples=keys, purpose="selection", n=n0, on_progress=on_progress
-            )
-            estimation = engine.count(
-                part, examples=keys, purpose="estimation", n=n, on_progress=on_progress
+            began = time.perf_counter()
+            selection, estimation = (
+                engine.count(part, examples=keys, purpose=purpose, n=n, on_progress=on_progress)
+                for purpose, n in (("selection", settings.n0), ("estimation", settings.n))
             )
             seconds = (time.perf_counter() - began) / (stop - start)
             for offset, key in enumerate(keys):
                 yield [
-                    self._certificate(
-                        voter,
-                        offset,
-                        selection,
-                        estimation,
+                    dataclasses.replace(
+                        self._certificate(voter, offset, selection, estimation, settings),
                         index=key,
                         label=labels[start + offset],
-                        alpha=alpha,
-                        bound=bound,
-                        seed=seed,
-                        seconds=seconds,
+                        seconds=round(seconds, 6),
                     )
                     for voter in range(len(self.panel.names))
                 ]
+
+    def images_at_once(self, settings: CertifySettings) -> int:
+        """How many images share a batch: one, unless n is small."""
+        return max(1, self.batch_size // settings.n)
 
     def _certificate(
         self,
@@ -277,30 +217,25 @@ class SmoothedClassifier:
         offset: int,
         selection: Votes,
         estimation: Votes,
-        *,
-        index: int,
-        label: int | None,
-        alpha: float,
-        bound: str,
-        seed: int,
-        seconds: float,
+        settings: CertifySettings,
     ) -> Certificate:
         selected = tuple(selection.counts[voter, offset].tolist())
         estimated = tuple(estimation.counts[voter, offset].tolist())
-        decision = decide(selected, estimated, alpha=alpha, sigma=self.sigma, bound=bound)
+        decision = decide(
+            selected,
+            estimated,
+            alpha=settings.alpha,
+            sigma=self.sigma,
+            bound=settings.bound,
+        )
         evaluations = selection.evaluations[voter, offset] + estimation.evaluations[voter, offset]
         return Certificate(
-            index=index,
-            label=label,
+            index=offset,
+            label=None,
             selection_counts=selected,
             estimation_counts=estimated,
-            n0=sum(selected),
-            n=sum(estimated),
-            alpha=alpha,
             sigma=self.sigma,
-            bound=bound,
-            sampling="fixed",
-            samples=sum(selected) + sum(estimated),
+            samples=settings.n0 + settings.n,
             decisions=None,
             exit=self.panel.exits[voter],
             votes="hard",
@@ -308,9 +243,9 @@ class SmoothedClassifier:
             precision="float32",
             forward_rows=self.panel.forward.rows,
             member_evaluations=int(evaluations),
-            seconds=round(seconds, 6),
+            seconds=0.0,
             model=self.panel.names[voter],
-            seed=seed,
+            **dataclasses.asdict(settings),
             **dataclasses.asdict(decision),
         )
 
@@ -340,16 +275,15 @@ class SmoothedClassifier:
                 got=f"shape {tuple(images.shape)}",
                 fix="pass a batch",
             )
-        batch = images.to(self.device)
-        keys = list(range(len(batch))) if indices is None else [int(key) for key in indices]
-        if len(keys) != len(batch) or len(set(keys)) != len(keys) or min(keys) < 0:
+        keys = list(range(len(images))) if indices is None else [int(key) for key in indices]
+        if len(keys) != len(images) or len(set(keys)) != len(keys) or min(keys) < 0:
             raise BadInput(
                 "indices",
-                expected=f"{len(batch)} different numbers of at least 0, one an image",
+                expected=f"{len(images)} different numbers of at least 0, one an image",
                 got=keys if len(keys) < 8 else f"{len(keys)} numbers",
                 fix="pass each image's index in its data set",
             )
-        return batch, keys
+        return images.to(self.device), keys
 
 
 def _check_labels(

@@ -97,28 +97,33 @@ def _nonnegative(radius: Floats, certified: np.ndarray) -> Floats:
     return cast(Floats, np.maximum(rounded, 0.0))
 
 
+def level_of_class(alpha: float, bound: str) -> float:
+    """The share of alpha that a bound spends on the class itself."""
+    return SHARE_OF_CLASS_A * alpha if bound == "two-class" else alpha
+
+
 def smallest_certifiable_n(alpha: float, bound: str = "cohen") -> int:
     """The smallest n at which an image with every vote for one class is certified."""
     check_probability("alpha", alpha)
     n = 1
-    while not _all_votes_certify(n, alpha, bound):
+    while not _certifies(n, n, alpha, bound):
         n += 1
     return n
 
 
-def _all_votes_certify(n: int, alpha: float, bound: str) -> bool:
-    if bound == "two-class":
-        return bool(radius_two_class(n, 0, n, alpha=alpha, sigma=1.0) > 0)
-    return bool(radius_cohen(n, n, alpha=alpha, sigma=1.0) > 0)
-
-
-def fewest_certified_votes(n: int, alpha: float) -> int:
-    """The fewest votes out of n that Cohen's bound certifies; n + 1 when none does."""
+def fewest_certified_votes(n: int, alpha: float, bound: str = "cohen") -> int:
+    """The fewest votes out of n that certify when all others go to one class; n + 1 if none do."""
     low, high = n // 2, n + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if radius_cohen(middle, n, alpha=alpha, sigma=1.0) > 0:
+        if _certifies(middle, n, alpha, bound):
             high = middle
         else:
             low = middle
     return high
+
+
+def _certifies(count: int, n: int, alpha: float, bound: str) -> bool:
+    if bound == "two-class":
+        return bool(radius_two_class(count, n - count, n, alpha=alpha, sigma=1.0) > 0)
+    return bool(radius_cohen(count, n, alpha=alpha, sigma=1.0) > 0)

@@ -9,29 +9,12 @@ from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.folder import LoadedEnsemble
-from sween.errors import BadInput, UnknownName
+from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_rows, to_row
 from sween.runs import start_run
 from sween.smoothing.classifier import SmoothedClassifier
-from sween.smoothing.decision import check_certify_arguments
-
-SAMPLING = ("fixed",)
-"""How samples are spent on an image."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CertifySettings:
-    """What decides the rows of a certification run, given the model and the images."""
-
-    n0: int = 100
-    n: int = 100_000
-    alpha: float = 0.001
-    bound: str = "cohen"
-    sampling: str = "fixed"
-    exit: ExitPolicy = dataclasses.field(default_factory=ExitPolicy)
-    members: bool = False
-    seed: int = 0
+from sween.smoothing.settings import CertifySettings
 
 
 def certify_images(
@@ -41,6 +24,8 @@ def certify_images(
     settings: CertifySettings,
     out: Path,
     *,
+    exit: ExitPolicy | None = None,
+    members: bool = False,
     batch_size: int = 1000,
     quiet: bool = False,
 ) -> list[Certificate]:
@@ -50,36 +35,40 @@ def certify_images(
     rest come out as they would have without the stop. Each certificate holds with probability
     1 - alpha on its own (see `SmoothedClassifier.certify`).
 
+    Args:
+        loaded: the ensemble, on the device to use.
+        dataset: the one its members were trained for.
+        positions: which test images.
+        settings: of the sampling.
+        out: folder for config, environment and certificates.
+        exit: early exit; none by default.
+        members: certify every member too, in the same pass over the noise.
+        batch_size: noisy inputs held at once.
+        quiet: no progress display.
+
     Returns:
         The certificates computed by this call.
     """
-    if settings.sampling not in SAMPLING:
-        raise UnknownName("sampling", settings.sampling, SAMPLING)
-    check_certify_arguments(
-        n0=settings.n0,
-        n=settings.n,
-        alpha=settings.alpha,
-        sigma=loaded.sigma,
-        bound=settings.bound,
-    )
     _check_fit(loaded, dataset)
+    policy = exit or ExitPolicy()
+    member_names = loaded.member_names if members and len(loaded.member_names) > 1 else None
     classifier = SmoothedClassifier(
         loaded.ensemble,
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=settings.exit,
+        exit=policy,
         name=loaded.name,
         batch_size=batch_size,
-        member_names=_member_names(loaded, settings),
+        member_names=member_names,
     )
-    start_run(out, run_config(loaded, positions, settings))
+    start_run(out, run_config(loaded, positions, settings, policy, member_names))
     path = out / "certificates.jsonl"
     known = {(row["model"], row["index"]) for row in read_rows(path)} if path.exists() else set()
     names = classifier.panel.names
     left = [index for index in positions if any((name, index) not in known for name in names)]
     per_image = settings.n0 + settings.n
     written: list[Certificate] = []
-    together = max(1, batch_size // settings.n)
+    together = classifier.images_at_once(settings)
     with (
         RowWriter(path) as writer,
         track(f"certify {loaded.name}", len(left) * per_image, quiet=quiet) as advance,
@@ -94,11 +83,7 @@ def certify_images(
                 dataset.test.images(keys).to(classifier.device),
                 keys,
                 [int(dataset.test.labels[key]) for key in keys],
-                n0=settings.n0,
-                n=settings.n,
-                alpha=settings.alpha,
-                seed=settings.seed,
-                bound=settings.bound,
+                settings,
                 on_progress=on_progress,
             )
             for group in groups:
@@ -116,12 +101,6 @@ def _note(written: Sequence[Certificate], images: int) -> str:
     return f"samples; {done}/{images} images, last radius {format_radius(last.radius)}"
 
 
-def _member_names(loaded: LoadedEnsemble, settings: CertifySettings) -> tuple[str, ...] | None:
-    """A lone member is its own ensemble: certifying it twice would say nothing more."""
-    several = len(loaded.member_names) > 1
-    return loaded.member_names if settings.members and several else None
-
-
 def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:
     for what, wanted, got in (
         ("dataset", loaded.dataset, dataset.name),
@@ -135,10 +114,17 @@ def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:
 
 
 def run_config(
-    loaded: LoadedEnsemble, positions: Sequence[int], settings: CertifySettings
+    loaded: LoadedEnsemble,
+    positions: Sequence[int],
+    settings: CertifySettings,
+    policy: ExitPolicy,
+    member_names: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """The config of a certification run: enough to tell what was certified, and to check rows."""
-    members = _member_names(loaded, settings)
+    """The config of a certification run: enough to tell what was certified, and to check rows.
+
+    A lone member is its own ensemble: certifying it twice would say nothing more, so `member_names`
+    is None for it.
+    """
     config: dict[str, Any] = {
         "kind": "certificates",
         "dataset": loaded.dataset,
@@ -150,14 +136,9 @@ def run_config(
         "candidates": list(loaded.member_names),
         "weights": loaded.ensemble.weights.tolist(),
         "sigma": loaded.sigma,
-        "n0": settings.n0,
-        "n": settings.n,
-        "alpha": settings.alpha,
-        "bound": settings.bound,
-        "sampling": settings.sampling,
-        "exit": settings.exit.describe(),
-        "seed": settings.seed,
+        "exit": policy.describe(),
+        **dataclasses.asdict(settings),
     }
-    if members is not None:
-        config |= {"members": list(members), "ensemble": loaded.name}
+    if member_names is not None:
+        config |= {"members": list(member_names), "ensemble": loaded.name}
     return config

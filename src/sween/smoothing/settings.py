@@ -1,0 +1,112 @@
+"""What a certificate is asked for, and the records it comes in."""
+
+import dataclasses
+import warnings
+
+from sween.errors import BadInput, SmallSampleWarning, UnknownName
+from sween.records import ABSTAIN
+from sween.smoothing.bounds import check_probability, lower_bound
+from sween.smoothing.decision import binomial_p_value
+from sween.smoothing.radius import (
+    BOUNDS,
+    check_sigma,
+    fewest_certified_votes,
+    level_of_class,
+    smallest_certifiable_n,
+)
+
+SAMPLING = ("fixed",)
+"""How samples are spent on an image."""
+
+WARN_ABOVE_SHARE = 0.8
+"""Warn when even four votes in five are not enough to be certified."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CertifySettings:
+    """The sampling of a certificate; checked when made.
+
+    Settings under which nothing could ever be certified are refused, with the arithmetic; settings
+    under which almost everything abstains give a SmallSampleWarning.
+
+    Attributes:
+        n0: votes that select the class.
+        n: fresh votes that bound its probability.
+        alpha: failure probability of one certificate.
+        bound: `cohen` or `two-class`.
+        sampling: `fixed`.
+        seed: of the noise.
+    """
+
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    bound: str = "cohen"
+    sampling: str = "fixed"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_probability("alpha", self.alpha)
+        if self.bound not in BOUNDS:
+            raise UnknownName("bound", self.bound, BOUNDS)
+        if self.sampling not in SAMPLING:
+            raise UnknownName("sampling", self.sampling, SAMPLING)
+        for name, usual in (("n0", 100), ("n", 100_000)):
+            if getattr(self, name) < 1:
+                got = getattr(self, name)
+                raise BadInput(name, expected="at least 1 vote", got=got, fix=f"try {usual}")
+        self._refuse_hopeless_n()
+
+    def _refuse_hopeless_n(self) -> None:
+        n, alpha, bound = self.n, self.alpha, self.bound
+        least = smallest_certifiable_n(alpha, bound)
+        if n < least:
+            best = float(lower_bound(n, n, level_of_class(alpha, bound)))
+            raise BadInput(
+                f"n = {n} can never certify at alpha = {alpha} with the {bound} bound: even {n} of "
+                f"{n} votes only show p > {best:.4f}, which is not enough",
+                fix=f"use n >= {least}; the paper uses 100000",
+            )
+        fewest = fewest_certified_votes(n, alpha, bound)
+        if fewest > WARN_ABOVE_SHARE * n:
+            warnings.warn(
+                f"n = {n} at alpha = {alpha} certifies only images with at least {fewest} of {n} "
+                f"votes ({fewest / n:.0%}); most will abstain; the paper uses n = 100000",
+                SmallSampleWarning,
+                stacklevel=4,
+            )
+
+
+def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
+    """Refuse settings under which every prediction would abstain, with the arithmetic."""
+    check_probability("alpha", alpha)
+    check_sigma(sigma)
+    if n < 1:
+        raise BadInput("n", expected="at least 1 vote", got=n, fix="try 100")
+    if binomial_p_value(n, 0) > alpha:
+        least = n
+        while binomial_p_value(least, 0) > alpha:
+            least += 1
+        raise BadInput(
+            f"n = {n} always abstains at alpha = {alpha}: {n} of {n} votes have the p-value "
+            f"2 * 2^-{n} = {2 * 2.0**-n:.4g}, above alpha",
+            fix=f"use n >= {least}",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One image's answer: the label, or ABSTAIN, with the votes behind it."""
+
+    index: int
+    prediction: int
+    counts: tuple[int, ...]
+    p_value: float
+    n: int
+    alpha: float
+    sigma: float
+    seed: int
+
+    @property
+    def abstained(self) -> bool:
+        return self.prediction == ABSTAIN
