@@ -14,6 +14,7 @@ from sween.training import TrainConfig, train
 
 SIGMA = 0.5
 SAMPLES = 10_000
+RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 
 CANDIDATES: tuple[tuple[str, int, float], ...] = (
     ("digits-mlp", 200, 0.05),

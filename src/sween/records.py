@@ -6,15 +6,17 @@ checksum of its other fields, so that any single changed character is found.
 """
 
 import dataclasses
+import decimal
 import gzip
 import hashlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 from sween.errors import BadInput
 
@@ -78,7 +80,8 @@ class Certificate:
         return self.radius if self.correct else 0.0
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Certificate))
+_TYPES = {field.name: field.type for field in dataclasses.fields(Certificate)}
+_FIELDS = tuple(_TYPES)
 
 
 def row_checksum(row: Mapping[str, Any]) -> str:
@@ -120,35 +123,64 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
             got=f"missing {missing}, unknown {extra}",
             fix="restore the file from its source",
         )
+    wrong = [f"{name} {row[name]!r}" for name in _FIELDS if not _fits(row[name], _TYPES[name])]
+    if wrong:
+        raise BadInput(
+            f"{where}: values",
+            expected="those of a certificate",
+            got=", ".join(wrong),
+            fix="restore the file from its source",
+        )
     values = {name: row[name] for name in _FIELDS}
     for name in ("selection_counts", "estimation_counts"):
-        values[name] = tuple(int(count) for count in values[name])
+        values[name] = tuple(values[name])
     return Certificate(**values)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as stream:
-            yield from stream
-    else:
-        with path.open("r", encoding="utf-8") as stream:
-            yield from stream
+def _fits(value: object, annotation: Any) -> bool:
+    """Whether a JSON value is of a field's type; a whole number is a float too."""
+    if get_origin(annotation) is tuple:
+        return isinstance(value, list) and all(type(item) is int for item in value)
+    if annotation == Mapping[str, bool] | None:
+        return value is None or (
+            isinstance(value, dict) and set(map(type, value.values())) <= {bool}
+        )
+    if annotation in (float, float | None):
+        annotation = annotation | int
+    return isinstance(value, annotation) and not isinstance(value, bool)
+
+
+def to_line(row: Mapping[str, Any]) -> bytes:
+    """The one text of a row: other text that reads back as the same row was not written here."""
+    return json.dumps(row, allow_nan=False).encode() + b"\n"
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        yield from stream
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a .jsonl or .jsonl.gz file; a torn last line is left out."""
     rows: list[dict[str, Any]] = []
     try:
-        for number, line in enumerate(_lines(path), start=1):
-            if not line.endswith("\n"):
+        for number, line in enumerate(read_lines(path), start=1):
+            if not line.endswith(b"\n"):
                 break  # the row that was being written when the run was killed
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line.decode(), parse_float=_finite, parse_constant=_finite)
+            except (ValueError, RecursionError) as error:
                 raise BadInput(
                     f"{path}, line {number}",
                     expected="one JSON object a line",
-                    got=f"{error.msg} at column {error.colno}",
+                    got=error,
                     fix="restore the file from its source, or delete that line and run again",
                 ) from None
             if not isinstance(row, dict):
@@ -159,9 +191,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
                     fix="restore the file from its source",
                 )
             rows.append(row)
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise BadInput(
-            str(path), expected="UTF-8 JSON lines", got=error, fix="restore the file"
+            str(path), expected="a whole gzip file", got=error, fix="restore the file"
         ) from None
     return rows
 
@@ -205,13 +237,14 @@ class RowWriter:
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows at once; a failed write (a full disk) leaves none of them behind."""
-        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+        text = b"".join(to_line(row) for row in rows)
         before = os.fstat(self._descriptor).st_size
         written = 0
         try:
             while written < len(text):
                 written += os.write(self._descriptor, text[written:])
-        except OSError:
+        except OSError as error:
+            error.filename = str(self.path)
             if before < os.fstat(self._descriptor).st_size:
                 os.ftruncate(self._descriptor, before)
             raise
@@ -233,8 +266,8 @@ class RowWriter:
 
 def format_radius(radius: float, digits: int = 3) -> str:
     """A radius for people: rounded down, since a radius rounded up is a false certificate."""
-    scale = 10**digits
-    floored = math.floor(radius * scale) / scale
-    if floored > radius:
-        floored -= 1 / scale
-    return f"{floored:.{digits}f}"
+    # In decimal: radius * 10**digits rounds, which would turn 1.001 into 1.000.
+    context = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+    unit = decimal.Decimal(1).scaleb(-digits)
+    floored = decimal.Decimal(repr(float(radius) + 0.0)).quantize(unit, context=context)
+    return f"{floored:f}"

@@ -36,6 +36,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a failed write knows no name, and nobody knows the temporary
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -72,8 +75,10 @@ def _is_plain(value: object) -> bool:
 def _toml_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
+    if isinstance(value, int):
+        return repr(int(value))
+    if isinstance(value, float):
+        return repr(float(value))  # numpy's float64 is a float with a repr of its own
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
@@ -127,6 +132,38 @@ def start_run(folder: Path, config: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "environment.json", describe_environment())
     write_text(folder / "config.toml", text)
+
+
+@contextlib.contextmanager
+def run_folder(folder: Path, config: Mapping[str, Any], *, rows: str) -> Iterator[Path]:
+    """`start_run` for a block that appends to the file `rows`, whose path it gives.
+
+    A block that fails before its first row leaves nothing behind: no folder that holds a config and
+    would refuse the corrected command. Rows without a config are refused, since nobody can tell
+    what they are rows of.
+    """
+    path = folder / rows
+    made = (path, folder / "config.toml", folder / "environment.json")
+    if path.exists() and not made[1].exists():
+        raise CheckpointError(
+            str(folder),
+            expected=f"config.toml beside {rows}",
+            got="none",
+            fix="restore it, or choose another --out",
+        )
+    new_files = [file for file in made if not file.exists()]
+    new_folders = [part for part in (folder, *folder.parents) if not part.exists()]
+    try:
+        start_run(folder, config)
+        yield path
+    except Exception:
+        if not path.exists() or path.stat().st_size == 0:
+            for file in new_files:
+                file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else is in there by now
+                for part in new_folders:
+                    part.rmdir()
+        raise
 
 
 def describe_environment() -> dict[str, Any]:

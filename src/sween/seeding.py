@@ -14,14 +14,25 @@ import struct
 import numpy as np
 import torch
 
+from sween.errors import BadInput
+
 NOISE_BLOCK = 100
 """Noise vectors drawn per key: part of every result's definition, so changing it changes counts."""
 
 
 def derive_key(seed: int, purpose: str, example: int = 0, block: int = 0) -> int:
     """The 128-bit key of one stream."""
+    try:
+        numbers = struct.pack("<qqq", seed, example, block)
+    except struct.error:
+        raise BadInput(
+            "seed, example and block of a random stream",
+            expected="whole numbers from -2**63 to 2**63 - 1",
+            got=f"{seed}, {example}, {block}",
+            fix="choose a smaller seed",
+        ) from None
     hasher = hashlib.blake2b(digest_size=16, person=b"sween-stream-1")
-    hasher.update(struct.pack("<qqq", seed, example, block))
+    hasher.update(numbers)
     hasher.update(purpose.encode())
     return int.from_bytes(hasher.digest(), "little")
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.certificates import abstained, certificate, wrong
 from sween.records import Certificate, RowWriter, to_row
 from sween.runs import to_toml, write_json, write_text
+from tests.evaluation.certificates import abstained, certificate, wrong
 
 CANDIDATES = ("ant", "bee")
 

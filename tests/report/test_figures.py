@@ -8,11 +8,11 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from evaluation.certificates import abstained, certificate, wrong
 from sween.errors import BadInput, MissingExtra, UnknownName
 from sween.evaluation import by_model
 from sween.records import Certificate
 from sween.report import draw_curves, write_curves
+from tests.evaluation.certificates import abstained, certificate, wrong
 
 from .folders import ensemble_rows
 

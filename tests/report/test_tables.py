@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from evaluation.certificates import abstained, certificate, wrong
 from sween.errors import BadInput, UnknownName
 from sween.report import DEFAULT_RADII, Row, build_rows, to_csv, to_markdown
+from tests.evaluation.certificates import abstained, certificate, wrong
 
 from .folders import CANDIDATES, ensemble_rows
 

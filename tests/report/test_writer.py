@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from evaluation.certificates import AUTHORS_LOGS, certificate, read_authors_log
 from sween.errors import BadInput, CheckpointError
 from sween.report import write_report
+from tests.evaluation.certificates import AUTHORS_LOGS, certificate, read_authors_log
 
 from .folders import CANDIDATES, ensemble_rows, write_run
 

@@ -16,7 +16,6 @@ from sween.errors import CheckFailed, SweenError
 app = typer.Typer(
     name="sween",
     help="Certified robust image classification by randomized smoothing of weighted ensembles.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     try:
         code = typer.main.get_command(app).main(
-            args=list(sys.argv[1:] if arguments is None else arguments),
+            args=list(sys.argv[1:] if arguments is None else arguments) or ["--help"],
             prog_name="sween",
             standalone_mode=False,
         )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sween.cli.options import Quiet, Seed
-from sween.demo import SAMPLES, run_demo
+from sween.demo import RADII, SAMPLES, run_demo
 from sween.report import write_report
 
 
@@ -18,7 +18,7 @@ def run(
 ) -> None:
     """The whole flow on the embedded digits: train, weigh, certify, report."""
     result = run_demo(out, seed=seed, samples=n, quiet=quiet)
-    report = write_report([result.folder], out / "report")
+    report = write_report([result.folder], out / "report", radii=RADII)
     typer.echo(report.read_text(encoding="utf-8"))
     typer.echo(f"Certificates, ensemble and report are in {out}; check them: sween verify "
                f"{result.folder}")  # fmt: skip

@@ -81,7 +81,8 @@ def create_model(
     if num_classes < 2:
         raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="add classes")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "initial weights"))
+        # Not torch.manual_seed, which would also seed the caller's GPU generators.
+        torch.default_generator.manual_seed(torch_seed(seed, "initial weights"))
         if is_user_architecture(name):
             return _build_from_factory(name, num_classes)
         if name not in ARCHITECTURES:
@@ -103,7 +104,16 @@ def _build_from_factory(name: str, num_classes: int) -> nn.Module:
             got=error,
             fix="put the module's folder on PYTHONPATH and check both names",
         ) from None
-    takes_classes = "num_classes" in inspect.signature(factory).parameters
+    if not callable(factory):
+        raise BadInput(
+            f"architecture {name!r}",
+            expected="a factory that can be called",
+            got=type(factory).__name__,
+            fix="name a function or class that returns the network",
+        )
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    takes_classes = "num_classes" in parameters or takes_any
     model = factory(num_classes=num_classes) if takes_classes else factory()
     if not isinstance(model, nn.Module):
         raise ContractError(
@@ -122,7 +132,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
     try:
         with torch.inference_mode():
             output = model.eval()(torch.full((2, *image_shape), 0.5, device=device))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:  # a caller's own module may raise anything
         raise ContractError(
             "member",
             expected=f"a module that takes images of shape (N, {_shape(image_shape)})",

@@ -51,9 +51,12 @@ def train(
     (out / "metrics.jsonl").unlink(missing_ok=True)
     steps = config.epochs * _steps_per_epoch(config, dataset.train)
     with (
+        torch.random.fork_rng(devices=[]),
         RowWriter(out / "metrics.jsonl") as metrics,
         track(f"train {config.arch}", steps, quiet=quiet) as advance,
     ):
+        # A caller's own network may draw for itself, as dropout does.
+        torch.default_generator.manual_seed(torch_seed(config.seed, "layers"))
         _fit(model, config, dataset, device, metrics, advance)
     manifest = Manifest(
         arch=config.arch,
@@ -170,6 +173,13 @@ def noisy_accuracy(
             block=block,
             device=device,
         )
-        answers = model(images + sigma * noise).argmax(dim=1).cpu()
-        right += int((answers == split.labels[list(positions)]).sum())
+        logits = model(images + sigma * noise)
+        if not torch.isfinite(logits).all():  # after an epoch's last step, which no loss follows
+            raise BadInput(
+                "training diverged",
+                expected="finite logits on the held-out images",
+                got="NaN or infinity",
+                fix="lower --learning-rate",
+            )
+        right += int((logits.argmax(dim=1).cpu() == split.labels[list(positions)]).sum())
     return right / len(split)

@@ -1,0 +1,189 @@
+"""Early exits: exact always agrees with the full ensemble, paper is Algorithm 1 line by line."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.ensemble.early_exit import ExitVotes, vote_with_exit
+from sween.ensemble.forward import FixedShapeForward
+from sween.ensemble.panel import EnsemblePanel
+from sween.errors import BadInput, UnknownName
+from sween.models import create_model
+from sween.seeding import numpy_generator, standard_normal
+
+CPU = torch.device("cpu")
+
+
+def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy) -> ExitVotes:
+    """Votes for given member probabilities (K, B, M)."""
+    return vote_with_exit(
+        lambda member, rows: probabilities[member][rows],
+        rows=probabilities.shape[1],
+        weights=weights,
+        policy=policy,
+        device=CPU,
+    )
+
+
+def _random_probabilities(members: int, rows: int, classes: int, seed: int) -> torch.Tensor:
+    """Members that agree in part, from undecided to sure."""
+    generator = numpy_generator(seed, "member probabilities")
+    shared = generator.normal(size=(1, rows, classes))
+    own = generator.normal(size=(members, rows, classes))
+    sharpness = generator.uniform(0.2, 6.0, size=(1, rows, 1))
+    return torch.softmax(torch.from_numpy(sharpness * (shared + 0.8 * own)), dim=2).float()
+
+
+def _random_weights(members: int, seed: int) -> list[float]:
+    weights = numpy_generator(seed, "weights").dirichlet([1.5] * members)
+    return [float(weight) for weight in weights]
+
+
+def algorithm_1(
+    p: list[list[float]], w: list[float], alpha: float, threshold: float
+) -> tuple[int, int]:
+    """The paper's Algorithm 1 as printed, for one input: the label and how many were evaluated."""
+    K, M = len(w), len(p[0])  # noqa: N806 the paper's names
+    z = float(stats.norm.ppf(1 - alpha / 2))
+    pi = sorted(range(K), key=lambda k: -w[k])
+    i = 0
+    while True:
+        i += 1
+        total = sum(w[pi[j]] for j in range(i))
+        p_hat = [sum(w[pi[j]] * p[pi[j]][k] for j in range(i)) / total for k in range(M)]
+        k_i = max(range(M), key=lambda k: p_hat[k])
+        if i == 1 and p_hat[k_i] > threshold:
+            break
+        if 1 < i < K:
+            root = math.sqrt(sum(w[pi[j]] ** 2 for j in range(i))) / total
+            spread = sum(w[pi[j]] * (p[pi[j]][k_i] - p_hat[k_i]) ** 2 for j in range(i)) / total
+            if p_hat[k_i] > 0.5 + z * root * math.sqrt(spread):
+                break
+        if i == K:
+            break
+    return k_i, i
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 6])
+@pytest.mark.parametrize(("threshold", "alpha"), [(0.999, 0.05), (0.7, 0.3)])
+def test_paper_exit_is_algorithm_1(members: int, threshold: float, alpha: float) -> None:
+    probabilities = _random_probabilities(members, 1500, 5, seed=members)
+    weights = _random_weights(members, seed=members)
+    votes = _vote(probabilities, weights, ExitPolicy("paper", threshold, alpha))
+    for row in range(probabilities.shape[1]):
+        label, evaluated = algorithm_1(
+            probabilities[:, row].double().tolist(), weights, alpha, threshold
+        )
+        assert (int(votes.labels[row]), int(votes.evaluations[row])) == (label, evaluated)
+    if members > 2:
+        assert len(set(votes.evaluations.tolist())) >= members - 1  # its lines were all taken
+
+
+def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs() -> None:
+    """Through real members and compacted forward passes, not only on given probabilities."""
+    members = []
+    for seed in range(4):
+        # One sharp network, perturbed: members that mostly agree, as trained ones do.
+        model = create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8))
+        other = create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8), seed=seed + 1)
+        with torch.no_grad():
+            for parameter, change in zip(model.parameters(), other.parameters(), strict=True):
+                parameter.add_(0.4 * change).mul_(4.0)
+        members.append(model.eval())
+    ensemble = WeightedEnsemble(members, [0.15, 0.4, 0.1, 0.35])
+    panel = EnsemblePanel(
+        ensemble,
+        name="ensemble",
+        forward=FixedShapeForward(100, 10),
+        policy=ExitPolicy("exact"),
+    )
+    disagreements = evaluations = inputs = 0
+    with torch.inference_mode():
+        for block in range(100):
+            noise = standard_normal(
+                (1000, 1, 8, 8), seed=0, purpose="exact", example=0, block=block, device=CPU
+            )
+            noisy = 0.5 + 0.5 * noise
+            ballot = panel.vote(noisy)
+            disagreements += int((ballot.labels[0] != ensemble(noisy).argmax(1)).sum())
+            evaluations += int(ballot.evaluations.sum())
+            inputs += len(noisy)
+    assert inputs == 100_000
+    assert disagreements == 0
+    assert inputs < evaluations < 0.9 * 4 * inputs  # and it does save work
+
+
+@settings(max_examples=200)
+@given(
+    members=st.integers(1, 6),
+    classes=st.integers(2, 5),
+    levels=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+)
+def test_exact_exit_agrees_where_ties_are_common(
+    members: int, classes: int, levels: int, seed: int
+) -> None:
+    """Coarse probabilities and weights make exact ties, where an unsafe margin would show."""
+    generator = numpy_generator(seed, "ties")
+    raw = generator.integers(0, levels + 1, size=(members, 50, classes)) + 1e-9
+    probabilities = torch.from_numpy(raw / raw.sum(axis=2, keepdims=True)).float()
+    coarse = generator.integers(1, 4, size=members).astype(float)
+    weights = (coarse / coarse.sum()).tolist()
+    full = _vote(probabilities, weights, ExitPolicy("none"))
+    exact = _vote(probabilities, weights, ExitPolicy("exact"))
+    assert torch.equal(full.labels, exact.labels)
+    assert torch.all(full.evaluations == members)
+
+
+def test_no_exit_adds_as_the_ensemble_does() -> None:
+    probabilities = _random_probabilities(4, 400, 7, seed=1)
+    weights = _random_weights(4, seed=1)
+    expected = sum(w * p.double() for w, p in zip(weights, probabilities, strict=True))
+    assert isinstance(expected, torch.Tensor)
+    votes = _vote(probabilities, weights, ExitPolicy("none"))
+    assert torch.equal(votes.labels, expected.argmax(1))
+
+
+@pytest.mark.parametrize("name", ["paper", "exact"])
+def test_each_input_decides_for_itself(name: str) -> None:
+    """Trap 6: an input exits at the same member alone, in company, and in any order."""
+    probabilities = _random_probabilities(5, 300, 4, seed=3)
+    weights = _random_weights(5, seed=3)
+    policy = ExitPolicy(name, threshold=0.8)
+    together = _vote(probabilities, weights, policy)
+    backwards = _vote(probabilities.flip(1), weights, policy)
+    assert torch.equal(backwards.labels.flip(0), together.labels)
+    assert torch.equal(backwards.evaluations.flip(0), together.evaluations)
+    for row in range(0, 300, 7):
+        alone = _vote(probabilities[:, row : row + 1], weights, policy)
+        assert int(alone.labels) == int(together.labels[row])
+        assert int(alone.evaluations) == int(together.evaluations[row])
+
+
+def test_uneven_weights_make_exact_cheap() -> None:
+    probabilities = _random_probabilities(6, 4000, 10, seed=5)
+    even = _vote(probabilities, [1 / 6] * 6, ExitPolicy("exact"))
+    uneven = _vote(probabilities, [0.35, 0.25, 0.15, 0.12, 0.07, 0.06], ExitPolicy("exact"))
+    assert uneven.evaluations.double().mean() < even.evaluations.double().mean()
+
+
+def test_policies_describe_themselves() -> None:
+    assert ExitPolicy().describe() == "none"
+    assert ExitPolicy("exact").describe() == "exact"
+    assert ExitPolicy("paper").describe() == "paper(threshold=0.999,alpha=0.05)"
+
+
+def test_unknown_policy() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'exact'"):
+        ExitPolicy("exakt")
+
+
+@pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"threshold": 1.0}, {"alpha": 1.5}])
+def test_impossible_options(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match=f"exit {next(iter(wrong))}"):
+        ExitPolicy("paper", **wrong)

@@ -1,0 +1,117 @@
+"""Seeded miscoverage: false certificates and predictions stay within alpha."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import special
+
+from sween.records import ABSTAIN
+from sween.seeding import numpy_generator
+from sween.smoothing.decision import decide, decide_prediction
+from sween.smoothing.radius import radius_cohen, radius_two_class
+from tests.smoothing.known import most_failures
+
+RUNS = 20_000
+ALPHA = 0.05
+N0, N = 100, 1_000
+
+PROBABILITIES = {
+    "two equal": [0.5, 0.5, 0.0],
+    "a hair apart": [0.501, 0.499, 0.0],
+    "three equal": [1 / 3, 1 / 3, 1 / 3],
+    "a clear lead": [0.7, 0.2, 0.1],
+    "a near runner-up": [0.4, 0.35, 0.25],
+    "nearly sure": [0.995, 0.004, 0.001],
+    "a fine lead": [0.6, 0.05, 0.35],
+}
+
+Counts = npt.NDArray[np.int64]
+
+
+def _certified(
+    selection: Counts, estimation: Counts, bound: str
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    """`decide` over many runs at once: candidates and radii."""
+    candidates = selection.argmax(axis=1)
+    rows = np.arange(len(selection))
+    counts, n = estimation[rows, candidates], estimation.sum(axis=1)
+    if bound == "cohen":
+        return candidates, radius_cohen(counts, n, alpha=ALPHA, sigma=1.0)
+    others = estimation.copy()
+    others[rows, candidates] = -1
+    return candidates, radius_two_class(counts, others.max(axis=1), n, alpha=ALPHA, sigma=1.0)
+
+
+def _truth(p: npt.NDArray[np.float64], candidate: int) -> float:
+    """The radius of Theorem 1 from the true probabilities; below 0 where g answers otherwise."""
+    rival = np.delete(p, candidate).max()
+    return float((special.ndtri(p[candidate]) - special.ndtri(rival)) / 2)
+
+
+def _false_certificates(
+    p: npt.NDArray[np.float64], bound: str, selection: Counts, est: Counts
+) -> int:
+    candidates, radii = _certified(selection, est, bound)
+    truths = np.array([_truth(p, k) for k in range(len(p))])
+    return int(((radii > 0) & (radii > truths[candidates])).sum())
+
+
+@pytest.mark.parametrize("bound", ["cohen", "two-class"])
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_false_certificates_stay_within_alpha(name: str, bound: str) -> None:
+    p = np.asarray(PROBABILITIES[name])
+    generator = numpy_generator(0, f"coverage {name} {bound}")
+    selection = generator.multinomial(N0, p, RUNS)
+    estimation = generator.multinomial(N, p, RUNS)
+    assert _false_certificates(p, bound, selection, estimation) <= most_failures(RUNS, ALPHA)
+
+
+def test_the_simulation_would_catch_a_shared_pilot() -> None:
+    """Trap 4: with the pilot's votes in the bound, false certificates exceed alpha."""
+    p = np.asarray(PROBABILITIES["two equal"])
+    generator = numpy_generator(0, "shared pilot")
+    votes = generator.multinomial(N0, p, RUNS)
+    assert _false_certificates(p, "cohen", votes, votes) > most_failures(RUNS, ALPHA)
+
+
+def test_the_simulation_would_catch_repeated_looks() -> None:
+    """Trap 5: stopping at the first of many looks that certifies is not covered by alpha."""
+    p = np.asarray([0.5, 0.5])
+    generator = numpy_generator(0, "repeated looks")
+    steps = generator.multinomial(100, p, (RUNS, 50))
+    seen = steps.cumsum(axis=1)
+    totals = seen.sum(axis=2)
+    radii = radius_cohen(seen[:, :, 0], totals, alpha=ALPHA, sigma=1.0)
+    assert int((radii > 0).any(axis=1).sum()) > most_failures(RUNS, ALPHA)
+
+
+def test_the_simulation_follows_decide() -> None:
+    p = np.asarray(PROBABILITIES["a clear lead"])
+    generator = numpy_generator(0, "one by one")
+    selection, estimation = generator.multinomial(N0, p, 50), generator.multinomial(N, p, 50)
+    for bound in ("cohen", "two-class"):
+        candidates, radii = _certified(selection, estimation, bound)
+        for row in range(50):
+            decision = decide(
+                selection[row].tolist(),
+                estimation[row].tolist(),
+                alpha=ALPHA,
+                sigma=1.0,
+                bound=bound,
+            )
+            assert (decision.candidate, decision.radius) == (candidates[row], radii[row])
+
+
+@pytest.mark.parametrize("name", PROBABILITIES)
+@pytest.mark.parametrize("n", [20, 100])
+def test_false_predictions_stay_within_alpha(name: str, n: int) -> None:
+    p = np.asarray(PROBABILITIES[name])
+    generator = numpy_generator(0, f"predict {name} {n}")
+    votes, repeats = np.unique(generator.multinomial(n, p, RUNS), axis=0, return_counts=True)
+    right = set(np.flatnonzero(p == p.max()).tolist()) if p.max() > np.sort(p)[-2] else set()
+    false = 0
+    for counts, times in zip(votes.tolist(), repeats.tolist(), strict=True):
+        answer, _ = decide_prediction(counts, alpha=ALPHA)
+        if answer != ABSTAIN and answer not in right:
+            false += times
+    assert false <= most_failures(RUNS, ALPHA)

@@ -1,0 +1,120 @@
+"""Certificates against classifiers whose robust radius is known exactly."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy import special
+from torch import nn
+
+from sween.seeding import numpy_generator
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing.radius import radius_cohen
+from tests.smoothing.known import (
+    DIMENSION,
+    SHAPE,
+    Ball,
+    HalfSpace,
+    KnownCase,
+    Slab,
+    ball_case,
+    most_failures,
+    slab_case,
+)
+
+CASES = 10_000
+N = 100_000
+SIGMA = 0.5
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.05])
+def test_half_space_is_sound_over_ten_thousand_cases(alpha: float) -> None:
+    generator = numpy_generator(0, "half space")
+    distances = generator.uniform(0.0, 5 * SIGMA, CASES)
+    counts = generator.binomial(N, special.ndtr(distances / SIGMA))
+    radii = radius_cohen(counts, N, alpha=alpha, sigma=SIGMA)
+    assert int((radii > distances).sum()) <= most_failures(CASES, alpha)
+
+
+def _tightness(low: float, high: float) -> float:
+    generator = numpy_generator(1, "half space")
+    distances = generator.uniform(low, high, CASES)
+    counts = generator.binomial(N, special.ndtr(distances / SIGMA))
+    radii = radius_cohen(counts, N, alpha=0.001, sigma=SIGMA)
+    largest = float(radius_cohen(N, N, alpha=0.001, sigma=SIGMA))
+    return float((radii / np.minimum(distances, largest)).mean())
+
+
+def test_half_space_is_tight() -> None:
+    assert _tightness(SIGMA / 2, 3 * SIGMA) >= 0.94
+    assert _tightness(3 * SIGMA, 6 * SIGMA) >= 0.88
+
+
+def test_largest_radius_is_where_all_votes_agree() -> None:
+    assert _tightness(6 * SIGMA, 8 * SIGMA) == pytest.approx(1.0, abs=1e-9)
+
+
+def _known_cases(kind: str, generator: np.random.Generator, count: int) -> list[KnownCase]:
+    if kind == "slab":
+        widths, shifts = generator.uniform(0.2, 2.0, count), generator.uniform(0, 2.5, count)
+        return [slab_case(s, w, SIGMA) for s, w in zip(shifts, widths, strict=True)]
+    radii, distances = generator.uniform(3.6, 6.0, count), generator.uniform(0, 4.0, count)
+    return [ball_case(d, r, SIGMA, DIMENSION) for d, r in zip(distances, radii, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["slab", "ball"])
+def test_known_probabilities_are_sound(kind: str) -> None:
+    alpha = 0.05
+    generator = numpy_generator(2, kind)
+    cases = _known_cases(kind, generator, 400)
+    p = np.array([max(case.probability, 1 - case.probability) for case in cases])
+    truth = np.array([case.robust_radius for case in cases])
+    repeats = 25
+    counts = generator.binomial(N, p[:, None], (len(cases), repeats))
+    radii = radius_cohen(counts, N, alpha=alpha, sigma=SIGMA)
+    assert int((radii > truth[:, None]).sum()) <= most_failures(radii.size, alpha)
+    assert float((radii > 0).mean()) > 0.5  # and it is not sound merely by abstaining
+
+
+def _unit(generator: np.random.Generator) -> npt.NDArray[np.float64]:
+    vector = generator.standard_normal(DIMENSION)
+    return vector / np.linalg.norm(vector)
+
+
+def _engine_case(kind: str, generator: np.random.Generator) -> tuple[nn.Module, np.ndarray, float]:
+    """A classifier, a point, and g's robust radius there."""
+    point = generator.uniform(0.2, 0.8, DIMENSION)
+    direction = torch.from_numpy(_unit(generator)).float()
+    projection = float(point @ direction.double().numpy())
+    if kind == "half-space":
+        distance = generator.uniform(0.0, 3 * SIGMA)
+        side = generator.choice([-1, 1])
+        return HalfSpace(direction, projection - side * distance), point, distance
+    if kind == "slab":
+        shift, width = generator.uniform(0, 1.5), generator.uniform(0.4, 2.0)
+        known = slab_case(shift, width, SIGMA)
+        return Slab(direction, projection - shift, width), point, known.robust_radius
+    distance, radius = generator.uniform(0, 2.5), generator.uniform(3.8, 5.5)
+    centre = torch.from_numpy(point + distance * _unit(generator)).float()
+    return Ball(centre, radius), point, ball_case(distance, radius, SIGMA, DIMENSION).robust_radius
+
+
+@pytest.mark.parametrize("kind", ["half-space", "slab", "ball"])
+def test_the_whole_engine_on_known_classifiers(kind: str) -> None:
+    """200 cases from pixels to record, at alpha = .05 so that failures would show."""
+    alpha, trials = 0.05, 200
+    generator = numpy_generator(3, kind)
+    false, certified, shares = 0, 0, []
+    settings = CertifySettings(n0=100, n=2000, alpha=alpha)
+    for trial in range(trials):
+        model, point, truth = _engine_case(kind, generator)
+        image = torch.from_numpy(point).float().view(1, *SHAPE)
+        smoothed = SmoothedClassifier(model, sigma=SIGMA, num_classes=2)
+        (certificate,) = smoothed.certify_batch(image, settings, indices=[trial])
+        false += certificate.radius > truth
+        certified += not certificate.abstained
+        if truth > SIGMA / 2:
+            shares.append(certificate.radius / min(truth, 3 * SIGMA))
+    assert false <= most_failures(trials, alpha)
+    assert certified > trials / 2
+    assert np.mean(shares) > (0.8 if kind == "half-space" else 0.3)

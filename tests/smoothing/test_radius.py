@@ -1,0 +1,114 @@
+"""Radii from counts: published numbers, abstention, order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+from sween.errors import BadInput
+from sween.smoothing.bounds import upper_bound
+from sween.smoothing.radius import (
+    fewest_certified_votes,
+    radius_cohen,
+    radius_two_class,
+    smallest_certifiable_n,
+)
+
+N = 100_000
+
+
+@pytest.mark.parametrize(
+    ("p_class", "p_rival", "cohen", "two_class"),
+    [
+        (0.35, 0.10, 0.0, 0.432),
+        (0.55, 0.30, 0.113, 0.311),
+        (0.70, 0.15, 0.512, 0.765),
+        (0.90, 0.05, 1.265, 1.442),
+        (0.99, 0.002, 2.290, 2.543),
+        (1.0, 0.0, 3.811, 3.808),
+    ],
+)
+def test_known_radii(p_class: float, p_rival: float, cohen: float, two_class: float) -> None:
+    count, rival = round(p_class * N), round(p_rival * N)
+    assert float(radius_cohen(count, N, alpha=0.001, sigma=1)) == pytest.approx(cohen, abs=6e-4)
+    radius = radius_two_class(count, rival, N, alpha=0.001, sigma=1)
+    assert float(radius) == pytest.approx(two_class, abs=6e-4)
+
+
+def test_half_the_votes_abstain() -> None:
+    """Trap 7: at a lower bound of exactly 1/2 or below there is nothing to certify."""
+    counts = np.arange(0, 1001)
+    radii = radius_cohen(counts, 1000, alpha=0.001, sigma=1.0)
+    misses = upper_bound(1000 - counts, 1000, 0.001)
+    assert np.all((radii > 0) == (misses < 0.5))
+    assert float(radius_cohen(500, 1000, alpha=0.001, sigma=1.0)) == 0.0
+    assert float(radius_two_class(500, 500, 1000, alpha=0.001, sigma=1.0)) == 0.0
+
+
+def test_abstention_is_judged_after_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exactly_half(*_: object) -> np.ndarray:
+        return np.asarray(0.5)
+
+    monkeypatch.setattr("sween.smoothing.radius.upper_bound", exactly_half)
+    assert float(radius_cohen(1, 2, alpha=0.5, sigma=1.0)) == 0.0
+
+
+@given(n=st.integers(1, 10**6), share=st.floats(0, 1), sigma=st.floats(0.01, 10))
+def test_more_votes_never_shrink_a_radius(n: int, share: float, sigma: float) -> None:
+    count = min(int(share * n), n - 1)
+    fewer = radius_cohen(count, n, alpha=0.001, sigma=sigma)
+    more = radius_cohen(count + 1, n, alpha=0.001, sigma=sigma)
+    assert 0 <= fewer <= more
+
+
+@given(n=st.integers(2, 10**5), data=st.data())
+def test_two_class_falls_with_the_runner_up(n: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, n))
+    rival = data.draw(st.integers(0, n - count))
+    radius = radius_two_class(count, rival, n, alpha=0.001, sigma=1.0)
+    assert radius >= 0
+    if rival > 0:
+        assert radius <= radius_two_class(count, rival - 1, n, alpha=0.001, sigma=1.0)
+
+
+@given(n=st.integers(11, 10**5), data=st.data())
+def test_two_class_is_at_least_cohen_at_its_own_level(n: int, data: st.DataObject) -> None:
+    """pB is also capped by 1 - pA, so only the smaller alpha for the class can cost."""
+    count = data.draw(st.integers(n // 2, n))
+    cohen = float(radius_cohen(count, n, alpha=0.0009, sigma=1.0))
+    two_class = float(radius_two_class(count, n - count, n, alpha=0.001, sigma=1.0))
+    assert two_class >= cohen * (1 - 1e-9)
+
+
+def test_radius_keeps_its_digits_near_certainty() -> None:
+    """Working with q = 1 - p: ndtri(1 - q) would lose digits at n = 1e9."""
+    n = 10**9
+    exact = -special.ndtri(-np.expm1(np.log(0.001) / n))
+    assert float(radius_cohen(n, n, alpha=0.001, sigma=1.0)) == pytest.approx(exact, rel=1e-8)
+    assert float(radius_cohen(n, n, alpha=0.001, sigma=1.0)) < exact
+
+
+def test_smallest_n() -> None:
+    assert smallest_certifiable_n(0.001) == 10
+    assert smallest_certifiable_n(0.001, "two-class") == 11
+    assert smallest_certifiable_n(0.05) == 5
+
+
+def test_fewest_votes() -> None:
+    for n in (10, 57, 100, 1000):
+        fewest = fewest_certified_votes(n, 0.001)
+        assert float(radius_cohen(fewest, n, alpha=0.001, sigma=1)) > 0
+        assert float(radius_cohen(fewest - 1, n, alpha=0.001, sigma=1)) == 0
+    assert fewest_certified_votes(9, 0.001) == 10
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.5, float("nan"), float("inf")])
+def test_impossible_sigma(sigma: float) -> None:
+    with pytest.raises(BadInput, match="sigma"):
+        radius_cohen(5, 5, alpha=0.001, sigma=sigma)
+
+
+def test_overlapping_classes() -> None:
+    with pytest.raises(BadInput, match="runner_up_count"):
+        radius_two_class(7, 6, 10, alpha=0.001, sigma=1.0)

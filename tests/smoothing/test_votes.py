@@ -1,0 +1,210 @@
+"""The vote engine: the same counts whatever the batch, constant memory, fresh noise."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.errors import BadInput, ContractError
+from sween.models import create_model
+from sween.records import Certificate
+from sween.seeding import NOISE_BLOCK
+from sween.smoothing import CertifySettings, SmoothedClassifier
+
+SHAPE = (1, 8, 8)
+SETTINGS = CertifySettings(n0=130, n=750)
+
+
+def _images(count: int = 3) -> torch.Tensor:
+    return torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+
+def _members() -> list[nn.Module]:
+    members = []
+    for seed, arch in enumerate(("digits-mlp", "digits-conv", "digits-resnet")):
+        model = create_model(arch, num_classes=10, image_shape=SHAPE, seed=seed)
+        with torch.no_grad():  # sharp enough for exits to happen, undecided enough to be hard
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        members.append(model)
+    return members
+
+
+def _ensemble() -> WeightedEnsemble:
+    return WeightedEnsemble(_members(), [0.2, 0.5, 0.3])
+
+
+def _counts(certificates: Sequence[Certificate]) -> list[tuple[tuple[int, ...], ...]]:
+    return [
+        (row.selection_counts, row.estimation_counts, (row.member_evaluations,))
+        for row in certificates
+    ]
+
+
+@pytest.mark.parametrize("exit_name", ["none", "paper", "exact"])
+def test_counts_do_not_depend_on_the_batch_or_the_order(exit_name: str) -> None:
+    images = _images()
+    policy = ExitPolicy(exit_name, threshold=0.6)
+    results = []
+    for batch_size in (7, 100, 1000):
+        smoothed = SmoothedClassifier(
+            _ensemble(), sigma=0.5, num_classes=10, exit=policy, batch_size=batch_size
+        )
+        together = smoothed.certify_batch(images, SETTINGS, indices=[4, 9, 2])
+        results.append(_counts(together))
+        alone = [
+            smoothed.certify_batch(images[i : i + 1], SETTINGS, indices=[key])[0]
+            for i, key in enumerate((4, 9, 2))
+        ]
+        results.append(_counts(alone))
+        backwards = smoothed.certify_batch(images.flip(0), SETTINGS, indices=[2, 9, 4])
+        results.append(_counts(backwards)[::-1])
+    assert all(result == results[0] for result in results)
+    counts = results[0][0][1]
+    assert sum(counts) == SETTINGS.n
+    assert max(counts) < SETTINGS.n  # the case is not trivial
+
+
+@pytest.mark.parametrize("exit_name", ["none", "paper", "exact"])
+def test_counts_do_not_depend_on_asking_for_members(exit_name: str) -> None:
+    images, policy = _images(), ExitPolicy(exit_name, threshold=0.6)
+    alone = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, exit=policy)
+    panel = SmoothedClassifier(
+        _ensemble(), sigma=0.5, num_classes=10, exit=policy, member_names=["a", "b", "c"]
+    )
+    groups = list(panel.certify_panel(images, [0, 1, 2], [None] * 3, SETTINGS))
+    assert [row.model for row in groups[0]] == ["a", "b", "c", "model"]
+    assert _counts([group[-1] for group in groups]) == _counts(
+        alone.certify_batch(images, SETTINGS)
+    )
+    for k, member in enumerate(_members()):
+        lone = SmoothedClassifier(member, sigma=0.5, num_classes=10)
+        own = lone.certify_batch(images, SETTINGS)
+        assert [group[k].estimation_counts for group in groups] == [
+            row.estimation_counts for row in own
+        ]
+
+
+def test_more_votes_contain_fewer() -> None:
+    """Counts of disjoint blocks add: the first 300 votes are the same in 300 and in 750."""
+    smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
+    engine = smoothed._engine(seed=0)
+    images = _images(1)
+    few = engine.count(images, examples=[0], purpose="estimation", n=300).counts
+    many = engine.count(images, examples=[0], purpose="estimation", n=750).counts
+    assert torch.all(many >= few)
+    assert int(many.sum()) == 750
+
+
+class _Recorder(nn.Module):
+    """Remembers what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.clone())
+        return torch.stack([x.flatten(1).sum(1), torch.zeros(len(x))], dim=1)
+
+
+def test_forward_passes_have_one_shape_and_memory_is_constant_in_n() -> None:
+    """Trap 10: the noisy copies of an image are never all in memory."""
+    recorder = _Recorder()
+    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, batch_size=200)
+    smoothed.certify_batch(_images(), CertifySettings(n0=100, n=5_050))
+    assert {tuple(batch.shape) for batch in recorder.seen} == {(NOISE_BLOCK, *SHAPE)}
+
+
+def test_a_smaller_forward_shape_is_padded() -> None:
+    recorder = _Recorder()
+    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=64)
+    (row,) = smoothed.certify_batch(_images(1), SETTINGS)
+    assert {len(batch) for batch in recorder.seen} == {64}
+    assert sum(row.estimation_counts) == 750
+    assert row.forward_rows == 64
+
+
+def test_selection_and_estimation_never_share_noise() -> None:
+    """Trap 4, in the engine: no noisy image is shown for both, nor twice for either."""
+    recorder = _Recorder()
+    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2)
+    smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400))
+    probed = 2  # forward passes of the probe for batch-mates
+    rows = torch.cat(recorder.seen[probed:]).flatten(1)
+    assert len(rows) == 600
+    assert len(torch.unique(rows, dim=0)) == 600
+
+
+def test_noise_has_the_right_size_in_pixel_units() -> None:
+    """Trap 9: the noise is added to [0,1] pixels, before anything the model does."""
+    recorder = _Recorder()
+    image = _images(1)
+    smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2)
+    smoothed.certify_batch(image, CertifySettings(n0=100, n=2_000))
+    noise = torch.cat(recorder.seen[2:]) - image
+    assert abs(float(noise.mean())) < 0.01
+    assert float(noise.std()) == pytest.approx(0.25, rel=0.01)
+
+
+def test_one_image_gives_one_result_and_a_batch_a_list() -> None:
+    smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
+    image = _images(1)[0]
+    single = smoothed.certify(image, n=200)
+    assert isinstance(single, Certificate)
+    batch = smoothed.certify(image[None], n=200)
+    assert isinstance(batch, list)
+    assert batch[0].estimation_counts == single.estimation_counts
+    answer = smoothed.predict(image)
+    assert not isinstance(answer, list)
+    assert sum(answer.counts) == 100
+
+
+def test_a_tie_of_logits_votes_for_the_lowest_class() -> None:
+    """Trap 11."""
+
+    class Constant(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([0.0, 1.0, 1.0]).expand(len(x), 3)
+
+    smoothed = SmoothedClassifier(Constant(), sigma=0.5, num_classes=3)
+    (row,) = smoothed.certify_batch(_images(1), CertifySettings(n=200))
+    assert row.estimation_counts == (0, 200, 0)
+    assert row.prediction == 1
+
+
+class _MixesItsBatch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        return (flat - flat.mean(0))[:, :3]
+
+
+def test_a_module_that_mixes_its_batch_is_refused() -> None:
+    """Trap 6, for members: such a module is no function of one image."""
+    with pytest.raises(ContractError, match="batch"):
+        SmoothedClassifier(_MixesItsBatch(), sigma=0.5, num_classes=3).certify(_images(1)[0], n=200)
+    ensemble = WeightedEnsemble([_MixesItsBatch()])
+    with pytest.raises(ContractError, match="batch"):
+        SmoothedClassifier(ensemble, sigma=0.5, num_classes=3).predict(_images(1)[0])
+
+
+def test_batch_norm_left_in_training_is_put_right() -> None:
+    model = create_model("digits-conv", num_classes=10, image_shape=SHAPE).train()
+    SmoothedClassifier(model, sigma=0.5, num_classes=10).certify(_images(1)[0], n=200)
+    assert not model.training
+
+
+def test_a_nan_answer_is_not_counted() -> None:
+    class NotANumber(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(x), 3), float("nan"))
+
+    with pytest.raises(ContractError, match="finite"):
+        SmoothedClassifier(NotANumber(), sigma=0.5, num_classes=3).predict(_images(1)[0])
+
+
+def test_exits_need_an_ensemble() -> None:
+    with pytest.raises(BadInput, match="WeightedEnsemble"):
+        SmoothedClassifier(_members()[0], sigma=0.5, num_classes=10, exit="exact")
