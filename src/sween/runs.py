@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import tempfile
 import tomllib
@@ -60,16 +61,23 @@ def to_toml(config: Mapping[str, Any]) -> str:
     The standard library reads TOML but does not write it; run configs need no more than this.
     None is left out: TOML has no null, and an absent key reads back as the default.
     """
-    lines = [f"{key} = {_toml_value(value)}" for key, value in config.items() if _is_plain(value)]
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{key}]"]
-            lines += [f"{name} = {_toml_value(item)}" for name, item in value.items()]
+    tables = {key: value for key, value in config.items() if isinstance(value, Mapping)}
+    lines = _toml_lines({key: value for key, value in config.items() if key not in tables})
+    for key, table in tables.items():
+        lines += ["", f"[{_toml_key(key)}]", *_toml_lines(table)]
     return "\n".join(lines) + "\n"
 
 
-def _is_plain(value: object) -> bool:
-    return value is not None and not isinstance(value, Mapping)
+def _toml_lines(table: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{_toml_key(key)} = {_toml_value(value)}"
+        for key, value in table.items()
+        if value is not None
+    ]
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(value: object) -> str:
@@ -158,9 +166,9 @@ def run_folder(folder: Path, config: Mapping[str, Any], *, rows: str) -> Iterato
         yield path
     except Exception:
         if not path.exists() or path.stat().st_size == 0:
-            for file in new_files:
-                file.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # something else is in there by now
+            with contextlib.suppress(OSError):  # never made, or something else is in there by now
+                for file in new_files:
+                    file.unlink(missing_ok=True)
                 for part in new_folders:
                     part.rmdir()
         raise

@@ -74,6 +74,12 @@ def test_both_sides_of_the_fraction_keep_an_image(
     assert not set(names(read.weights)) & set(names(read.train))
 
 
+def test_weight_images_are_capped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sween.data.image_folder.MOST_WEIGHT_IMAGES", 3)
+    read = load_image_folder(root, weights_fraction=0.8)
+    assert names(read.weights) == ("cat/3.png", "cat/4.png", "dog/3.png", "dog/4.png")
+
+
 def test_suffixes_in_capitals_count_and_hidden_files_do_not(root: Path) -> None:
     save(root / "train" / "cat" / "9.PNG")
     save(root / "train" / "cat" / "9.JpEg")

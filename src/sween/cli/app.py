@@ -23,6 +23,9 @@ for verb in (demo, train, weigh, certify, predict, report, verify, plan):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 
 
+_INTERRUPTED = 130
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"sween {__version__}")
@@ -47,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name="sween",
             standalone_mode=False,
         )
+        if code == _INTERRUPTED:  # what Typer makes of a KeyboardInterrupt
+            raise KeyboardInterrupt
         return int(code or 0)
     except CheckFailed as failure:
         return _complain(f"check failed: {failure}", 1)
@@ -55,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"error: {_describe(error)}", 2)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("stopped; run the same command to go on where it stopped", 130)
+        return _complain("stopped; run the same command to go on where it stopped", _INTERRUPTED)
     except Exception as error:
         # Typer has its own copy of click, so usage errors are known by what they can do.
         format_message = getattr(error, "format_message", None)
@@ -71,6 +76,8 @@ def _complain(message: str, code: int) -> int:
 
 _FIXES = {
     errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+    errno.EEXIST: "a file of that name is there; choose another",
     errno.EACCES: "choose a folder you may write to",
     errno.EPERM: "choose a folder you may write to",
     errno.EROFS: "choose a folder you may write to",

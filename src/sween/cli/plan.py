@@ -34,19 +34,21 @@ def run(
     sigma: Annotated[float, typer.Option(help="noise level")] = 0.5,
 ) -> None:
     """What Theorem 2 asks for, what your sizes buy, or which radius to expect."""
+    have = {"members": members, "images": images, "samples": samples}
+    sizes = [f"--{name}" for name, value in have.items() if value is not None]
+    modes = {"--epsilon": epsilon is not None, ", ".join(sizes): bool(sizes), "--p": p is not None}
+    given = [name for name, is_given in modes.items() if is_given]
+    if len(given) != 1:
+        raise BadInput(
+            "plan",
+            expected="one of --epsilon, or --members, --images and --samples, or --p",
+            got=" and ".join(given) or "none of them",
+            fix="keep one" if given else "try --p 0.9 --n 100000",
+        )
     if p is not None:
         outlook = expected_radius(p, n, alpha=alpha, sigma=sigma, runner_up=runner_up)
         typer.echo(render_expected_radius(outlook))
         return
-    have = {"members": members, "images": images, "samples": samples}
-    given = [name for name, value in have.items() if value is not None]
-    if (epsilon is None) == (not given):
-        raise BadInput(
-            "plan",
-            expected="--epsilon, or --members, --images and --samples, or --p",
-            got="neither" if epsilon is None else "both",
-            fix="try --p 0.9 --n 100000",
-        )
     setting = _required(
         eta=eta, lipschitz=lipschitz, num_classes=classes, phi_norm=phi_norm, beta=beta
     )

@@ -16,6 +16,7 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.ensemble import METHODS, load_members, save_ensemble, weigh
+from sween.ensemble.folder import check_place
 
 
 def run(
@@ -31,6 +32,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Solve for the ensemble weights on the split held out for it."""
+    check_place(out)
     loaded = load_members(runs, archs=arch or ())
     dataset = dataset_of(loaded, data_root, convert=convert)
     loaded.ensemble.to(choose_device(device))

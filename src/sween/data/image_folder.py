@@ -13,6 +13,8 @@ from sween.errors import BadInput, DataError
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 DEFAULT_IMAGE_SIZE = 224
+MOST_WEIGHT_IMAGES = 2000
+"""As many as the paper uses on CIFAR-10; they are held in memory at once."""
 _LAYOUT = "lay it out as train/<class>/*.jpeg and val/<class>/*.jpeg"
 
 
@@ -55,8 +57,9 @@ def load_image_folder(
     """A data set of image files, listed now and decoded on demand.
 
     Every image is scaled so that its shortest side is `image_size`, then cropped at its centre.
-    The last `weights_fraction` of each class's training files, in the order of their names, solve
-    the ensemble's weights and do not train; `val` is the test split, ordered by class and name.
+    The last `weights_fraction` of each class's training files, in the order of their names and at
+    most about `MOST_WEIGHT_IMAGES` in all, solve the ensemble's weights and do not train; `val` is
+    the test split, ordered by class and name.
 
     Args:
         root: the folder with `train` and `val`.
@@ -77,6 +80,7 @@ def load_image_folder(
         )
     train_files, test_files = _list_classes(root / "train"), _list_classes(root / "val")
     _check_same_classes(root, set(train_files), set(test_files))
+    most_per_class = -(-MOST_WEIGHT_IMAGES // len(train_files))
     kept: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
     for name, files in train_files.items():
@@ -87,7 +91,7 @@ def load_image_folder(
                 got=len(files),
                 fix="add images of this class",
             )
-        count = min(max(1, round(len(files) * weights_fraction)), len(files) - 1)
+        count = min(max(1, round(len(files) * weights_fraction)), most_per_class, len(files) - 1)
         kept[name], held_out[name] = files[:-count], files[-count:]
 
     def split(name: str, folder: str, files: dict[str, list[str]]) -> Split:

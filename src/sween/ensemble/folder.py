@@ -6,14 +6,14 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from sween.data.dataset import Dataset
 from sween.ensemble.solve import WeightSolution, solve_weights
-from sween.ensemble.weighted import WeightedEnsemble
+from sween.ensemble.weighted import WeightedEnsemble, check_weights
 from sween.errors import BadInput, CheckpointError
-from sween.models import Manifest, load_checkpoint
-from sween.models.registry import is_user_architecture
+from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
 
 
@@ -76,11 +76,12 @@ def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEn
         raise BadInput("runs", expected="at least one run folder", got="none", fix="name one")
     members, manifests = [], []
     for run in runs:
-        model, manifest = _load_allowed(run, archs)
+        arch = read_manifest(run).arch
+        model, manifest = load_checkpoint(run, arch=arch if arch in archs else None)
         members.append(model)
         manifests.append(manifest)
     for run, manifest in zip(runs[1:], manifests[1:], strict=True):
-        for field in ("dataset", "num_classes", "image_shape", "sigma"):
+        for field in ("dataset", "num_classes", "class_names", "image_shape", "sigma"):
             wanted, found = getattr(manifests[0], field), getattr(manifest, field)
             if wanted != found:
                 raise CheckpointError(
@@ -90,19 +91,6 @@ def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEn
                     fix="ensemble only members trained for the same data and noise",
                 )
     return LoadedEnsemble(WeightedEnsemble(members), tuple(manifests), _names(manifests))
-
-
-def _load_allowed(run: Path, archs: Sequence[str]) -> Any:
-    try:
-        return load_checkpoint(run)
-    except CheckpointError:
-        for arch in archs:
-            if is_user_architecture(arch):
-                try:
-                    return load_checkpoint(run, arch=arch)
-                except CheckpointError:
-                    continue
-        raise
 
 
 def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:
@@ -133,6 +121,13 @@ def weigh(
         raise BadInput(
             "dataset", expected=loaded.dataset, got=dataset.name, fix="use the members' data set"
         )
+    if dataset.class_names != loaded.class_names:
+        raise BadInput(
+            "classes",
+            expected=f"{loaded.class_names}, as the members have",
+            got=dataset.class_names,
+            fix="load the data that they were trained on",
+        )
     if dataset.image_shape != loaded.image_shape:
         raise BadInput(
             "image shape",
@@ -155,16 +150,8 @@ def weigh(
 def save_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[Path], solution: WeightSolution, out: Path
 ) -> None:
-    """Write the folder beside its place and move it there whole.
-
-    An older ensemble folder is replaced; any other folder with something in it is refused.
-    """
-    if out.exists() and not out.is_dir():
-        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not _is_ensemble(out):
-        raise BadInput(
-            str(out), expected="a new or ensemble folder", got="other files", fix="choose another"
-        )
+    """Write the folder beside its place and move it there whole; see `check_place`."""
+    check_place(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
         building = Path(name) / "ensemble"
@@ -187,6 +174,19 @@ def save_ensemble(
         building.replace(out)
 
 
+def check_place(out: Path) -> None:
+    """An older ensemble folder may be replaced; refuse any other with something in it."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not _is_ensemble(out):
+        raise BadInput(
+            str(out),
+            expected="a new or ensemble folder",
+            got="other files",
+            fix="choose another --out",
+        )
+
+
 def _is_ensemble(folder: Path) -> bool:
     return (folder / "config.toml").is_file() and read_config(folder).get("kind") == "ensemble"
 
@@ -202,17 +202,8 @@ def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
                 fix="name a folder written by `sween weigh` or `sween train`",
             )
         return load_members([path], archs=archs)
-    config = read_config(path)
-    try:
-        names, weights = list(config["members"]), list(config["weights"])
-        fingerprints = list(config["fingerprints"])
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path}/config.toml", expected="members, weights, fingerprints", got=f"no {error}",
-            fix="write the ensemble again with `sween weigh`",
-        ) from None  # fmt: skip
-    files = [path / "members" / f"{Path(str(name)).name}.safetensors" for name in names]
-    loaded = load_members(files, archs=archs)
+    names, fingerprints, weights = _read_ensemble_config(path)
+    loaded = load_members([path / "members" / f"{name}.safetensors" for name in names], archs=archs)
     for name, wanted, manifest in zip(names, fingerprints, loaded.manifests, strict=True):
         if manifest.fingerprint != wanted:
             raise CheckpointError(
@@ -222,4 +213,27 @@ def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
                 fix="the checkpoint was exchanged; run `sween weigh` again",
             )
     loaded.ensemble.weights = weights
-    return dataclasses.replace(loaded, member_names=tuple(names))
+    return dataclasses.replace(loaded, member_names=names)
+
+
+def _read_ensemble_config(
+    path: Path,
+) -> tuple[tuple[str, ...], tuple[str, ...], torch.Tensor]:
+    """Names, fingerprints and weights of the members, as many of each."""
+    config = read_config(path)
+    try:
+        names, fingerprints = (
+            tuple(Path(str(name)).name for name in config[key])
+            for key in ("members", "fingerprints")
+        )
+        weights = check_weights(config["weights"], len(names))
+        if len(set(names)) != len(names) or len(fingerprints) != len(names):
+            raise ValueError(f"members {names}, {len(fingerprints)} fingerprints")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}/config.toml",
+            expected="members, and a fingerprint and a weight for each",
+            got=f"no {error}" if isinstance(error, KeyError) else error,
+            fix="write the ensemble again with `sween weigh`",
+        ) from None
+    return names, fingerprints, weights

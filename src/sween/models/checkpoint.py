@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from sween.errors import CheckpointError
@@ -59,13 +59,14 @@ def save_checkpoint(model: nn.Module, path: Path, manifest: Manifest) -> Manifes
     manifest = dataclasses.replace(manifest, fingerprint=fingerprint(tensors))
     header = {_HEADER_KEY: json.dumps(dataclasses.asdict(manifest), allow_nan=False)}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata=header)
+        # Not save_file, whose error on a full disk is no OSError.
+        temporary.write_bytes(save(tensors, metadata=header))
     return manifest
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint, without its weights."""
-    return _read(path, with_tensors=False)[0]
+    """The manifest of a checkpoint file or run folder, without its weights."""
+    return _read(_file_of(path), with_tensors=False)[0]
 
 
 def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, Manifest]:
@@ -79,7 +80,7 @@ def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, 
     Raises:
         CheckpointError: it is damaged or does not match, with what differs.
     """
-    file = path / "model.safetensors" if path.is_dir() else path
+    file = _file_of(path)
     manifest, tensors = _read(file, with_tensors=True)
     if arch is not None and arch != manifest.arch:
         raise CheckpointError(
@@ -133,6 +134,10 @@ def state_differences(
     return items
 
 
+def _file_of(path: Path) -> Path:
+    return path / "model.safetensors" if path.is_dir() else path
+
+
 def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.Tensor]]:
     if not path.is_file():
         raise CheckpointError(
@@ -168,7 +173,9 @@ def _parse_manifest(header: str, path: Path) -> Manifest:
             raise ValueError(f"manifest version {version}")
         for name in ("image_shape", "class_names"):
             content[name] = tuple(content[name])
-        return Manifest(**content)
+        manifest = Manifest(**content)
+        _check_manifest(manifest)
+        return manifest
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
             f"{path}: manifest",
@@ -176,3 +183,19 @@ def _parse_manifest(header: str, path: Path) -> Manifest:
             got=error,
             fix="save it again with this version of sween",
         ) from None
+
+
+def _check_manifest(manifest: Manifest) -> None:
+    shape = manifest.image_shape
+    for name, is_right in (
+        ("arch", isinstance(manifest.arch, str)),
+        ("dataset", isinstance(manifest.dataset, str)),
+        ("class_names", all(isinstance(name, str) for name in manifest.class_names)),
+        ("num_classes", manifest.num_classes == len(manifest.class_names)),
+        ("image_shape", len(shape) == 3 and all(isinstance(size, int) for size in shape)),
+        ("sigma", isinstance(manifest.sigma, int | float)),
+        ("training", isinstance(manifest.training, dict)),
+        ("fingerprint", isinstance(manifest.fingerprint, str)),
+    ):
+        if not is_right:
+            raise ValueError(f"{name} {getattr(manifest, name)!r}")

@@ -1,7 +1,7 @@
 """Certifying a data set's test images into a folder, row by row, resumable."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.folder import LoadedEnsemble
 from sween.errors import BadInput
 from sween.progress import track
-from sween.records import Certificate, RowWriter, format_radius, read_rows, to_row
-from sween.runs import start_run
+from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
+from sween.runs import run_folder
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.settings import CertifySettings
 
@@ -61,17 +61,46 @@ def certify_images(
         batch_size=batch_size,
         member_names=member_names,
     )
-    start_run(out, run_config(loaded, positions, settings, policy, member_names))
-    path = out / "certificates.jsonl"
-    known = {(row["model"], row["index"]) for row in read_rows(path)} if path.exists() else set()
-    names = classifier.panel.names
-    left = [index for index in positions if any((name, index) not in known for name in names)]
-    per_image = settings.n0 + settings.n
+    _refuse_packed(out)
+    config = run_config(loaded, positions, settings, policy, member_names)
+    with run_folder(out, config, rows="certificates.jsonl") as path:
+        known = {(row.model, row.index) for row in _rows_so_far(path)}
+        names = classifier.panel.names
+        left = [index for index in positions if any((name, index) not in known for name in names)]
+        return _certify_left(classifier, dataset, left, settings, path, known, quiet)
+
+
+def _rows_so_far(path: Path) -> list[Certificate]:
+    return read_certificates(path) if path.exists() else []
+
+
+def _refuse_packed(out: Path) -> None:
+    packed = out / "certificates.jsonl.gz"
+    if packed.exists() and not packed.with_suffix("").exists():
+        raise BadInput(
+            str(packed),
+            expected="unpacked rows to go on from",
+            got="packed ones",
+            fix="unpack it with gunzip, or choose another --out",
+        )
+
+
+def _certify_left(
+    classifier: SmoothedClassifier,
+    dataset: Dataset,
+    left: Sequence[int],
+    settings: CertifySettings,
+    path: Path,
+    known: Set[tuple[str, int]],
+    quiet: bool,
+) -> list[Certificate]:
+    """Certify the images that are left and append the rows that are not there yet."""
     written: list[Certificate] = []
     together = classifier.images_at_once(settings)
+    samples = len(left) * (settings.n0 + settings.n)
     with (
         RowWriter(path) as writer,
-        track(f"certify {loaded.name}", len(left) * per_image, quiet=quiet) as advance,
+        track(f"certify {classifier.panel.names[-1]}", samples, quiet=quiet) as advance,
     ):
 
         def on_progress(done: int) -> None:

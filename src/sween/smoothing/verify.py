@@ -4,16 +4,40 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from sween.data.selection import parse_indices
-from sween.errors import BadInput, CheckFailed
-from sween.records import Certificate, from_row, read_rows, records_file, row_checksum
+from sween.errors import BadInput, CheckFailed, CheckpointError
+from sween.records import (
+    Certificate,
+    from_row,
+    read_lines,
+    read_rows,
+    records_file,
+    row_checksum,
+    to_line,
+)
 from sween.runs import read_config
 from sween.smoothing.decision import decide
 
 TOLERANCE = 1e-9
 """Relative difference that other versions of the special functions may make."""
+
+
+_CONFIG: dict[str, type | UnionType] = {
+    "model": str,
+    "indices": str,
+    "exit": str,
+    "n0": int,
+    "n": int,
+    "alpha": int | float,
+    "sigma": int | float,
+    "bound": str,
+    "sampling": str,
+    "seed": int,
+}
+"""What rows are held against, and its types."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +59,14 @@ def verify_folder(folder: Path) -> VerifiedRun:
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
-    file, config = records_file(folder), read_config(folder)
+    file, config = records_file(folder), _checked_config(folder)
     try:
         rows = read_rows(file)
     except BadInput as error:
         raise CheckFailed(str(error)) from None
     certificates = [
-        _check_row(row, f"{file.name}, line {number} (index {row.get('index')})", config)
-        for number, row in enumerate(rows, start=1)
+        _check_row(row, line, f"{file.name}, line {number} (index {row.get('index')})", config)
+        for number, (row, line) in enumerate(zip(rows, read_lines(file), strict=False), start=1)
     ]
     models = (*config.get("members", ()), config["model"])
     _check_complete(certificates, models, config, file.name)
@@ -54,7 +78,23 @@ def verify_folder(folder: Path) -> VerifiedRun:
     )
 
 
-def _check_row(row: dict[str, Any], where: str, config: dict[str, Any]) -> Certificate:
+def _checked_config(folder: Path) -> dict[str, Any]:
+    """The run's config; one from which a setting was taken would let any row pass."""
+    config = read_config(folder)
+    wrong = [name for name, kind in _CONFIG.items() if not isinstance(config.get(name), kind)]
+    if "members" in config and not isinstance(config["members"], list):
+        wrong.append("members")
+    if wrong:
+        raise CheckpointError(
+            f"{folder}/config.toml",
+            expected=f"the config of `sween certify` with {', '.join(wrong)}",
+            got=", ".join(repr(config.get(name)) for name in wrong),
+            fix="restore the file from its source",
+        )
+    return config
+
+
+def _check_row(row: dict[str, Any], line: bytes, where: str, config: dict[str, Any]) -> Certificate:
     try:
         certificate = from_row(row, where=where)
     except (BadInput, TypeError, ValueError) as error:
@@ -65,6 +105,9 @@ def _check_row(row: dict[str, Any], where: str, config: dict[str, Any]) -> Certi
         raise CheckFailed(f"{where}: {error}") from None
     if row.get("checksum") != row_checksum(row):
         problems.append("checksum does not match the row's content")
+    if to_line(row) != line:
+        # Other digits may read back as the same number, and of a name that comes twice one is lost.
+        problems.append("the text is not as sween writes this row")
     if problems:
         raise CheckFailed(f"{where}: {'; '.join(problems)}")
     return certificate
@@ -74,10 +117,17 @@ def _derivation_problems(certificate: Certificate) -> list[str]:
     problems = []
     for name, total in (("selection_counts", "n0"), ("estimation_counts", "n")):
         counts, wanted = getattr(certificate, name), getattr(certificate, total)
-        if sum(counts) != wanted or min(counts) < 0:
+        if sum(counts) != wanted:
             problems.append(f"{name} sum to {sum(counts)}, {total} is {wanted}")
+        if min(counts, default=0) < 0:
+            problems.append(f"{name} has a negative count")
+    classes = len(certificate.selection_counts), len(certificate.estimation_counts)
+    if classes[0] != classes[1] or classes[0] < 2:
+        problems.append(f"counts are of {classes[0]} and {classes[1]} classes")
     if certificate.samples != certificate.n0 + certificate.n:
         problems.append(f"samples {certificate.samples} is not n0 + n")
+    if problems:
+        return problems
     derived = decide(
         certificate.selection_counts,
         certificate.estimation_counts,
@@ -105,13 +155,13 @@ def _same(recorded: object, again: float | int) -> bool:
 def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
     problems = []
     for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed"):
-        if name in config and getattr(certificate, name) != config[name]:
+        if getattr(certificate, name) != config[name]:
             got = json.dumps(getattr(certificate, name))
             problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
     members = config.get("members", ())
-    if certificate.model != config.get("model") and certificate.model not in members:
+    if certificate.model != config["model"] and certificate.model not in members:
         problems.append(f"model {certificate.model!r} is not of this run")
-    wanted_exit = config.get("exit") if certificate.model == config.get("model") else "none"
+    wanted_exit = config["exit"] if certificate.model == config["model"] else "none"
     if certificate.exit != wanted_exit:
         problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
     return problems

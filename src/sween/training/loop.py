@@ -12,7 +12,7 @@ from sween.errors import BadInput
 from sween.models import Manifest, check_member, create_model, save_checkpoint
 from sween.progress import Advance, track
 from sween.records import RowWriter
-from sween.runs import start_run
+from sween.runs import run_folder
 from sween.seeding import standard_normal, torch_seed
 from sween.training.augment import crop_flip
 from sween.training.config import TrainConfig
@@ -47,17 +47,17 @@ def train(
         seed=config.seed,
     ).to(device)
     check_member(model, num_classes=dataset.num_classes, image_shape=dataset.image_shape)
-    start_run(out, config.as_dict())
-    (out / "metrics.jsonl").unlink(missing_ok=True)
     steps = config.epochs * _steps_per_epoch(config, dataset.train)
-    with (
-        torch.random.fork_rng(devices=[]),
-        RowWriter(out / "metrics.jsonl") as metrics,
-        track(f"train {config.arch}", steps, quiet=quiet) as advance,
-    ):
-        # A caller's own network may draw for itself, as dropout does.
-        torch.default_generator.manual_seed(torch_seed(config.seed, "layers"))
-        _fit(model, config, dataset, device, metrics, advance)
+    with run_folder(out, config.as_dict(), rows="metrics.jsonl") as path:
+        path.unlink(missing_ok=True)
+        with (
+            torch.random.fork_rng(devices=[]),
+            RowWriter(path) as metrics,
+            track(f"train {config.arch}", steps, quiet=quiet) as advance,
+        ):
+            # A caller's own network may draw for itself, as dropout does.
+            torch.default_generator.manual_seed(torch_seed(config.seed, "layers"))
+            _fit(model, config, dataset, device, metrics, advance)
     manifest = Manifest(
         arch=config.arch,
         num_classes=dataset.num_classes,
@@ -123,7 +123,7 @@ def _fit(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss = objective(model, images, labels, noise, config.sigma)
-            _check_loss(loss, epoch, step)
+            _check_finite(loss.item(), epoch, step)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -131,15 +131,16 @@ def _fit(
             advance(1, f"epoch {epoch + 1}/{config.epochs}  loss {losses[-1]:.3f}")
         row: dict[str, Any] = {"epoch": epoch + 1, "loss": sum(losses) / len(losses)}
         row["noisy_accuracy"] = noisy_accuracy(model, dataset.weights, config.sigma, config.seed)
+        _check_finite(row["noisy_accuracy"], epoch, steps - 1)  # no loss follows the last step
         metrics.append([row])
 
 
-def _check_loss(loss: torch.Tensor, epoch: int, step: int) -> None:
-    if not torch.isfinite(loss):
+def _check_finite(value: float, epoch: int, step: int) -> None:
+    if not math.isfinite(value):
         raise BadInput(
             f"training diverged at epoch {epoch + 1}, step {step + 1}",
             expected="a finite loss",
-            got=loss.item(),
+            got=value,
             fix="lower --learning-rate",
         )
 
@@ -158,7 +159,7 @@ def learning_rate(config: TrainConfig, progress: float) -> float:
 def noisy_accuracy(
     model: nn.Module, split: Split, sigma: float, seed: int, *, batch_size: int = 500
 ) -> float:
-    """Accuracy on one fixed noisy copy of each image of a held-out split."""
+    """Accuracy on one fixed noisy copy of each image of a held-out split; NaN if a logit is."""
     model.eval()
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     right = 0
@@ -174,12 +175,7 @@ def noisy_accuracy(
             device=device,
         )
         logits = model(images + sigma * noise)
-        if not torch.isfinite(logits).all():  # after an epoch's last step, which no loss follows
-            raise BadInput(
-                "training diverged",
-                expected="finite logits on the held-out images",
-                got="NaN or infinity",
-                fix="lower --learning-rate",
-            )
+        if not torch.isfinite(logits).all():
+            return math.nan
         right += int((logits.argmax(dim=1).cpu() == split.labels[list(positions)]).sum())
     return right / len(split)

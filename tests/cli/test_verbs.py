@@ -1,0 +1,208 @@
+"""Every verb on its happy path: results on standard output, progress on standard error."""
+
+import json
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+
+import pytest
+
+import sween
+from sween.errors import SmallSampleWarning
+from sween.models import read_manifest
+from tests.cli.command import run_cli, run_line, succeed
+from tests.cli.conftest import IMAGES, Made
+from tests.cli.digits import write_digit
+from tests.cli.rows import rows_of
+
+VERBS = ("demo", "train", "weigh", "certify", "predict", "report", "verify", "plan")
+THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"
+
+
+def config_of(folder: Path) -> dict[str, object]:
+    return tomllib.loads((folder / "config.toml").read_text())
+
+
+def test_version() -> None:
+    assert run_cli("--version") == (0, f"sween {sween.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_names_every_verb(arguments: list[str]) -> None:
+    code, stdout, stderr = run_cli(*arguments)
+    assert (code, stderr) == (0, "")
+    for verb in VERBS:
+        assert verb in stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(verb: str) -> None:
+    code, stdout, stderr = run_cli(verb, "--help")
+    assert (code, stderr) == (0, "")
+    assert f"sween {verb}" in stdout
+
+
+def test_as_a_module() -> None:
+    command = [sys.executable, "-m", "sween", "certfy"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sween: error: No such command 'certfy'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_train(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "run"
+    line = f"train --dataset digits --arch digits-conv --sigma 0.25 --epochs 2 --seed 3 --out {out}"
+    code, stdout, stderr = run_line(line)
+    assert (code, stdout) == (0, f"trained digits-conv on digits at sigma 0.25 into {out}\n")
+    assert stderr.startswith("train digits-conv 20/20")
+    metrics = [json.loads(row) for row in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in metrics] == [1, 2]
+    manifest = read_manifest(out)
+    assert (manifest.arch, manifest.sigma, manifest.training["seed"]) == ("digits-conv", 0.25, 3)
+    assert run_line(f"{line} --quiet").stderr == ""
+    again = read_manifest(out)
+    assert again.fingerprint == manifest.fingerprint
+
+
+@pytest.mark.parametrize("method", ["convex", "sgd", "uniform"])
+def test_weigh(method: str, made: Made, tmp_path: Path) -> None:
+    line = made.fill(f"weigh {{runs}} --method {method} --samples 3 --out {{out}}", tmp_path)
+    code, stdout, stderr = run_line(line)
+    assert code == 0
+    assert stderr.startswith("descend on weights" if method == "sgd" else "smooth members")
+    first, second, last = stdout.splitlines()
+    assert first.startswith("digits-mlp-seed1")
+    assert second.startswith("digits-mlp-seed2")
+    assert last.startswith("loss ")
+    shown = [float(row.split()[1]) for row in (first, second)]
+    assert sum(shown) == pytest.approx(1, abs=1e-5)
+    config = config_of(tmp_path / "out")
+    assert config["weights"] == pytest.approx(shown, abs=1e-6)
+    assert config["method"] == method
+    # The same command replaces an older ensemble, and leaves nothing else.
+    assert succeed(f"{line} --quiet").splitlines()[0] == first
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.toml",
+        "environment.json",
+        "members",
+    }
+
+
+def test_certify_by_indices(made: Made, tmp_path: Path) -> None:
+    line = made.fill(
+        f"certify {{ensemble}} --indices 0:{IMAGES} --n 200 --members --out {{out}}", tmp_path
+    )
+    code, stdout, stderr = run_line(line)
+    assert code == 0
+    assert stdout == f"18 certificates written, {IMAGES} images in {tmp_path}/out\n"
+    assert stderr.startswith("certify SWEEN-2 1800/1800")
+    assert rows_of(tmp_path / "out") == rows_of(made.certificates)
+    assert run_line(line) == (0, f"0 certificates written, {IMAGES} images in {tmp_path}/out\n", "")
+
+
+def test_certify_every_so_many(made: Made, tmp_path: Path) -> None:
+    succeed(made.fill("certify {run} --every 60 --n 100 --quiet --out {out}", tmp_path))
+    assert [row["index"] for row in rows_of(tmp_path / "out")] == list(range(0, 360, 60))
+    assert {row["model"] for row in rows_of(tmp_path / "out")} == {"digits-mlp"}
+    assert config_of(tmp_path / "out")["indices"] == "0:301:60"
+
+
+def test_certify_all(made: Made, tmp_path: Path) -> None:
+    checkpoint = made.runs[0] / "model.safetensors"
+    said = succeed(f"certify {checkpoint} --all --n0 10 --n 100 --quiet --out {tmp_path}/out")
+    assert said.startswith("360 certificates written, 360 images")
+    assert succeed(f"verify {tmp_path}/out").startswith("360 rows re-derived: 360 images, 1 models")
+
+
+@pytest.mark.parametrize("bound", ["cohen", "two-class"])
+@pytest.mark.parametrize("exit_name", ["none", "paper", "exact"])
+def test_certify_with_each_bound_and_exit(
+    bound: str, exit_name: str, made: Made, tmp_path: Path
+) -> None:
+    line = (
+        f"certify {made.ensemble} --indices 1,5,2 --n 200 --bound {bound} --exit {exit_name} "
+        f"--members --quiet --out {tmp_path}/out"
+    )
+    assert succeed(line).startswith("9 certificates written")
+    rows = rows_of(tmp_path / "out")
+    assert [row["index"] for row in rows] == [1, 1, 1, 5, 5, 5, 2, 2, 2]
+    assert {row["bound"] for row in rows} == {bound}
+    assert rows[2]["exit"].startswith(exit_name)
+    assert rows[0]["exit"] == "none"
+    if exit_name == "exact":
+        plain = [row for row in rows_of(made.certificates) if row["index"] == 1]
+        assert rows[2]["estimation_counts"] == plain[2]["estimation_counts"]
+    succeed(f"verify {tmp_path}/out")
+
+
+def test_a_small_n_is_warned_about_in_one_line(made: Made, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SmallSampleWarning)
+        line = made.fill("certify {run} --indices 1 --n 20 --quiet --out {out}", tmp_path)
+        code, stdout, stderr = run_line(line)
+    assert code == 0
+    assert stdout.startswith("1 certificates written")
+    assert stderr.startswith("sween: warning: n = 20 at alpha = 0.001 certifies only images")
+    assert stderr.count("\n") == 1
+
+
+def test_predict(made: Made, tmp_path: Path) -> None:
+    images = [tmp_path / "one.png", tmp_path / "two.bmp"]
+    labels = [write_digit(images[0], 1), write_digit(images[1], 2)]
+    line = f"predict {made.ensemble} {images[0]} {images[1]}"
+    code, stdout, stderr = run_line(line)
+    assert (code, stderr) == (0, "")
+    assert stdout == f"{images[0]}\t{labels[0]}\n{images[1]}\t{labels[1]}\n"
+    assert succeed(f"{line} --exit exact") == stdout
+    # Eleven votes must all agree, which they do not on a digit this hard: no guess.
+    write_digit(images[0], 3)
+    assert succeed(f"predict {made.ensemble} {images[0]} --n 11") == f"{images[0]}\tabstain\n"
+
+
+def test_predict_with_a_radius(made: Made, tmp_path: Path) -> None:
+    label = write_digit(tmp_path / "digit.png", 1)
+    for options in ("", "--bound two-class", "--exit paper"):
+        line = f"predict {made.ensemble} {tmp_path}/digit.png --certify --n 200 {options}"
+        path, answer, radius = succeed(line).rstrip("\n").split("\t")
+        assert (path, answer) == (f"{tmp_path}/digit.png", str(label))
+        assert float(radius.removeprefix("radius ")) > 0
+
+
+def test_report(made: Made, tmp_path: Path) -> None:
+    line = made.fill("report {certificates} --radius 0.1 --radius 0 --out {out}", tmp_path)
+    code, stdout, stderr = run_line(line)
+    assert (code, stderr) == (0, "")
+    assert stdout.rstrip("\n") == (tmp_path / "out/report.md").read_text().rstrip("\n")
+    assert "SWEEN-2" in stdout
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "report.md",
+        "table.csv",
+        "curve-certificates.png",
+        "curve-certificates.svg",
+    }
+
+
+def test_plan_in_its_three_modes() -> None:
+    required = succeed(f"plan --epsilon 0.1 {THEOREM}")
+    achieved = succeed(f"plan --members 100 --images 1000 --samples 100 {THEOREM}")
+    expected = succeed("plan --p 0.9 --n 1000")
+    both = succeed("plan --p 0.9 --n 1000 --runner-up 0.05 --sigma 0.25 --alpha 0.01")
+    answers = [required, achieved, expected, both]
+    assert len(set(answers)) == 4
+    assert all(len(answer) > 100 for answer in answers)
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sween.demo.CANDIDATES", (("digits-mlp", 2, 0.1), ("digits-conv", 2, 0.1)))
+    code, stdout, stderr = run_line(f"demo --n 100 --seed 5 --out {tmp_path}/demo")
+    assert code == 0
+    assert stdout.startswith("# Certified robustness")
+    assert f"sween verify {tmp_path}/demo/certificates" in stdout
+    tasks = [line.split()[0] for line in stderr.splitlines()]
+    assert tasks == ["train", "train", "descend", "certify"]
+    assert succeed(f"verify {tmp_path}/demo/certificates").startswith("1080 rows re-derived")
+    assert (tmp_path / "demo/report/report.md").is_file()

@@ -1,0 +1,73 @@
+"""No single character of a certificate's line can change unnoticed."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sween.errors import CheckFailed
+from sween.smoothing import verify_folder
+from tests.cli.command import assert_check_failed, run_line, succeed
+from tests.cli.conftest import Made
+
+
+@pytest.fixture
+def one_row(made: Made, tmp_path: Path) -> Path:
+    """A run of one row, so that thousands of its forgeries can be read in seconds."""
+    folder = tmp_path / "run"
+    succeed(f"certify {made.runs[1]} --indices 1 --n 200 --quiet --out {folder}")
+    return folder
+
+
+def changed_digits(line: bytes) -> Iterator[bytes]:
+    for place, old in enumerate(line):
+        for new in b"0123456789" if chr(old).isdigit() else b"":
+            if new != old:
+                yield line[:place] + bytes([new]) + line[place + 1 :]
+
+
+def changed_characters(line: bytes) -> Iterator[bytes]:
+    """Each one replaced, left out or doubled, the end of the line too."""
+    for place, old in enumerate(line):
+        before, after = line[:place], line[place + 1 :]
+        yield before + after
+        for new in {old ^ 1, ord(" "), ord("-"), ord("\n")} - {old}:
+            yield before + bytes([new]) + after
+
+
+def assert_found(folder: Path, forgeries: Iterator[bytes]) -> int:
+    path = folder / "certificates.jsonl"
+    count = 0
+    for count, forged in enumerate(forgeries, start=1):  # noqa: B007
+        path.write_bytes(forged)
+        with pytest.raises(CheckFailed) as caught:
+            verify_folder(folder)
+        assert "certificates.jsonl" in str(caught.value), forged
+    return count
+
+
+def test_every_other_digit_at_every_place(one_row: Path) -> None:
+    line = (one_row / "certificates.jsonl").read_bytes()
+    assert verify_folder(one_row).rows == 1
+    assert assert_found(one_row, changed_digits(line)) > 1000
+
+
+def test_every_character_replaced_or_left_out(one_row: Path) -> None:
+    line = (one_row / "certificates.jsonl").read_bytes()
+    assert assert_found(one_row, changed_characters(line)) > 3000
+
+
+def test_a_digit_that_reads_back_as_the_same_number(one_row: Path, tmp_path: Path) -> None:
+    """0.4 and 0.40000000000000001 are one float, so no checksum of values tells them apart."""
+    path = one_row / "certificates.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"sigma": 0.5,', b'"sigma": 0.50,'))
+    assert_check_failed(run_line(f"verify {one_row}"), "line 1 (index 1)", "text is not as sween")
+
+
+def test_a_name_that_comes_twice(made: Made, tmp_path: Path) -> None:
+    """A reader that takes the first value would see another radius than one that takes the last."""
+    folder = Path(shutil.copytree(made.certificates, tmp_path / "run"))
+    path = folder / "certificates.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"radius": ', b'"radius": 9.0, "radius": ', 1))
+    assert_check_failed(run_line(f"verify {folder}"), "line 1 (index 0)", "text is not as sween")

@@ -1,0 +1,43 @@
+"""A caller's own architectures, as the tests name them: `tests.models.factories:NAME`."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+PIXELS = 64
+
+
+def with_classes(num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, num_classes))
+
+
+def with_any_keyword(width: int = 8, **options: Any) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(PIXELS, width), nn.ReLU(), nn.Linear(width, options["num_classes"])
+    )
+
+
+def without_classes() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, 10))
+
+
+def with_dropout(num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(PIXELS, num_classes))
+
+
+class AsClass(nn.Module):
+    def __init__(self, *, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(PIXELS, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.linear(x.flatten(1))
+        return logits
+
+
+def not_a_module(num_classes: int) -> list[int]:
+    return [num_classes]
+
+
+NOT_CALLABLE = 10

@@ -1,0 +1,198 @@
+"""Files of rows: a kill or a full disk costs at most the row being written."""
+
+import errno
+import gzip
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.errors import BadInput
+from sween.records import RowWriter, read_certificates, read_rows, records_file, to_row
+
+from .test_records import SAMPLE
+
+ROWS: list[dict[str, Any]] = [{"index": number, "radius": number / 7} for number in range(3)]
+
+
+def written(path: Path, rows: list[dict[str, Any]] = ROWS) -> bytes:
+    with RowWriter(path) as writer:
+        writer.append(rows)
+    return path.read_bytes()
+
+
+def test_rows_come_back_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with RowWriter(path) as writer:
+        writer.append(ROWS[:1])
+        assert read_rows(path) == ROWS[:1], "a row is on disk when append returns"
+        writer.append(ROWS[1:])
+        writer.append([])
+    assert read_rows(path) == ROWS
+    with RowWriter(path) as writer:
+        writer.append(ROWS)
+    assert read_rows(path) == ROWS * 2
+
+
+@pytest.mark.parametrize("text", ["a\nb\r\n", "é\u2028\x85", "\x00\x1f\x7f", '"\\', "\ud800"])
+def test_any_text_stays_on_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    encoded = written(path, [{"model": text, text: 1}])
+    assert encoded.count(b"\n") == 1
+    assert encoded.isascii(), "a torn row could otherwise end inside a character"
+    assert read_rows(path) == [{"model": text, text: 1}]
+
+
+def test_every_cut_of_the_last_line_is_ignored_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    whole = written(path)
+    kept = whole[: whole[:-1].rfind(b"\n") + 1]
+    for cut in range(len(kept), len(whole)):
+        path.write_bytes(whole[:cut])
+        assert read_rows(path) == ROWS[:2], f"cut at byte {cut}"
+        RowWriter(path).close()
+        assert path.read_bytes() == kept, f"cut at byte {cut}"
+        assert written(path, ROWS[2:]) == whole, f"cut at byte {cut}"
+
+
+def test_every_cut_of_the_only_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    whole = written(path, ROWS[:1])
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        assert read_rows(path) == []
+        RowWriter(path).close()
+        assert path.read_bytes() == b""
+
+
+def test_a_whole_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    whole = written(path)
+    RowWriter(path).close()
+    assert path.read_bytes() == whole
+
+
+def test_compressed_rows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "certificates.jsonl.gz"
+    rows = [to_row(SAMPLE)] * 2
+    with gzip.open(path, "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    assert read_rows(path) == rows
+    assert read_certificates(path) == [SAMPLE] * 2
+    assert read_certificates(tmp_path) == [SAMPLE] * 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "not gzip", "crc"])
+def test_damaged_compressed_rows_are_refused(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "certificates.jsonl.gz"
+    packed = bytearray(gzip.compress(b'{"index": 1}\n' * 200, mtime=0))
+    if damage == "truncated":
+        del packed[-9:]
+    elif damage == "flipped":
+        packed[10] = 0xFF  # the first deflate block gets a type that does not exist
+    elif damage == "crc":
+        packed[-8] ^= 1
+    else:
+        packed = bytearray(b'{"index": 1}\n')
+    path.write_bytes(packed)
+    with pytest.raises(BadInput, match=r"certificates\.jsonl\.gz: expected a whole gzip"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"index": 1, "radius": 0.5',
+        b'{"index": 1} {"index": 2}',
+        b"",
+        b"[1, 2]",
+        b"7",
+        b'{"radius": NaN}',
+        b'{"radius": -Infinity}',
+        b'{"seconds": 1e999}',
+        b'{"index": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"model": "\xff"}',
+        b"\x00",
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    whole = written(path).splitlines()
+    path.write_bytes(b"\n".join([whole[0], line, whole[2]]) + b"\n")
+    with pytest.raises(BadInput, match=r"rows\.jsonl, line 2: expected") as caught:
+        read_rows(path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500 + len(str(path))
+
+
+def test_a_row_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "certificates.jsonl"
+    written(path, [to_row(SAMPLE), {**to_row(SAMPLE), "radius": "0.5"}])
+    with pytest.raises(BadInput, match=r"certificates\.jsonl, line 2: values.*radius '0\.5'"):
+        read_certificates(tmp_path)
+
+
+def test_a_full_disk_leaves_no_part_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    before = written(path, ROWS[:1])
+    real_write = os.write
+    calls = 0
+
+    def fail_midway(descriptor: int, content: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(descriptor, content[: len(content) // 2 + 3])
+
+    with RowWriter(path) as writer:
+        monkeypatch.setattr(os, "write", fail_midway)
+        with pytest.raises(OSError, match="No space left") as caught:
+            writer.append(ROWS[1:])
+        monkeypatch.undo()
+        assert caught.value.errno == errno.ENOSPC
+        assert calls == 2
+        assert path.read_bytes() == before
+        writer.append(ROWS[1:])
+    assert read_rows(path) == ROWS, "the same writer goes on once there is room again"
+
+
+def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    real_write = os.write
+    monkeypatch.setattr(
+        os, "write", lambda descriptor, content: real_write(descriptor, content[:5])
+    )
+    written(path)
+    monkeypatch.undo()
+    assert read_rows(path) == ROWS
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_json_does_not_have_is_not_written(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "rows.jsonl"
+    with RowWriter(path) as writer, pytest.raises(ValueError, match="JSON compliant"):
+        writer.append([{"radius": 1.0}, {"radius": value}])
+    assert path.read_bytes() == b"", "none of the rows of that call"
+
+
+def test_records_file_prefers_the_plain_one_and_names_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="got neither"):
+        records_file(tmp_path)
+    with pytest.raises(BadInput, match="got no such folder"):
+        read_certificates(tmp_path / "absent")
+    (tmp_path / "certificates.jsonl.gz").touch()
+    assert records_file(tmp_path).name == "certificates.jsonl.gz"
+    (tmp_path / "certificates.jsonl").touch()
+    assert records_file(tmp_path).name == "certificates.jsonl"
+
+
+def test_the_writer_fails_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        RowWriter(tmp_path / "absent" / "rows.jsonl")

@@ -1,0 +1,205 @@
+"""The training loop: deterministic on a CPU, learning, and careful with its folder."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sween.data.dataset import StoredPixels
+from sween.errors import BadInput, CheckpointError, ContractError, UnknownName
+from sween.models import load_checkpoint, read_manifest
+from sween.records import read_rows
+from sween.runs import read_config
+from sween.training import OBJECTIVES, TrainConfig, train
+from sween.training.loop import noisy_accuracy
+
+from .datasets import digits, few_digits, photos
+
+DROPOUT = "tests.models.factories:with_dropout"
+
+
+def config(**fields: Any) -> TrainConfig:
+    defaults: dict[str, Any] = {"dataset": "digits", "arch": "digits-conv", "sigma": 0.25}
+    return TrainConfig(**defaults | {"epochs": 1, "batch_size": 16} | fields)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(path, arch=read_manifest(path / "model.safetensors").arch)[
+        0
+    ].state_dict()
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("arch", ["digits-mlp", "digits-conv", "digits-resnet", DROPOUT])
+def test_config_and_data_alone_decide_the_weights(tmp_path: Path, arch: str) -> None:
+    state = torch.get_rng_state()
+    train(config(arch=arch), few_digits(), tmp_path / "one", quiet=True)
+    assert torch.equal(state, torch.get_rng_state()), "the caller's random state was used"
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(13)
+        train(config(arch=arch), few_digits(), tmp_path / "again", quiet=True)
+    train(config(arch=arch, seed=1), few_digits(), tmp_path / "other", quiet=True)
+    one = weights(tmp_path / "one")
+    assert same(one, weights(tmp_path / "again"))
+    assert not same(one, weights(tmp_path / "other"))
+    rows = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("one", "again", "other")]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_training_learns_the_digits(tmp_path: Path) -> None:
+    """Also: the test split is never touched, since `digits()` has none to touch."""
+    wanted = config(epochs=3, batch_size=128)
+    model = train(wanted, digits(), tmp_path, quiet=True)
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert all(set(row) == {"epoch", "loss", "noisy_accuracy"} for row in rows)
+    losses = [row["loss"] for row in rows]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5 < math.log(10)
+    assert rows[-1]["noisy_accuracy"] > 0.8
+    assert not model.training
+    again = noisy_accuracy(model, digits().weights, wanted.sigma, wanted.seed)
+    assert again == rows[-1]["noisy_accuracy"]
+    split = noisy_accuracy(model, digits().weights, 0.0, 0, batch_size=7)
+    assert split == noisy_accuracy(model, digits().weights, 0.0, 0)
+
+
+def test_the_folder_holds_what_was_asked_and_made(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "run"
+    wanted = config(epochs=2)
+    model = train(wanted, few_digits(), out, quiet=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "model.safetensors",
+    ]
+    assert TrainConfig(**read_config(out)) == wanted
+    loaded, manifest = load_checkpoint(out)
+    assert same(loaded.state_dict(), model.state_dict())
+    assert manifest.arch == "digits-conv"
+    assert manifest.dataset == "digits"
+    assert manifest.num_classes == 10
+    assert manifest.image_shape == (1, 8, 8)
+    assert manifest.class_names == tuple("0123456789")
+    assert manifest.sigma == 0.25
+    assert manifest.training == wanted.as_dict()
+    mean, std = digits().mean[0], digits().std[0]
+    assert loaded.state_dict()["0.mean"].item() == pytest.approx(mean)
+    assert loaded.state_dict()["0.std"].item() == pytest.approx(std)
+
+
+def test_the_same_run_again_gives_the_same_files(tmp_path: Path) -> None:
+    files = ("config.toml", "environment.json", "metrics.jsonl", "model.safetensors")
+    train(config(), few_digits(), tmp_path, quiet=True)
+    first = [(tmp_path / name).read_bytes() for name in files]
+    train(config(), few_digits(), tmp_path, quiet=True)
+    assert [(tmp_path / name).read_bytes() for name in files] == first
+
+
+def test_a_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
+    train(config(), few_digits(), tmp_path, quiet=True)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(CheckpointError, match=r"sigma 0\.25 -> 0\.5"):
+        train(config(sigma=0.5), few_digits(), tmp_path, quiet=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("arch", ["digits-mlp", "digits-conv"])
+def test_divergence_names_epoch_and_step(tmp_path: Path, arch: str) -> None:
+    wanted = config(arch=arch, epochs=3, learning_rate=1e6)
+    with pytest.raises(BadInput, match=r"diverged at epoch \d+, step \d+.*learning-rate"):
+        train(wanted, few_digits(), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_divergence_in_the_last_step_is_found_too(tmp_path: Path) -> None:
+    wanted = config(batch_size=60, learning_rate=1e30, schedule="constant")
+    with pytest.raises(BadInput, match=r"training diverged at epoch 1, step 1: .*learning-rate"):
+        train(wanted, few_digits(), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_class_without_training_images_is_named(tmp_path: Path) -> None:
+    whole = few_digits()
+    kept = (whole.train.labels != 7) & (whole.train.labels != 3)
+    positions = kept.nonzero().flatten().tolist()
+    split = dataclasses.replace(
+        whole.train,
+        pixels=StoredPixels(whole.train.pixels.load(positions)),
+        labels=whole.train.labels[positions],
+    )
+    with pytest.raises(BadInput, match=r"digits: training images: .*got none of 3, 7"):
+        train(config(), dataclasses.replace(whole, train=split), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"dataset": "cifar10"}, BadInput, "dataset: expected cifar10, got digits"),
+        ({"arch": "digits-convv"}, UnknownName, "did you mean 'digits-conv'"),
+        ({"arch": "tests.models.factories:not_a_module"}, ContractError, "got list"),
+        ({"seed": 2**63}, BadInput, "seed"),
+    ],
+)
+def test_what_cannot_start_leaves_no_folder(
+    tmp_path: Path, fields: dict[str, Any], kind: type[BadInput], message: str
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(kind, match=message):
+        train(config(**fields), few_digits(), out, quiet=True)
+    assert not out.exists()
+
+
+def test_an_architecture_for_other_images_is_refused(tmp_path: Path) -> None:
+    wanted = config(dataset="image_folder", arch="digits-mlp")
+    with pytest.raises(ContractError, match=r"images of shape \(N, 3, 32, 32\)"):
+        train(wanted, photos(), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_photos_with_crop_flip_train_a_cifar_resnet(tmp_path: Path) -> None:
+    wanted = config(dataset="image_folder", arch="resnet20", batch_size=4)
+    train(wanted, photos(), tmp_path / "one", quiet=True)
+    assert len(read_rows(tmp_path / "one" / "metrics.jsonl")) == 1
+    assert read_manifest(tmp_path / "one").image_shape == (3, 32, 32)
+    train(wanted, photos(augmentation="none"), tmp_path / "plain", quiet=True)
+    assert not same(weights(tmp_path / "one"), weights(tmp_path / "plain")), "nothing was augmented"
+
+
+def test_what_the_network_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every training image once an epoch, in [0,1], each time in another order with fresh noise."""
+    seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]] = []
+
+    def watch(
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        noise: torch.Tensor,
+        sigma: float,
+    ) -> torch.Tensor:
+        seen.append((images, labels, noise, sigma))
+        return nn.functional.cross_entropy(model(images), labels)
+
+    monkeypatch.setitem(OBJECTIVES, "gaussian", watch)
+    dataset = few_digits(50)
+    train(config(epochs=2), dataset, tmp_path, quiet=True)
+    assert [len(images) for images, *_ in seen] == [16, 16, 16, 2] * 2
+    everything = dataset.train.all_images()
+    epochs = [torch.cat([images for images, *_ in seen[part : part + 4]]) for part in (0, 4)]
+    for images in epochs:
+        assert torch.equal(images.flatten(1).sort(0).values, everything.flatten(1).sort(0).values)
+        assert 0 <= images.min() <= images.max() <= 1
+    assert not torch.equal(epochs[0], epochs[1])
+    noise = torch.cat([noise for _, _, noise, _ in seen]).flatten(1)
+    assert len({tuple(row) for row in noise.tolist()}) == 100, "a noise vector comes twice"
+    assert abs(noise.mean().item()) < 5 / noise.numel() ** 0.5
+    assert {sigma for *_, sigma in seen} == {0.25}
