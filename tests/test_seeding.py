@@ -133,7 +133,7 @@ def test_every_number_of_64_bits_is_a_seed(value: int) -> None:
 
 @given(st.integers(0, 5000))
 def test_blocks_cover_exactly_n_draws(n: int) -> None:
-    blocks = noise_blocks(n)
+    blocks = list(noise_blocks(n))
     assert [block for block, _ in blocks] == list(range(len(blocks)))
     assert sum(used for _, used in blocks) == n
     assert all(used == NOISE_BLOCK for _, used in blocks[:-1])

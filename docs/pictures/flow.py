@@ -1,4 +1,4 @@
-"""Draws docs/pictures/flow.png, the rooms and what passes between them: python docs/pictures/flow.py"""
+"""Draws docs/pictures/flow.png, the rooms of the package: python docs/pictures/flow.py"""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,15 @@ ROOMS = (
     ("evaluation", "certified accuracy,\nACR, paired\ncomparison", "scores"),
     ("report", "tables and\ncurves", ""),
 )
-BELOW = "errors   ·   seeding (keyed noise)   ·   records (rows, checksums)   ·   runs (folders, atomic writes)   ·   progress"
+BELOW = "   ·   ".join(
+    (
+        "errors",
+        "seeding (keyed noise)",
+        "records (rows, checksums)",
+        "runs (folders, atomic writes)",
+        "progress",
+    )
+)
 ABOVE = "cli:   demo   train   weigh   certify   predict   report   verify   plan"
 
 

@@ -112,7 +112,14 @@ def _draw_ball(figure: Figure, row: Certificate) -> None:
         weight="bold",
         ha="center",
     )
-    axes.text(0, -0.52, f"every image here\nis classified {row.prediction}", ha="center", color=INK, fontsize=10)
+    axes.text(
+        0,
+        -0.52,
+        f"every image here\nis classified {row.prediction}",
+        ha="center",
+        color=INK,
+        fontsize=10,
+    )
     figure.text(0.745, 0.04, "no l2 change below R changes the label", color=MUTED, fontsize=9)
 
 

@@ -55,6 +55,7 @@ def run_demo(
         positions: which test digits; all by default.
         quiet: no progress display.
     """
+    settings = CertifySettings(n=samples, seed=seed)  # refuses a hopeless n before the work
     dataset = load_dataset("digits")
     runs = [
         _candidate(dataset, out / "candidates" / arch, arch, epochs, rate, seed, quiet)
@@ -68,7 +69,7 @@ def run_demo(
         loaded,
         dataset,
         list(range(len(dataset.test))) if positions is None else positions,
-        CertifySettings(n=samples, seed=seed),
+        settings,
         folder,
         members=True,
         quiet=quiet,

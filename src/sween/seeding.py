@@ -10,6 +10,7 @@ stream is numpy's counter-based Philox with the full key; CUDA's own Philox take
 
 import hashlib
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -71,11 +72,10 @@ def standard_normal(
     return torch.randn(shape, generator=torch_generator, device=device)
 
 
-def noise_blocks(n: int) -> list[tuple[int, int]]:
+def noise_blocks(n: int) -> Iterator[tuple[int, int]]:
     """The blocks that n noise draws take: (block, how many of its draws are used)."""
-    return [
-        (block, min(NOISE_BLOCK, n - block * NOISE_BLOCK)) for block in range(-(-n // NOISE_BLOCK))
-    ]
+    for block in range(-(-n // NOISE_BLOCK)):
+        yield block, min(NOISE_BLOCK, n - block * NOISE_BLOCK)
 
 
 def noisy_copies(

@@ -80,7 +80,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "header cut": (cut_header, ("a whole safetensors file", "truncated")),
     "no manifest": (strip_manifest, ("manifest", "got none", "save_checkpoint")),
     "altered weights": (lambda f: rewrite(f, nudge_weight), ("fingerprint", "altered")),
-    "missing tensor": (lambda f: rewrite(f, drop_tensor), ("fingerprint", "altered")),
+    "missing tensor": (lambda f: rewrite(f, drop_tensor), ("does not fit", "no tensor")),
     "unknown architecture": (
         lambda f: rewrite(f, setting(arch="digits-next")),
         ("got digits-next", "upgrade sween"),

@@ -80,7 +80,7 @@ def test_weights_come_back_to_the_bit(tmp_path: Path, arch: str) -> None:
         assert torch.equal(tensor, theirs[name])
         assert tensor.dtype == theirs[name].dtype
     assert manifest == returned == read_manifest(path)
-    assert manifest == dataclasses.replace(given, fingerprint=fingerprint(ours))
+    assert manifest == dataclasses.replace(given, fingerprint=fingerprint(given, ours))
     assert not again.training
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     assert torch.equal(model.eval()(images), again(images))
@@ -103,7 +103,7 @@ def test_the_manifest_lies_in_the_files_header(saved: Path) -> None:
         "class_names": list("0123456789"),
         "sigma": 0.25,
         "training": {"seed": 3, "learning_rate": 0.1},
-        "fingerprint": fingerprint(network().state_dict()),
+        "fingerprint": fingerprint(MANIFEST, network().state_dict()),
         "version": 1,
     }
 
@@ -126,8 +126,8 @@ def test_other_precisions_load_into_float32(tmp_path: Path, dtype: torch.dtype) 
     path, model = tmp_path / "model.safetensors", network().to(dtype)
     manifest = save_checkpoint(model, path, MANIFEST)
     again, _ = load_checkpoint(path)
-    assert manifest.fingerprint == fingerprint(model.state_dict())
-    assert manifest.fingerprint != fingerprint(network().state_dict())
+    assert manifest.fingerprint == fingerprint(MANIFEST, model.state_dict())
+    assert manifest.fingerprint != fingerprint(MANIFEST, network().state_dict())
     for name, tensor in again.state_dict().items():
         if tensor.is_floating_point():
             assert tensor.dtype == torch.float32
@@ -136,8 +136,8 @@ def test_other_precisions_load_into_float32(tmp_path: Path, dtype: torch.dtype) 
 
 def test_the_fingerprint_sees_names_types_shapes_and_bits() -> None:
     tensors = {"a": torch.arange(6.0), "b": torch.tensor(1)}
-    base = fingerprint(tensors)
-    assert base == fingerprint(dict(reversed(tensors.items())))
+    base = fingerprint(MANIFEST, tensors)
+    assert base == fingerprint(MANIFEST, dict(reversed(tensors.items())))
     others: list[dict[str, torch.Tensor]] = [
         {"a": tensors["a"], "c": tensors["b"]},
         {"a": tensors["a"].view(2, 3), "b": tensors["b"]},
@@ -145,9 +145,11 @@ def test_the_fingerprint_sees_names_types_shapes_and_bits() -> None:
         {"a": tensors["a"].clone().index_fill_(0, torch.tensor([0]), -0.0), "b": tensors["b"]},
         {"a": tensors["a"]},
     ]
-    assert len({base, *map(fingerprint, others)}) == 6
+    assert len({base, *(fingerprint(MANIFEST, other) for other in others)}) == 6
     strided = torch.stack([tensors["a"], tensors["a"]], dim=1)[:, 0]
-    assert fingerprint({"a": strided, "b": tensors["b"]}) == base
+    assert fingerprint(MANIFEST, {"a": strided, "b": tensors["b"]}) == base
+    assert fingerprint(dataclasses.replace(MANIFEST, sigma=0.5), tensors) != base
+    assert fingerprint(dataclasses.replace(MANIFEST, fingerprint=base), tensors) == base
 
 
 def test_a_failed_save_keeps_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,13 +183,13 @@ def test_an_architecture_of_a_later_version_is_named(saved: Path) -> None:
 def test_tensors_that_do_not_fit_are_named(saved: Path) -> None:
     tensors = network().state_dict()
     tensors["1.10.weight"] = torch.zeros(10, 500)
-    content = manifest_content(saved) | {"fingerprint": fingerprint(tensors)}
+    content = manifest_content(saved) | {"fingerprint": fingerprint(MANIFEST, tensors)}
     rewrite(saved, manifest=content, tensors=tensors)
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(saved)
     assert "1.10.weight has shape (10, 500) where (10, 512) is needed" in str(caught.value)
     tensors = {f"{name}.x": tensor for name, tensor in network().state_dict().items()}
-    content["fingerprint"] = fingerprint(tensors)
+    content["fingerprint"] = fingerprint(MANIFEST, tensors)
     rewrite(saved, manifest=content, tensors=tensors)
     with pytest.raises(
         CheckpointError, match=r"no tensor 0\.mean; no tensor 0\.std;.*and \d+ more"

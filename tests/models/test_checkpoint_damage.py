@@ -40,26 +40,23 @@ def test_a_flipped_bit_in_the_weights_is_found(saved: Path) -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1 << choose.randrange(8)
         saved.write_bytes(damaged)
-        refused(saved, "fingerprint of the weights: expected [0-9a-f]{16}, got [0-9a-f]{16}")
+        refused(
+            saved, "fingerprint of weights and manifest: expected [0-9a-f]{16}, got [0-9a-f]{16}"
+        )
     saved.write_bytes(whole)
     load_checkpoint(saved)
 
 
-def test_a_flipped_bit_in_the_header_never_gives_a_traceback(saved: Path) -> None:
+def test_a_flipped_bit_in_the_header_is_found(saved: Path) -> None:
     whole = saved.read_bytes()
     header = 8 + int.from_bytes(whole[:8], "little")
     choose = random.Random(1)
-    outcomes: set[str] = set()
     for position in [*range(8), *(choose.randrange(header) for _ in range(150))]:
         damaged = bytearray(whole)
         damaged[position] ^= 1 << choose.randrange(8)
         saved.write_bytes(damaged)
-        try:
+        with pytest.raises(CheckpointError):
             load_checkpoint(saved)
-            outcomes.add("loaded")  # a letter of a class name: the manifest has no checksum
-        except CheckpointError:
-            outcomes.add("refused")
-    assert "refused" in outcomes
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.9999])
@@ -181,4 +178,4 @@ def test_a_manifest_alone_is_read_without_the_weights(saved: Path) -> None:
     tensors = {"other": torch.zeros(1)}
     rewrite(saved, manifest=json.dumps(manifest_content(saved)), tensors=tensors)
     assert read_manifest(saved).sigma == 0.25
-    refused(saved, "fingerprint of the weights")
+    refused(saved, "does not fit digits-conv")

@@ -1,5 +1,7 @@
 """Names to networks: registered ones and a caller's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -159,3 +161,12 @@ def test_a_good_member_is_left_as_it_was(training: bool) -> None:
     check_member(model, num_classes=10, image_shape=DIGITS)
     assert model.training is training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_factory_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_networks.py").write_text("def fails():\n    raise KeyError('weights')\n")
+    (tmp_path / "unreadable_networks.py").write_text("def fails(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, why in (("broken_networks", "KeyError"), ("unreadable_networks", "SyntaxError")):
+        with pytest.raises(BadInput, match=rf"{name}:fails.*{why}.*; "):
+            create_model(f"{name}:fails", num_classes=3, image_shape=(1, 8, 8))

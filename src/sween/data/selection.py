@@ -50,7 +50,7 @@ def parse_indices(
 
 
 def format_indices(positions: Sequence[int]) -> str:
-    """The shortest text that `parse_indices` reads back to these positions, in this order."""
+    """A short text that `parse_indices` reads back to these positions, in this order."""
     parts: list[str] = []
     start = 0
     while start < len(positions):

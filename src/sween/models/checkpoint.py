@@ -40,9 +40,10 @@ class Manifest:
     version: int = MANIFEST_VERSION
 
 
-def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes of all tensors, in order of name."""
-    hasher = hashlib.sha256()
+def fingerprint(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over the manifest and the name, type, shape and bytes of each tensor."""
+    content = dataclasses.asdict(manifest) | {"fingerprint": ""}
+    hasher = hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         hasher.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -56,7 +57,7 @@ def save_checkpoint(model: nn.Module, path: Path, manifest: Manifest) -> Manifes
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in model.state_dict().items()
     }
-    manifest = dataclasses.replace(manifest, fingerprint=fingerprint(tensors))
+    manifest = dataclasses.replace(manifest, fingerprint=fingerprint(manifest, tensors))
     header = {_HEADER_KEY: json.dumps(dataclasses.asdict(manifest), allow_nan=False)}
     with atomic_path(path) as temporary:
         # Not save_file, whose error on a full disk is no OSError.
@@ -98,14 +99,6 @@ def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, 
             got=manifest.arch,
             fix="upgrade sween, or retrain",
         )
-    found = fingerprint(tensors)
-    if found != manifest.fingerprint:
-        raise CheckpointError(
-            f"{file}: fingerprint of the weights",
-            expected=manifest.fingerprint[:16],
-            got=found[:16],
-            fix="the file was altered; restore it from its source",
-        )
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
     )
@@ -115,6 +108,14 @@ def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, 
             f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}"
             + (f"; and {len(differences) - 3} more)" if len(differences) > 3 else ")"),
             fix="load it with the architecture it was trained with",
+        )
+    found = fingerprint(manifest, tensors)
+    if found != manifest.fingerprint:
+        raise CheckpointError(
+            f"{file}: fingerprint of weights and manifest",
+            expected=manifest.fingerprint[:16],
+            got=found[:16],
+            fix="the file was altered; restore it from its source",
         )
     model.load_state_dict(tensors)
     return model.eval(), manifest

@@ -97,11 +97,11 @@ def _build_from_factory(name: str, num_classes: int) -> nn.Module:
     module_name, _, factory_name = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), factory_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a caller's own module may raise anything, SyntaxError included
         raise BadInput(
             f"architecture {name!r}",
             expected="an importable package.module:factory",
-            got=error,
+            got=_first_line(error),
             fix="put the module's folder on PYTHONPATH and check both names",
         ) from None
     if not callable(factory):
@@ -114,7 +114,15 @@ def _build_from_factory(name: str, num_classes: int) -> nn.Module:
     parameters = inspect.signature(factory).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     takes_classes = "num_classes" in parameters or takes_any
-    model = factory(num_classes=num_classes) if takes_classes else factory()
+    try:
+        model = factory(num_classes=num_classes) if takes_classes else factory()
+    except Exception as error:
+        raise BadInput(
+            f"architecture {name!r}",
+            expected="a factory that builds the network",
+            got=_first_line(error),
+            fix="call it on its own to see where it fails",
+        ) from error
     if not isinstance(model, nn.Module):
         raise ContractError(
             f"architecture {name!r}",
@@ -136,7 +144,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
         raise ContractError(
             "member",
             expected=f"a module that takes images of shape (N, {_shape(image_shape)})",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            got=_first_line(error),
             fix="use an architecture made for these images",
         ) from None
     finally:
@@ -153,6 +161,11 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
         raise ContractError(
             "member", expected="finite logits", got="NaN or infinity", fix="check its weights"
         )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _shape(shape: tuple[int, ...]) -> str:

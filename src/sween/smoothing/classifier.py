@@ -89,6 +89,7 @@ class SmoothedClassifier:
             seed: of the noise.
             indices: keys of the images' noise; their positions by default.
         """
+        check_images(images)
         batch = images[None] if images.ndim == 3 else images
         results = self.predict_batch(batch, n=n, alpha=alpha, seed=seed, indices=indices)
         return results[0] if images.ndim == 3 else results
@@ -153,6 +154,7 @@ class SmoothedClassifier:
             indices: the images' indices in their data set; also the keys of their noise.
         """
         settings = CertifySettings(n0=n0, n=n, alpha=alpha, seed=seed, bound=bound)
+        check_images(images)
         batch = images[None] if images.ndim == 3 else images
         results = self.certify_batch(batch, settings, labels=labels, indices=indices)
         return results[0] if images.ndim == 3 else results

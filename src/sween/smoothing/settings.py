@@ -18,6 +18,9 @@ from sween.smoothing.radius import (
 SAMPLING = ("fixed",)
 """How samples are spent on an image."""
 
+LARGEST_N = 10**9
+"""The error of the inverse beta function was measured up to here."""
+
 WARN_ABOVE_SHARE = 0.8
 """Warn when even four votes in five are not enough to be certified."""
 
@@ -55,6 +58,13 @@ class CertifySettings:
             if getattr(self, name) < 1:
                 got = getattr(self, name)
                 raise BadInput(name, expected="at least 1 vote", got=got, fix=f"try {usual}")
+        if self.n > LARGEST_N:
+            raise BadInput(
+                "n",
+                expected=f"at most {LARGEST_N}, up to where the bounds' rounding is proven",
+                got=self.n,
+                fix="the paper uses 100000",
+            )
         self._refuse_hopeless_n()
 
     def _refuse_hopeless_n(self) -> None:
