@@ -15,6 +15,7 @@ SEEDS = range(5)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_ensemble_exceeds_the_upper_envelope_over_five_seeds(tmp_path: Path) -> None:
     """The mean gain in ACR over the best candidate has a 95% t-interval above zero."""
     gains = []
