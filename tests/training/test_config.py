@@ -9,8 +9,7 @@ import pytest
 
 from sween.errors import BadInput, UnknownName
 from sween.training import OBJECTIVES, TrainConfig
-from sween.training.config import SCHEDULES
-from sween.training.loop import learning_rate
+from sween.training.schedules import SCHEDULES, learning_rate
 
 
 def config(**fields: Any) -> TrainConfig:
@@ -27,6 +26,10 @@ def config(**fields: Any) -> TrainConfig:
         ("learning_rate", (0.0, -0.1, math.nan, math.inf)),
         ("momentum", (-0.1, 1.0, 1.5, math.nan)),
         ("weight_decay", (-1e-9, math.nan, math.inf)),
+        ("copies", (0, -1)),
+        ("warmup", (-0.1, 1.0)),
+        ("label_smoothing", (-0.1, 1.0)),
+        ("average", (-0.1, 1.0, math.nan)),
     ],
 )
 def test_an_unusable_number_is_named(field: str, values: tuple[float, ...]) -> None:
@@ -56,12 +59,15 @@ def test_an_unknown_choice_gets_the_nearest(field: str, value: str, nearest: str
         {"weight_decay": 0},
         {"seed": -1},
         *({"method": method} for method in OBJECTIVES),
-        *({"schedule": schedule} for schedule in SCHEDULES),
+        *({"schedule": schedule} for schedule in SCHEDULES if schedule != "step"),
+        {"schedule": "step", "milestones": [50, 75]},
+        {"average": 0.999, "warmup": 0.0, "copies": 3},
     ],
     ids=str,
 )
 def test_the_limits_themselves_are_usable(fields: dict[str, Any]) -> None:
-    assert config(**fields).as_dict() == config().as_dict() | fields
+    made = TrainConfig.from_dict(config().as_dict() | fields)
+    assert made.as_dict() == config().as_dict() | fields
 
 
 def test_a_config_cannot_be_changed_and_has_every_field_in_its_dict() -> None:
@@ -69,35 +75,82 @@ def test_a_config_cannot_be_changed_and_has_every_field_in_its_dict() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.sigma = 1.0  # type: ignore[misc]
     assert set(made.as_dict()) == {field.name for field in dataclasses.fields(TrainConfig)}
-    assert TrainConfig(**made.as_dict()) == made
+    assert TrainConfig.from_dict(made.as_dict()) == made
 
 
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
 @pytest.mark.parametrize(
-    ("progress", "share"),
-    [
-        (0.0, 0.1),
-        (0.1, 0.55),
-        (0.2, 1.0),
-        (0.6, 0.5),
-        (0.4, 0.5 + 0.5 * math.sqrt(0.5)),
-        (1.0, 0.0),
-    ],
+    ("step", "one_cycle", "cosine"),
+    [(0, 0.1, 0.1), (10, 0.55, 0.55), (20, 1.0, 1.0), (60, 0.5, 0.5), (99, 0.0125, 0.000386)],
 )
-def test_one_cycle_values(progress: float, share: float) -> None:
-    rate = learning_rate(config(learning_rate=0.4), progress)
-    assert rate == pytest.approx(0.4 * share, abs=1e-15)
+def test_rates_at_a_share_of_the_run(
+    schedule: str, step: int, one_cycle: float, cosine: float
+) -> None:
+    made = config(learning_rate=0.4, schedule=schedule, epochs=10)
+    share = one_cycle if schedule == "one-cycle" else cosine
+    assert learning_rate(made, step, 10) == pytest.approx(0.4 * share, abs=1e-5)
 
 
-def test_one_cycle_rises_then_falls_without_jumps() -> None:
-    made = config(learning_rate=1.0)
-    rates = [learning_rate(made, step / 1000) for step in range(1001)]
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
+def test_rates_rise_then_fall_without_jumps(schedule: str) -> None:
+    made = config(learning_rate=1.0, schedule=schedule, epochs=100)
+    rates = [learning_rate(made, step, 10) for step in range(1000)]
     assert rates[:201] == sorted(rates[:201])
     assert rates[200:] == sorted(rates[200:], reverse=True)
-    assert max(rates) == 1.0
-    assert min(rates[:-1]) > 0
+    assert max(rates) == pytest.approx(1.0)
+    assert min(rates) > 0
     assert max(abs(b - a) for a, b in itertools.pairwise(rates)) < 0.005
+
+
+def test_steps_fall_at_the_milestones() -> None:
+    made = config(schedule="step", milestones=(150, 300), epochs=400, learning_rate=0.01)
+    rates = {epoch: learning_rate(made, epoch * 750, 750) for epoch in (0, 149, 150, 299, 300, 399)}
+    expected = {0: 0.01, 149: 0.01, 150: 0.001, 299: 0.001, 300: 0.0001, 399: 0.0001}
+    assert rates == pytest.approx(expected)
 
 
 def test_constant_is_constant() -> None:
     made = config(schedule="constant", learning_rate=0.03)
-    assert {learning_rate(made, step / 10) for step in range(11)} == {0.03}
+    assert {learning_rate(made, step, 7) for step in range(11)} == {0.03}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schedule": "step"},
+        {"milestones": (3,)},
+        {"schedule": "step", "milestones": (5, 3)},
+        {"schedule": "step", "milestones": (200,)},
+    ],
+)
+def test_milestones_belong_to_step_and_rise(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="milestones"):
+        config(**fields)
+
+
+def test_lambda_is_the_published_one_unless_given() -> None:
+    for method, sigma, published in (
+        ("macer", 0.25, 12.0),
+        ("macer", 0.5, 4.0),
+        ("macer", 1.0, 12.0),
+        ("consistency", 0.25, 20.0),
+        ("consistency", 0.5, 10.0),
+        ("consistency", 1.0, 10.0),
+        ("gaussian", 0.3, 0.0),
+    ):
+        assert config(method=method, sigma=sigma).regulariser_weight == published
+    assert config(method="macer", sigma=0.3, regulariser=2.0).regulariser_weight == 2.0
+    with pytest.raises(BadInput, match="regulariser"):
+        config(method="macer", sigma=0.3)
+    assert config(method="macer").noisy_copies == 16
+    assert config(method="consistency").noisy_copies == 2
+
+
+def test_lambda_can_wait() -> None:
+    made = config(method="macer", sigma=1.0, regulariser_from=3, epochs=5)
+    assert [made.options_at(epoch).regulariser for epoch in range(5)] == [0, 0, 0, 12, 12]
+
+
+def test_unknown_options_of_a_recipe_get_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'epochs'"):
+        TrainConfig.from_dict(config().as_dict() | {"epoch": 3})

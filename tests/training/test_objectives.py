@@ -1,95 +1,170 @@
-"""Training objectives against transcriptions of their formulas."""
+"""Training objectives against plain, slow transcriptions of their formulas, gradients included."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from scipy import special
 
-from sween.models import create_model
-from sween.training.objectives import OBJECTIVES, gaussian
+from sween.training.objectives import (
+    OBJECTIVES,
+    TAIL,
+    ObjectiveOptions,
+    consistency,
+    gaussian,
+    inverse_normal,
+    macer,
+)
 
-
-class Records(nn.Module):
-    """Hands on its input's mean pixels as logits and keeps what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append(x)
-        return x.flatten(1)[:, :3]
+OPTIONS = ObjectiveOptions(sigma=0.5, regulariser=4.0)
 
 
-def draws(count: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    images = torch.rand(count, 1, 8, 8, generator=generator, dtype=torch.float64)
-    noise = torch.randn(count, 1, 8, 8, generator=generator, dtype=torch.float64)
-    return images, torch.arange(count) % 5, noise
+def logits(copies: int, count: int = 12, classes: int = 5, scale: float = 0.3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(copies)
+    shared = torch.randn(1, count, classes, generator=generator, dtype=torch.float64)
+    own = torch.randn(copies, count, classes, generator=generator, dtype=torch.float64)
+    return (scale * (shared + 0.7 * own)).requires_grad_()
 
 
-def slow_gaussian(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    noise: torch.Tensor,
-    sigma: float,
-) -> torch.Tensor:
-    """mean_i log sum_j exp(z_ij - z_i,y_i), one image and one logit at a time."""
-    total = torch.zeros((), dtype=images.dtype)
-    for image, label, draw in zip(images, labels.tolist(), noise, strict=True):
-        logits = model((image + sigma * draw)[None])[0]
-        terms = [torch.exp(logits[other] - logits[label]) for other in range(len(logits))]
-        total = total + torch.log(torch.stack(terms).sum())
-    return total / len(images)
+def labels(count: int = 12, classes: int = 5) -> torch.Tensor:
+    return torch.arange(count) % classes
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.25, 1.0])
-@pytest.mark.parametrize("arch", ["digits-mlp", "digits-conv"])
-def test_gaussian_and_its_gradients_match_the_formula(arch: str, sigma: float) -> None:
-    # In evaluation mode, where one image at a time means the same as all at once.
-    model = create_model(arch, num_classes=5, image_shape=(1, 8, 8), mean=(0.3,), std=(0.4,))
-    model = model.double().eval()
-    images, labels, noise = draws()
-    parameters = list(model.parameters())
-    loss = gaussian(model, images, labels, noise, sigma)
-    expected = slow_gaussian(model, images, labels, noise, sigma)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
-    ours = torch.autograd.grad(loss, parameters)
-    theirs = torch.autograd.grad(expected, parameters)
-    assert any(gradient.abs().max() > 1e-3 for gradient in theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+def softmax(row: torch.Tensor, sharpness: float = 1.0) -> list[torch.Tensor]:
+    terms = [torch.exp(sharpness * (value - row.max())) for value in row]
+    total = sum(terms, torch.zeros((), dtype=row.dtype))
+    return [term / total for term in terms]
 
 
-def test_noise_is_added_in_pixel_units_before_the_model() -> None:
-    """sigma means [0,1] pixels: the model, which normalises, gets images + sigma * noise as is."""
-    images, labels, noise = draws()
-    model = Records()
-    gaussian(model, images, labels % 3, noise, 0.5)
-    assert len(model.seen) == 1
-    assert torch.equal(model.seen[0], images + 0.5 * noise)
-    assert model.seen[0].min() < 0, "noisy images are not clipped"
-    assert model.seen[0].max() > 1, "noisy images are not clipped"
+def mean(rows: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    zero = torch.zeros((), dtype=torch.float64)
+    return [sum((row[k] for row in rows), zero) / len(rows) for k in range(len(rows[0]))]
 
 
-def test_equal_logits_cost_the_logarithm_of_the_number_of_classes() -> None:
-    model = create_model("digits-mlp", num_classes=7, image_shape=(1, 8, 8))
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    images, labels, noise = draws()
-    loss = gaussian(model, images.float(), labels, noise.float(), 0.5)
-    assert loss.item() == pytest.approx(math.log(7), rel=1e-6)
+def slow_gaussian(z: torch.Tensor, y: torch.Tensor, _: ObjectiveOptions) -> torch.Tensor:
+    total = torch.zeros((), dtype=z.dtype)
+    for copy in z:
+        for row, label in zip(copy, y.tolist(), strict=True):
+            total = total - torch.log(softmax(row)[label])
+    return total / (z.shape[0] * z.shape[1])
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_is_one_finite_number_with_gradients(name: str) -> None:
-    model = create_model("digits-conv", num_classes=5, image_shape=(1, 8, 8))
-    images, labels, noise = draws()
-    loss = OBJECTIVES[name](model, images.float(), labels, noise.float(), 0.25)
-    assert loss.shape == ()
+def slow_macer(z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
+    """Zhai et al. 2020, one image at a time."""
+    total = torch.zeros((), dtype=z.dtype)
+    for i, label in enumerate(y.tolist()):
+        total = total - torch.log(mean([softmax(z[j, i]) for j in range(len(z))])[label])
+        sharp = mean([softmax(z[j, i], options.sharpness) for j in range(len(z))])
+        ranked = sorted(range(len(sharp)), key=lambda k: -sharp[k].item())
+        if ranked[0] != label:
+            continue
+        difference = torch.special.ndtri(sharp[label]) - torch.special.ndtri(sharp[ranked[1]])
+        if difference.item() <= options.margin:
+            hinge = options.sigma / 2 * (options.margin - difference)
+            total = total + options.regulariser * hinge
+    return total / len(y)
+
+
+def slow_consistency(z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
+    """Jeong and Shin 2020, one image at a time."""
+    total = torch.zeros((), dtype=z.dtype)
+    zero = torch.zeros((), dtype=z.dtype)
+    for i in range(len(y)):
+        each = [softmax(z[j, i]) for j in range(len(z))]
+        average = mean(each)
+        for one in each:
+            divergence = sum(
+                (p * (torch.log(p) - torch.log(q)) for p, q in zip(average, one, strict=True)), zero
+            )
+            total = total + options.regulariser * divergence / len(each)
+        total = total - options.entropy * sum((p * torch.log(p) for p in average), zero)
+    return slow_gaussian(z, y, options) + total / len(y)
+
+
+PAIRS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], int]] = {
+    "gaussian": (gaussian, slow_gaussian, 2),
+    "macer": (macer, slow_macer, 4),
+    "consistency": (consistency, slow_consistency, 2),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0])
+def test_values_and_gradients_match_the_transcription(name: str, scale: float) -> None:
+    fast, slow, copies = PAIRS[name]
+    z = logits(copies, scale=scale)
+    ours, theirs = fast(z, labels(), OPTIONS), slow(z, labels(), OPTIONS)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-10)
+    (one,) = torch.autograd.grad(ours, z)
+    (other,) = torch.autograd.grad(theirs, z)
+    assert float(other.abs().max()) > 1e-4
+    torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradcheck(name: str) -> None:
+    fast, _, copies = PAIRS[name]
+    z = logits(copies, count=4, classes=3, scale=0.1)
+    assert torch.autograd.gradcheck(lambda x: fast(x, labels(4, 3), OPTIONS), (z,))
+
+
+def test_every_objective_has_a_transcription() -> None:
+    assert set(PAIRS) == set(OBJECTIVES)
+
+
+def test_macer_counts_correct_images_within_the_margin_only() -> None:
+    """A wrong image, and one whose difference exceeds gamma, add nothing but cross-entropy."""
+    wrong = torch.tensor([[[0.0, 1.0, 0.0]]] * 4, dtype=torch.float64)
+    sure = torch.tensor([[[9.0, 0.0, 0.0]]] * 4, dtype=torch.float64)
+    for z in (wrong, sure):
+        z = z.requires_grad_()
+        with_hinge = macer(z, torch.tensor([0]), OPTIONS)
+        without = macer(z, torch.tensor([0]), ObjectiveOptions(sigma=0.5))
+        assert with_hinge.item() == without.item()
+    near = torch.tensor([[[0.01, 0.0, 0.0]]] * 4, dtype=torch.float64)
+    plain = macer(near, torch.tensor([0]), ObjectiveOptions(sigma=0.5))
+    assert macer(near, torch.tensor([0]), OPTIONS).item() > plain.item() + 1
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e2, 1e4, 1e30])
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_nan_or_infinity_in_value_or_gradient(
+    name: str, scale: float, dtype: torch.dtype
+) -> None:
+    """Trap 13: sharp softmaxes reach exactly 0 and 1, where the inverse normal is infinite."""
+    fast, _, copies = PAIRS[name]
+    z = (scale * logits(copies).detach()).to(dtype).requires_grad_()
+    loss = fast(z, labels(), OPTIONS)
+    (gradient,) = torch.autograd.grad(loss, z)
     assert torch.isfinite(loss)
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    assert all(torch.isfinite(gradient).all() for gradient in gradients)
-    assert OBJECTIVES[name].__doc__
+    assert torch.isfinite(gradient).all()
+
+
+def test_inverse_normal_is_scipys_inside_and_finite_at_the_ends() -> None:
+    inside = torch.linspace(0.001, 0.999, 200, dtype=torch.float64)
+    expected = torch.from_numpy(special.ndtri(inside.numpy()))
+    torch.testing.assert_close(inverse_normal(inside), expected)
+    for dtype in (torch.float32, torch.float64):
+        ends = torch.tensor([0.0, TAIL / 10, 1.0 - TAIL / 10, 1.0], dtype=dtype).requires_grad_()
+        values = inverse_normal(ends)
+        (gradient,) = torch.autograd.grad(values.sum(), ends)
+        assert torch.isfinite(values).all()
+        assert torch.isfinite(gradient).all()
+        assert values[0].item() < -5 < 5 < values[3].item()
+
+
+def test_one_copy_of_gaussian_is_cross_entropy() -> None:
+    z = logits(1)
+    expected = torch.nn.functional.cross_entropy(z[0], labels())
+    assert gaussian(z, labels(), OPTIONS).item() == pytest.approx(expected.item())
+    flat = torch.zeros(3, 4, 7)
+    assert gaussian(flat, labels(4), OPTIONS).item() == pytest.approx(math.log(7))
+
+
+def test_label_smoothing_is_off_unless_asked_for() -> None:
+    z = logits(2)
+    smooth = ObjectiveOptions(sigma=0.5, label_smoothing=0.1)
+    assert gaussian(z, labels(), smooth).item() != gaussian(z, labels(), OPTIONS).item()
+    assert OPTIONS.label_smoothing == 0

@@ -1,7 +1,7 @@
 """Noise-augmented training of candidates."""
 
 from sween.training.config import TrainConfig
-from sween.training.loop import train
+from sween.training.many import train, train_many
 from sween.training.objectives import OBJECTIVES
 
-__all__ = ["OBJECTIVES", "TrainConfig", "train"]
+__all__ = ["OBJECTIVES", "TrainConfig", "train", "train_many"]

@@ -1,17 +1,42 @@
 """What a training run is asked to do."""
 
 import dataclasses
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, Self
 
 from sween.errors import BadInput, UnknownName
-from sween.training.objectives import OBJECTIVES
-
-SCHEDULES = ("one-cycle", "constant")
+from sween.training.objectives import OBJECTIVES, ObjectiveOptions
+from sween.training.schedules import SCHEDULES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides the trained weights, given the data set's files."""
+    """Everything that decides the trained weights, given the data set's files and the machine.
+
+    Attributes:
+        dataset: its registered name.
+        arch: architecture.
+        sigma: noise level, in units of [0,1] pixels.
+        method: objective.
+        epochs: passes over the training images.
+        batch_size: images a step; with several copies the network sees `batch_size * copies` rows.
+        copies: noisy copies of each image; the objective's own number when None.
+        learning_rate: the largest of the schedule.
+        momentum: of SGD.
+        nesterov: whether momentum looks ahead.
+        weight_decay: of SGD.
+        decay_norms: whether weight decay also pulls on batch-norm parameters and biases.
+        schedule: how the learning rate moves; see `schedules.py`.
+        milestones: epochs at which `step` multiplies the rate by 0.1.
+        warmup: share of the run over which the rate rises; for `one-cycle` and `cosine`.
+        label_smoothing: of the cross-entropy; off by default.
+        average: decay of an exponential moving average of the weights, which is then what is saved;
+            0 switches it off.
+        regulariser: lambda of the objective; the published one for this sigma when None.
+        regulariser_from: epoch from which lambda applies; 0 before it.
+        seed: of initial weights, order, augmentation and noise.
+    """
 
     dataset: str
     arch: str
@@ -19,11 +44,19 @@ class TrainConfig:
     method: str = "gaussian"
     epochs: int = 100
     batch_size: int = 128
+    copies: int | None = None
     learning_rate: float = 0.1
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
+    decay_norms: bool = True
     schedule: str = "one-cycle"
+    milestones: tuple[int, ...] = ()
+    warmup: float = 0.2
+    label_smoothing: float = 0.0
+    average: float = 0.0
+    regulariser: float | None = None
+    regulariser_from: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -31,29 +64,85 @@ class TrainConfig:
             raise UnknownName("training method", self.method, OBJECTIVES)
         if self.schedule not in SCHEDULES:
             raise UnknownName("schedule", self.schedule, SCHEDULES)
-        if not 0 <= self.sigma < float("inf"):
+        self._check_numbers()
+        self._check_milestones()
+        self.regulariser_weight  # noqa: B018 refuses a sigma without a published lambda
+
+    def _check_numbers(self) -> None:
+        ranges = {
+            "sigma": (0 <= self.sigma < math.inf, "at least 0, in units of [0,1] pixels", "0.5"),
+            "epochs": (self.epochs >= 1, "at least 1", "100"),
+            "batch_size": (self.batch_size >= 1, "at least 1", "128"),
+            "copies": (self.copies is None or self.copies >= 1, "at least 1", "2"),
+            "learning_rate": (0 < self.learning_rate < math.inf, "a positive number", "0.1"),
+            "momentum": (0 <= self.momentum < 1, "in [0, 1)", "0.9"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "at least 0", "5e-4"),
+            "warmup": (0 <= self.warmup < 1, "in [0, 1)", "0.2"),
+            "label_smoothing": (0 <= self.label_smoothing < 1, "in [0, 1)", "0"),
+            "average": (0 <= self.average < 1, "in [0, 1)", "0.999"),
+        }
+        for name, (valid, expected, usual) in ranges.items():
+            if not valid:
+                raise BadInput(name, expected=expected, got=getattr(self, name), fix=f"try {usual}")
+
+    def _check_milestones(self) -> None:
+        ordered = list(self.milestones) == sorted(set(self.milestones))
+        inside = all(0 < epoch < self.epochs for epoch in self.milestones)
+        if not (ordered and inside):
             raise BadInput(
-                "sigma",
-                expected="a number of at least 0, in units of pixels scaled to [0,1]",
-                got=self.sigma,
-                fix="try 0.25, 0.5 or 1.0",
+                "milestones",
+                expected=f"rising epochs between 1 and {self.epochs - 1}",
+                got=list(self.milestones),
+                fix="the paper uses 150 and 300 of 400",
             )
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise BadInput(name, expected="at least 1", got=getattr(self, name), fix="raise it")
-        if not 0 < self.learning_rate < float("inf"):
+        if bool(self.milestones) != (self.schedule == "step"):
             raise BadInput(
-                "learning_rate",
-                expected="a positive number",
-                got=self.learning_rate,
-                fix="try 0.1",
-            )
-        if not 0 <= self.momentum < 1:
-            raise BadInput("momentum", expected="in [0, 1)", got=self.momentum, fix="try 0.9")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise BadInput(
-                "weight_decay", expected="at least 0", got=self.weight_decay, fix="try 5e-4"
+                "milestones",
+                expected="some with --schedule step, none with another",
+                got=f"{list(self.milestones)} with {self.schedule}",
+                fix="use both or neither",
             )
 
+    @property
+    def noisy_copies(self) -> int:
+        """Noisy copies of each image in a step."""
+        return OBJECTIVES[self.method].copies if self.copies is None else self.copies
+
+    @property
+    def regulariser_weight(self) -> float:
+        """lambda: as given, or as published for this method and sigma."""
+        if self.regulariser is not None:
+            return self.regulariser
+        published = OBJECTIVES[self.method].regularisers
+        if not published:
+            return 0.0
+        if self.sigma not in published:
+            raise BadInput(
+                "regulariser",
+                expected=f"a value, as {self.method} has none published for sigma {self.sigma}",
+                got="none",
+                fix=f"pass --regulariser; published: {dict(published)}",
+            )
+        return published[self.sigma]
+
+    def options_at(self, epoch: int) -> ObjectiveOptions:
+        """The objective's options at an epoch, counted from 0."""
+        active = epoch >= (self.regulariser_from or 0)
+        return ObjectiveOptions(
+            sigma=self.sigma,
+            regulariser=self.regulariser_weight if active else 0.0,
+            label_smoothing=self.label_smoothing,
+        )
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """The config of a config.toml or a recipe; refuses keys it does not know."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in content:
+            if name not in known:
+                raise UnknownName("training option", name, known)
+        return cls(**{**content, "milestones": tuple(content.get("milestones", ()))})
+
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Plain values for config.toml and the manifest."""
+        return dataclasses.asdict(self) | {"milestones": list(self.milestones)}

@@ -1,0 +1,35 @@
+"""Learning rates as functions of the share of the run that is done."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sween.training.config import TrainConfig
+
+SCHEDULES = ("one-cycle", "cosine", "step", "constant")
+
+_START = 0.1
+"""Warm-up begins at this share of the full rate."""
+
+
+def learning_rate(config: "TrainConfig", step: int, steps_per_epoch: int) -> float:
+    """The rate of one step, counted from 0 over the whole run.
+
+    one-cycle: rises over the warm-up, then falls in a straight line to 0.
+    cosine:    rises over the warm-up, then falls to 0 along a cosine.
+    step:      the full rate, times 0.1 from each milestone on.
+    constant:  the full rate.
+    """
+    full = config.learning_rate
+    if config.schedule == "constant":
+        return full
+    if config.schedule == "step":
+        epoch = step // steps_per_epoch
+        return full * 0.1 ** sum(epoch >= milestone for milestone in config.milestones)
+    progress = step / (config.epochs * steps_per_epoch)
+    if progress < config.warmup:
+        return full * (_START + (1 - _START) * progress / config.warmup)
+    left = (1 - progress) / (1 - config.warmup)
+    if config.schedule == "one-cycle":
+        return full * left
+    return full * 0.5 * (1 - math.cos(math.pi * left))

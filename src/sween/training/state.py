@@ -1,0 +1,59 @@
+"""Everything a stopped run needs to go on: weights, momentum, average, epoch. No code in it.
+
+Order, augmentation and noise are keyed by seed and epoch, so the epoch is the whole state of the
+generators: a run that goes on from the end of an epoch draws what it would have drawn.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from sween.errors import CheckpointError
+from sween.runs import atomic_path
+
+STATE_FILE = "state.safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingState:
+    """Tensors by name, and the number of epochs done."""
+
+    epochs_done: int
+    tensors: dict[str, torch.Tensor]
+
+
+def save_state(folder: Path, state: TrainingState) -> None:
+    """Write the state atomically: a kill leaves the old one or the new one."""
+    tensors = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()
+    }
+    with atomic_path(folder / STATE_FILE) as temporary:
+        save_file(tensors, temporary, metadata={"epochs_done": json.dumps(state.epochs_done)})
+
+
+def load_state(folder: Path) -> TrainingState | None:
+    """The saved state, or None where there is none."""
+    path = folder / STATE_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as stream:
+            epochs_done = int(json.loads((stream.metadata() or {})["epochs_done"]))
+            names = list(stream.keys())
+            return TrainingState(epochs_done, {name: stream.get_tensor(name) for name in names})
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            str(path),
+            expected="a whole training state",
+            got=str(error).splitlines()[0],
+            fix="delete that file to train from the start",
+        ) from None
+
+
+def drop_state(folder: Path) -> None:
+    """Remove the state once the final weights are written."""
+    (folder / STATE_FILE).unlink(missing_ok=True)

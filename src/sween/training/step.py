@@ -1,0 +1,150 @@
+"""One training step: augment, add noise, forward, backward, update. The same code on CPU and GPU.
+
+On a GPU the network and its loss are compiled, run in bfloat16 and channels-last, and the whole
+step is recorded once as a CUDA graph and replayed, so that the host only says "next". On a CPU the
+step is plain float32.
+"""
+
+import torch
+from torch import nn
+
+from sween.training.augment import crop_flip
+from sween.training.average import MovingAverage
+from sween.training.objectives import OBJECTIVES, ObjectiveOptions
+
+WARMUP_STEPS = 3
+"""Eager runs of a step before it is recorded: compilation and workspace sizes settle in them."""
+
+
+class StepInputs:
+    """Where a step reads its images from: all of them on the device, uint8, picked by position."""
+
+    def __init__(
+        self,
+        pixels: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        white: int,
+        crop_padding: int | None,
+        batch_size: int,
+    ) -> None:
+        self.pixels, self.labels = pixels, labels
+        self.white = white
+        self.crop_padding = crop_padding
+        self.picks = torch.zeros(batch_size, dtype=torch.long, device=pixels.device)
+
+    def draw(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The picked images as float32 in [0,1], augmented, and their labels."""
+        images = self.pixels[self.picks]
+        if self.crop_padding is not None:
+            images = crop_flip(images, padding=self.crop_padding, generator=generator)
+        return images.float() / self.white, self.labels[self.picks]
+
+
+class TrainingStep:
+    """Callable once a batch; the loss of the last call is in `loss`.
+
+    Args:
+        model: the network being trained, on its device.
+        optimizer: over its parameters.
+        inputs: the images.
+        generator: of augmentation and noise, on the device.
+        method: objective.
+        copies: noisy copies of each image.
+        average: the moving average of the weights, updated at the end of each step; or None.
+        fast: compile and record; only on a GPU.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        inputs: StepInputs,
+        generator: torch.Generator,
+        *,
+        method: str,
+        copies: int,
+        average: MovingAverage | None,
+        fast: bool,
+    ) -> None:
+        self.model, self.optimizer, self.inputs = model, optimizer, inputs
+        self.generator, self.copies, self.average, self.fast = generator, copies, average, fast
+        self.objective = OBJECTIVES[method].loss
+        self.loss = torch.zeros((), device=inputs.pixels.device)
+        self.options: ObjectiveOptions | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._forward = self._forward_loss
+
+    def prepare(self, options: ObjectiveOptions) -> None:
+        """Get ready for these options; recording again where they changed.
+
+        The eager runs that a recording needs move weights, statistics and generator; all of them
+        are put back, so that a prepared run and a plain one do the same steps.
+        """
+        if options == self.options:
+            return
+        self.options = options
+        if not self.fast:
+            return
+        self._graph = None
+        self._forward = torch.compile(self._forward_loss, mode="max-autotune-no-cudagraphs")
+        saved = [tensor.clone() for tensor in self._moved()]
+        position = self.generator.get_state()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP_STEPS):
+                self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            self._run()
+        self._graph = graph
+        for tensor, before in zip(self._moved(), saved, strict=False):
+            tensor.copy_(before)
+        for extra in self._moved()[len(saved) :]:
+            extra.zero_()  # momentum that the eager runs created
+        self.generator.set_state(position)
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._run()
+
+    def _moved(self) -> list[torch.Tensor]:
+        """Every tensor a step changes; momentum last, since the first step creates it."""
+        momenta = [
+            value
+            for state in self.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        ]
+        averaged = self.average.tensors.values() if self.average is not None else ()
+        return [*self.model.state_dict().values(), *averaged, *momenta]
+
+    def _run(self) -> None:
+        images, labels = self.inputs.draw(self.generator)
+        noisy = images.repeat(self.copies, 1, 1, 1)
+        noise = torch.randn(noisy.shape, generator=self.generator, device=noisy.device)
+        assert self.options is not None  # prepare comes first
+        noisy = noisy + self.options.sigma * noise
+        if self.fast:
+            noisy = noisy.contiguous(memory_format=torch.channels_last)
+        loss = self._forward(noisy, labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        self.loss.copy_(loss.detach())
+
+    def _forward_loss(self, noisy: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        assert self.options is not None
+        device = noisy.device.type
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.fast):
+            logits = self.model(noisy)
+        logits = logits.float().view(self.copies, len(labels), -1)
+        return self.objective(logits, labels, self.options)

@@ -1,0 +1,278 @@
+"""One candidate's training, as an iterator of steps that can be stopped and taken up again."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sween.data.dataset import Dataset
+from sween.errors import BadInput
+from sween.models import Manifest, check_member, create_model, save_checkpoint
+from sween.records import RowWriter, read_rows
+from sween.runs import run_folder, write_text
+from sween.seeding import torch_seed
+from sween.training.average import MovingAverage
+from sween.training.config import TrainConfig
+from sween.training.schedules import learning_rate
+from sween.training.state import TrainingState, drop_state, load_state, save_state
+from sween.training.step import StepInputs, TrainingStep
+from sween.training.validation import noisy_accuracy
+
+SECONDS_BETWEEN_STATES = 10.0
+"""A stopped run loses at most this much work, and the epoch that was under way."""
+
+
+class Trainer:
+    """Trains one candidate into a run folder.
+
+    On a CPU the weights depend on the config, the data and the versions of the environment alone,
+    and a run that was killed and taken up again ends with the same bits. The test split is never
+    touched; accuracy is watched on noisy images of the weight-solving split.
+
+    Args:
+        config: what to train.
+        dataset: the images.
+        out: run folder; one of the same config is taken up where it stopped.
+        device: where to train.
+        fast: bfloat16, compiled, recorded as a CUDA graph; on a GPU by default.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        dataset: Dataset,
+        out: Path,
+        *,
+        device: torch.device,
+        fast: bool | None = None,
+    ) -> None:
+        _check_dataset(config, dataset)
+        self.config, self.dataset, self.out, self.device = config, dataset, out, device
+        self.fast = device.type == "cuda" if fast is None else fast
+        self.batch_size = min(config.batch_size, len(dataset.train))
+        self.steps_per_epoch = len(dataset.train) // self.batch_size
+        self.model = create_model(
+            config.arch,
+            num_classes=dataset.num_classes,
+            image_shape=dataset.image_shape,
+            mean=dataset.mean,
+            std=dataset.std,
+            seed=config.seed,
+        ).to(device)
+        check_member(self.model, num_classes=dataset.num_classes, image_shape=dataset.image_shape)
+        if self.fast:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.rate = torch.zeros((), device=device) if self.fast else None
+        self.optimizer = self._make_optimizer()
+        self.average = MovingAverage(self.model, config.average) if config.average else None
+        self.step = self._make_step()
+        self.epochs_done = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.arch} seed {self.config.seed}"
+
+    @property
+    def steps_left(self) -> int:
+        return (self.config.epochs - self.epochs_done) * self.steps_per_epoch
+
+    @property
+    def finished(self) -> bool:
+        return (self.out / "model.safetensors").exists()
+
+    def run(self) -> Iterator[str]:
+        """Train to the end, giving a note after each step, and write the checkpoint."""
+        with run_folder(self.out, self.config.as_dict(), rows="metrics.jsonl") as path:
+            if self.finished:
+                return
+            self._take_up(path)
+            with RowWriter(path) as metrics:
+                yield from self._epochs(metrics)
+        self._save_checkpoint()
+        drop_state(self.out)
+
+    def _epochs(self, metrics: RowWriter) -> Iterator[str]:
+        saved = time.monotonic()
+        for epoch in range(self.epochs_done, self.config.epochs):
+            began = time.perf_counter()
+            losses = torch.zeros(self.steps_per_epoch, device=self.device)
+            note = f"epoch {epoch + 1}/{self.config.epochs}"
+            for position in self._steps(epoch):
+                with self._on_stream():
+                    losses[position] = self.step.loss
+                yield note
+            metrics.append([self._measure(epoch, losses, began)])
+            self.epochs_done = epoch + 1
+            if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
+                save_state(self.out, self._state())
+                saved = time.monotonic()
+
+    def _steps(self, epoch: int) -> Iterator[int]:
+        seed = torch_seed(self.config.seed, "training", block=epoch)
+        with self._on_stream():
+            self.step.generator.manual_seed(seed)
+            count = len(self.dataset.train)
+            order = torch.randperm(count, generator=self.step.generator, device=self.device)
+            self.model.train()
+            self.step.prepare(self.config.options_at(epoch))
+        for position in range(self.steps_per_epoch):
+            first = position * self.batch_size
+            with self._on_stream(), torch.random.fork_rng(devices=[]):
+                # A caller's own network may draw for itself, as dropout does.
+                torch.default_generator.manual_seed(torch_seed(seed, "layers", block=position))
+                self.step.inputs.picks.copy_(order[first : first + self.batch_size])
+                self._set_rate(epoch * self.steps_per_epoch + position)
+                self.step()
+            yield position
+
+    def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
+
+    def _set_rate(self, step: int) -> None:
+        rate = learning_rate(self.config, step, self.steps_per_epoch)
+        if self.rate is not None:
+            self.rate.fill_(rate)
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _measure(self, epoch: int, losses: torch.Tensor, began: float) -> dict[str, Any]:
+        """The epoch's row; refuses to go on from a loss or weights that are not finite."""
+        with self._on_stream():
+            values = losses.tolist()
+            seconds = time.perf_counter() - began
+            for position, value in enumerate(values):
+                _check_finite(value, epoch, position)
+            accuracy = noisy_accuracy(
+                self.model, self.dataset.weights, self.config.sigma, self.config.seed
+            )
+        _check_finite(accuracy, epoch, self.steps_per_epoch - 1)  # no loss follows the last step
+        return {
+            "epoch": epoch + 1,
+            "loss": sum(values) / len(values),
+            "noisy_accuracy": accuracy,
+            "seconds": round(seconds, 4),
+        }
+
+    def _make_optimizer(self) -> torch.optim.SGD:
+        config = self.config
+        everything = list(self.model.parameters())
+        spared = [] if config.decay_norms else [p for p in everything if p.ndim < 2]
+        decayed = everything if config.decay_norms else [p for p in everything if p.ndim >= 2]
+        groups: list[dict[str, Any]] = [
+            {"params": decayed},
+            {"params": spared, "weight_decay": 0.0},
+        ]
+        return torch.optim.SGD(
+            [group for group in groups if group["params"]],
+            lr=config.learning_rate if self.rate is None else self.rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            nesterov=config.nesterov and config.momentum > 0,
+            fused=self.fast or None,
+        )
+
+    def _make_step(self) -> TrainingStep:
+        train = self.dataset.train
+        inputs = StepInputs(
+            train.pixels.load(range(len(train))).to(self.device),
+            train.labels.to(self.device),
+            white=train.white,
+            crop_padding=(
+                self.dataset.crop_padding if self.dataset.augmentation == "crop-flip" else None
+            ),
+            batch_size=self.batch_size,
+        )
+        return TrainingStep(
+            self.model,
+            self.optimizer,
+            inputs,
+            torch.Generator(device=self.device),
+            method=self.config.method,
+            copies=self.config.noisy_copies,
+            average=self.average,
+            fast=self.fast,
+        )
+
+    def _state(self) -> TrainingState:
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            momentum = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if momentum is not None:
+                tensors[f"momentum.{name}"] = momentum
+        if self.average is not None:
+            tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
+        return TrainingState(self.epochs_done, tensors)
+
+    def _take_up(self, metrics: Path) -> None:
+        """Go on from the saved state, dropping rows of epochs that will be trained again."""
+        state = load_state(self.out)
+        self.epochs_done = 0 if state is None else state.epochs_done
+        if metrics.exists():
+            lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [
+                line
+                for line, row in zip(lines, read_rows(metrics), strict=False)
+                if row["epoch"] <= self.epochs_done
+            ]
+            write_text(metrics, "".join(kept))
+        if state is None:
+            return
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "momentum": {}, "average": {}}
+        for name, tensor in state.tensors.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        self.model.load_state_dict(parts["model"])
+        for name, parameter in self.model.named_parameters():
+            if name in parts["momentum"]:
+                buffer = torch.empty_like(parameter).copy_(parts["momentum"][name])
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
+        if self.average is not None:
+            for name, tensor in parts["average"].items():
+                self.average.tensors[name].copy_(tensor)
+
+    def _save_checkpoint(self) -> None:
+        if self.average is not None:
+            self.model.load_state_dict(self.average.tensors, strict=False)
+        dataset = self.dataset
+        manifest = Manifest(
+            arch=self.config.arch,
+            num_classes=dataset.num_classes,
+            image_shape=dataset.image_shape,
+            dataset=dataset.name,
+            class_names=dataset.class_names,
+            sigma=self.config.sigma,
+            training=self.config.as_dict(),
+        )
+        save_checkpoint(self.model.eval(), self.out / "model.safetensors", manifest)
+
+
+def _check_dataset(config: TrainConfig, dataset: Dataset) -> None:
+    if dataset.name != config.dataset:
+        raise BadInput("dataset", expected=config.dataset, got=dataset.name, fix="pass that one")
+    missing = sorted(set(range(dataset.num_classes)) - set(dataset.train.labels.tolist()))
+    if missing:
+        names = ", ".join(dataset.class_names[label] for label in missing)
+        raise BadInput(
+            f"{dataset.name}: training images",
+            expected="some of every class",
+            got=f"none of {names}",
+            fix="add images or remove the class",
+        )
+
+
+def _check_finite(value: float, epoch: int, step: int) -> None:
+    if not math.isfinite(value):
+        raise BadInput(
+            f"training diverged at epoch {epoch + 1}, step {step + 1}",
+            expected="a finite loss",
+            got=value,
+            fix="lower --learning-rate",
+        )

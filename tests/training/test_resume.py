@@ -1,0 +1,161 @@
+"""Kill at any instant, run again, get the same weights; many candidates at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.errors import CheckFailed, CheckpointError
+from sween.records import read_rows
+from sween.training import TrainConfig, train, train_many
+from sween.training import trainer as trainer_module
+from sween.training.state import STATE_FILE, load_state
+from sween.training.trainer import Trainer
+
+from .datasets import few_digits
+from .test_trainer import measured, same, weights
+
+
+def config(**fields: Any) -> TrainConfig:
+    defaults: dict[str, Any] = {"dataset": "digits", "arch": "digits-conv", "sigma": 0.5}
+    return TrainConfig(**defaults | {"epochs": 6, "batch_size": 16} | fields)
+
+
+METHODS = {
+    "gaussian": {"average": 0.9, "copies": 2},
+    "macer": {"schedule": "step", "milestones": (3,), "regulariser_from": 3},
+    "consistency": {"decay_norms": False},
+}
+
+
+@pytest.fixture
+def save_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "SECONDS_BETWEEN_STATES", -1.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("stop_after", [1, 4, 7, 13])
+@pytest.mark.usefixtures("save_every_epoch")
+def test_a_stopped_run_ends_with_the_same_bits(
+    tmp_path: Path, method: str, stop_after: int
+) -> None:
+    wanted = config(method=method, **METHODS[method])
+    dataset = few_digits(50)
+    train(wanted, dataset, tmp_path / "whole", quiet=True)
+    steps = Trainer(wanted, dataset, tmp_path / "stopped", device=_cpu()).run()
+    for _ in range(stop_after):
+        next(steps)
+    steps.close()
+    assert not (tmp_path / "stopped" / "model.safetensors").exists()
+    assert (load_state(tmp_path / "stopped") is None) == (stop_after < 4)
+    train(wanted, dataset, tmp_path / "stopped", quiet=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    assert measured(tmp_path / "whole") == measured(tmp_path / "stopped")
+    assert not (tmp_path / "stopped" / STATE_FILE).exists()
+
+
+def _cpu() -> Any:
+    import torch
+
+    return torch.device("cpu")
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from sween.data import load_dataset
+from sween.training import TrainConfig, train
+from sween.training import trainer
+trainer.SECONDS_BETWEEN_STATES = 0.0
+method, out = sys.argv[1:]
+extra = {"copies": 4} if method == "macer" else {}
+train(TrainConfig(dataset="digits", arch="digits-conv", sigma=0.5, method=method, epochs=8,
+                  **extra), load_dataset("digits"), Path(out), quiet=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["gaussian", "macer"])
+def test_killed_by_the_system_and_taken_up_again(tmp_path: Path, method: str) -> None:
+    command = [sys.executable, "-c", _SCRIPT, method]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True)
+    killed = tmp_path / "killed"
+    kills = 0
+    for rows in (1, 3, 6):
+        process = subprocess.Popen([*command, str(killed)])
+        while process.poll() is None and _rows(killed) < rows:
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills > 0
+    subprocess.run([*command, str(killed)], check=True)
+    assert same(weights(tmp_path / "whole"), weights(killed))
+    assert measured(tmp_path / "whole") == measured(killed)
+
+
+def _rows(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return len(read_rows(path)) if path.exists() else 0
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.usefixtures("save_every_epoch")
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    steps = Trainer(config(), few_digits(), tmp_path / "run", device=_cpu()).run()
+    for _ in range(9):
+        next(steps)
+    steps.close()
+    state = tmp_path / "run" / STATE_FILE
+    state.write_bytes(state.read_bytes()[:200])
+    with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
+        train(config(), few_digits(), tmp_path / "run", quiet=True)
+
+
+def test_many_at_once_give_what_each_gives_alone(tmp_path: Path) -> None:
+    configs = [config(seed=seed, arch=arch, epochs=2) for seed, arch in enumerate(ARCHS)]
+    train_many(configs, few_digits(), [tmp_path / f"{k}" for k in range(3)], quiet=True)
+    for k, wanted in enumerate(configs):
+        train(wanted, few_digits(), tmp_path / f"alone{k}", quiet=True)
+        assert same(weights(tmp_path / f"{k}"), weights(tmp_path / f"alone{k}"))
+
+
+ARCHS = ("digits-mlp", "digits-conv", "tests.models.factories:with_dropout")
+
+
+def test_one_failing_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = [config(epochs=2), config(epochs=2, seed=1, learning_rate=1e9), config(seed=2)]
+    outs = [tmp_path / name for name in ("good", "bad", "fine")]
+    with pytest.raises(CheckFailed, match="1 of 3 candidates failed"):
+        train_many(configs, few_digits(), outs, quiet=True)
+    assert [(out / "model.safetensors").exists() for out in outs] == [True, False, True]
+    assert "diverged" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("save_every_epoch")
+def test_divergence_keeps_the_last_good_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(wanted: TrainConfig, step: int, per_epoch: int) -> float:
+        return 1e30 if step >= 2 * per_epoch else 0.01
+
+    monkeypatch.setattr(trainer_module, "learning_rate", explode)
+    with pytest.raises(Exception, match=r"diverged at epoch 3, step \d"):
+        train(config(), few_digits(), tmp_path / "run", quiet=True)
+    state = load_state(tmp_path / "run")
+    assert state is not None
+    assert state.epochs_done == 2
+    assert all(bool(tensor.isfinite().all()) for tensor in state.tensors.values())
