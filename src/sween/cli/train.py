@@ -1,49 +1,86 @@
 """`sween train`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sween.cli.options import Convert, DataRoot, Device, ImageSize, Quiet, Seed, choose_device
+from sween.cli.options import Convert, DataRoot, Device, ImageSize, Quiet, choose_device
 from sween.data import DATASETS, load_dataset
 from sween.models import list_models
-from sween.training import OBJECTIVES, TrainConfig, train
+from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, train_many
+from sween.training.recipes import run_folders
+from sween.training.schedules import SCHEDULES
 
 _ARCHS = ", ".join(list_models())
 
 
+def _default(name: str) -> Any:
+    return TrainConfig.__dataclass_fields__[name].default
+
+
 def run(
-    dataset: Annotated[str, typer.Option(help=f"one of {', '.join(DATASETS)}")],
-    arch: Annotated[str, typer.Option(help=f"{_ARCHS}, or your own package.module:factory")],
-    sigma: Annotated[float, typer.Option(help="noise level, in units of [0,1] pixels")],
-    out: Annotated[Path, typer.Option(help="run folder to write")],
+    out: Annotated[Path, typer.Option(help="run folder; with several candidates, their parent")],
+    config: Annotated[Path | None, typer.Option(help="recipe file, see configs/")] = None,
+    dataset: Annotated[str | None, typer.Option(help=f"one of {', '.join(DATASETS)}")] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{_ARCHS}, or your own package.module:factory; may be given again"),
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="noise level, for [0,1] pixels")] = None,
     data_root: DataRoot = None,
-    method: Annotated[str, typer.Option(help=f"one of {', '.join(OBJECTIVES)}")] = "gaussian",
-    epochs: Annotated[int, typer.Option(help="passes over the training images")] = 100,
-    batch_size: Annotated[int, typer.Option(help="images a step")] = 128,
-    learning_rate: Annotated[float, typer.Option(help="highest of the schedule")] = 0.1,
-    weight_decay: Annotated[float, typer.Option(help="of SGD")] = 5e-4,
-    schedule: Annotated[str, typer.Option(help="one-cycle or constant")] = "one-cycle",
+    method: Annotated[
+        str | None, typer.Option(help=f"{', '.join(OBJECTIVES)} [{_default('method')}]")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"[{_default('epochs')}]")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help=f"images a step [{_default('batch_size')}]")
+    ] = None,
+    copies: Annotated[
+        int | None, typer.Option(help="noisy copies of each image [the method's own]")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help=f"highest rate [{_default('learning_rate')}]")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help=f"of SGD [{_default('weight_decay')}]")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help=f"{', '.join(SCHEDULES)} [{_default('schedule')}]")
+    ] = None,
+    average: Annotated[
+        float | None, typer.Option(help="decay of a moving average of the weights [off]")
+    ] = None,
+    regulariser: Annotated[
+        float | None, typer.Option(help="lambda of macer and consistency [as published]")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="of everything random; may be given again [0]")
+    ] = None,
     image_size: ImageSize = None,
     convert: Convert = False,
-    seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train one candidate with noise into a run folder."""
-    config = TrainConfig(
-        dataset=dataset,
-        arch=arch,
-        sigma=sigma,
-        method=method,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        schedule=schedule,
-        seed=seed,
-    )
-    images = load_dataset(dataset, data_root, image_size=image_size, convert=convert)
-    train(config, images, out, device=choose_device(device), quiet=quiet)
-    typer.echo(f"trained {arch} on {dataset} at sigma {sigma} into {out}")
+    """Train candidates with noise, all at once; a stopped run goes on where it stopped."""
+    options = {
+        "dataset": dataset,
+        "sigma": sigma,
+        "method": method,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "copies": copies,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "average": average,
+        "regulariser": regulariser,
+    }
+    recipe = read_recipe(config) if config is not None else [{}]
+    configs = make_configs(recipe, options, archs=arch or (), seeds=seed or ())
+    folders = run_folders(configs, out)
+    chosen = choose_device(device)
+    images = load_dataset(configs[0].dataset, data_root, image_size=image_size, convert=convert)
+    train_many(configs, images, folders, device=chosen, quiet=quiet)
+    for one, folder in zip(configs, folders, strict=True):
+        typer.echo(f"trained {one.arch} on {one.dataset} at sigma {one.sigma} into {folder}")

@@ -53,6 +53,9 @@ def train_many(
         CheckFailed: some failed, once the others are done.
     """
     device = device or torch.device("cpu")
+    if len(configs) == 1:
+        train(configs[0], dataset, outs[0], device=device, quiet=quiet)
+        return
     trainers = [
         Trainer(config, dataset, out, device=device)
         for config, out in zip(configs, outs, strict=True)
