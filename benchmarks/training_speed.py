@@ -17,7 +17,7 @@ from torch.nn import functional
 from sween.data.dataset import Dataset, Split, StoredPixels
 from sween.models import create_model
 from sween.runs import describe_environment, write_json
-from sween.training import TrainConfig
+from sween.training import TrainConfig, step
 from sween.training.augment import crop_flip
 from sween.training.trainer import Trainer
 
@@ -69,7 +69,7 @@ def plain_epoch(config: TrainConfig, dataset: Dataset, device: torch.device, sha
     steps = len(dataset.train) // config.batch_size
     measured = max(2, int(share * steps))
 
-    def step(position: int) -> None:
+    def plain_step(position: int) -> None:
         picks = slice(position * config.batch_size, (position + 1) * config.batch_size)
         images = crop_flip(pixels[picks], padding=4, generator=generator).float() / 255
         noise = torch.randn(images.shape, generator=generator, device=device)
@@ -79,11 +79,11 @@ def plain_epoch(config: TrainConfig, dataset: Dataset, device: torch.device, sha
         optimizer.step()
 
     for position in range(3):
-        step(position)
+        plain_step(position)
     _synchronize(device)
     started = time.perf_counter()
     for position in range(measured):
-        step(position)
+        plain_step(position)
     _synchronize(device)
     return (time.perf_counter() - started) * steps / measured
 
@@ -100,8 +100,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--plain-share", type=float, default=0.3)
+    parser.add_argument("--compile-mode", default=step.COMPILE_MODE)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    step.COMPILE_MODE = options.compile_mode
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = synthetic_cifar(options.images)
     rows = []
@@ -113,7 +115,7 @@ def main() -> None:
             epochs=options.epochs,
             batch_size=options.batch_size,
         )
-        row = {"arch": arch, "batch_size": options.batch_size}
+        row = {"arch": arch, "batch_size": options.batch_size, "compile": options.compile_mode}
         row |= fast_epochs(config, dataset, device)
         row["plain_epoch"] = plain_epoch(config, dataset, device, options.plain_share)
         row["ratio"] = row["plain_epoch"] / row["epoch"]

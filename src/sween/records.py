@@ -7,6 +7,7 @@ checksum of its other fields, so that any single changed character is found.
 
 import dataclasses
 import decimal
+import fcntl
 import gzip
 import hashlib
 import json
@@ -34,7 +35,8 @@ class Certificate:
     With probability at least 1 - `alpha` over the noise, unless `prediction` is ABSTAIN, the
     smoothed classifier answers `prediction` on the whole open l2 ball of `radius` around the image.
     `radius_cohen` and `radius_two_class` each hold with probability 1 - `alpha` on their own, not
-    both at once; choose the bound before looking.
+    both at once; choose the bound before looking. `lower_bound` is that bound's own lower bound on
+    the class's probability, at 0.9 alpha for the two-class one.
     """
 
     index: int
@@ -64,6 +66,8 @@ class Certificate:
     seconds: float
     model: str
     seed: int
+    run: str | None = None
+    """Names the config of the run that the row belongs to; None outside a run folder."""
 
     @property
     def abstained(self) -> bool:
@@ -221,11 +225,21 @@ def read_certificates(path: Path) -> list[Certificate]:
 
 
 class RowWriter:
-    """Appends rows to a .jsonl file; removes a torn last line first."""
+    """Appends rows to a .jsonl file, alone; removes a torn last line first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise BadInput(
+                str(path),
+                expected="to be the only one writing it",
+                got="another process at work in that folder",
+                fix="wait for it, or choose another --out",
+            ) from None
         self._drop_torn_line()
 
     def _drop_torn_line(self) -> None:

@@ -5,6 +5,7 @@ Files are written beside their final name and renamed, so that a reader never se
 
 import contextlib
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -122,6 +123,12 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
     ]
 
 
+def run_tag(config: Mapping[str, Any]) -> str:
+    """A short name for a config, which rows carry to say which run they belong to."""
+    text = json.dumps(config, sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def start_run(folder: Path, config: Mapping[str, Any]) -> None:
     """Create the folder with config and environment, or check that it holds the same config.
 
@@ -136,10 +143,24 @@ def start_run(folder: Path, config: Mapping[str, Any]) -> None:
                 f"{folder} holds a run with another config ({'; '.join(differences)})",
                 fix="choose another --out, or delete that folder",
             )
+        _note_other_environment(folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "environment.json", describe_environment())
     write_text(folder / "config.toml", text)
+
+
+def _note_other_environment(folder: Path) -> None:
+    """A run taken up on another machine or version says so in environment-2.json and so on."""
+    now = describe_environment()
+    files = sorted(folder.glob("environment*.json"), key=lambda path: (len(path.name), path.name))
+    for file in files:
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            known = json.loads(file.read_text(encoding="utf-8"))
+            if {**known, "date": ""} == {**now, "date": ""}:
+                return
+    name = f"environment-{len(files) + 1}.json" if files else "environment.json"
+    write_json(folder / name, now)
 
 
 @contextlib.contextmanager

@@ -127,12 +127,16 @@ BAD: dict[str, Refusal] = {
     ),
     "NaN model": (lambda: certify(model=NotANumber()), ContractError, ("NaN", "weights")),
     "no tensor": (lambda: certify(model=Text()), ContractError, ("str", "num_classes")),
-    "batch norm": (lambda: certify(model=batch_norm()), ContractError, ("eval()", "batch")),
-    "dropout": (lambda: certify(model=dropout()), ContractError, ("eval()", "dropout")),
+    "batch norm": (
+        lambda: certify(model=batch_norm()),
+        ContractError,
+        ("evaluation mode", "batch"),
+    ),
+    "dropout": (lambda: certify(model=dropout()), ContractError, ("evaluation mode", "dropout")),
     "batch norm inside": (
         lambda: certify(model=sween.WeightedEnsemble([net(), batch_norm()])),
         ContractError,
-        ("eval()", "batch"),
+        ("evaluation mode", "batch"),
     ),
     "no members": (lambda: sween.WeightedEnsemble([]), BadInput, ("members", "got none")),
     "weights off the simplex": (

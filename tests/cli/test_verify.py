@@ -164,7 +164,7 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "model": (lambda row: {"model": "digits-resnet"}, "'digits-resnet' is not of this run"),
     "the other member": (lambda row: {"model": "digits-mlp-seed1"}, "comes twice"),
     "index, another": (lambda row: {"index": 6}, "is not among the run's indices"),
-    "index, its neighbour": (lambda row: {"index": 2}, "comes twice"),
+    "index, its neighbour": (lambda row: {"index": 2}, "of the image's other rows"),
     "a radius of a kind": (lambda row: {"radius": True}, "radius True"),
     "radius as text": (lambda row: {"radius": "0.4"}, "radius '0.4'"),
     "an extra field": (lambda row: {"certified": True}, "unknown ['certified']"),

@@ -12,6 +12,7 @@ def binomial_lower_tail(count: int, n: int, p: Any) -> Any:
     if count >= n:
         return mpmath.mpf(1)
     p = mpmath.mpf(p)
+    assert count < n * p, "the continued fraction is made for the lower tail"
     return _regularised_beta(1 - p, n - count, count + 1)
 
 
@@ -41,3 +42,15 @@ def _regularised_beta(x: Any, a: int, b: int) -> Any:
         step += 1
         if abs(change - 1) < tiny:
             return mpmath.exp(log_front) * (value - 1)
+
+
+def exact_upper_bound(count: int, n: int, alpha: Any) -> Any:
+    """The Clopper-Pearson upper bound by bisection at 50 digits."""
+    low, high = mpmath.mpf(count) / n, mpmath.mpf(1)
+    while high - low > mpmath.mpf(10) ** -40:
+        middle = (low + high) / 2
+        if middle * n > count and binomial_lower_tail(count, n, middle) <= alpha:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -23,7 +23,9 @@ PROBABILITIES = {
     "a near runner-up": [0.4, 0.35, 0.25],
     "nearly sure": [0.995, 0.004, 0.001],
     "a fine lead": [0.6, 0.05, 0.35],
+    "a rare runner-up": [0.35, 0.004, *[0.001] * 646],
 }
+"""The last isolates the runner-up: the rest is spread so thin that pB is far below 1 - pA."""
 
 Counts = npt.NDArray[np.int64]
 

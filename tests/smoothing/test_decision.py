@@ -75,7 +75,9 @@ def test_a_small_n_warns_with_the_votes_it_needs(bound: str) -> None:
 def test_predict_refuses_an_n_that_always_abstains() -> None:
     with pytest.raises(BadInput, match=r"2 \* 2\^-10 = 0\.001953.*n >= 11"):
         check_predict_settings(n=10, alpha=0.001, sigma=0.5)
-    check_predict_settings(n=11, alpha=0.001, sigma=0.5)
+    with pytest.warns(SmallSampleWarning, match="at least 11 of 11"):
+        check_predict_settings(n=11, alpha=0.001, sigma=0.5)
+    check_predict_settings(n=100, alpha=0.001, sigma=0.5)
 
 
 @pytest.mark.parametrize(

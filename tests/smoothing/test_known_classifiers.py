@@ -81,22 +81,27 @@ def _unit(generator: np.random.Generator) -> npt.NDArray[np.float64]:
     return vector / np.linalg.norm(vector)
 
 
-def _engine_case(kind: str, generator: np.random.Generator) -> tuple[nn.Module, np.ndarray, float]:
-    """A classifier, a point, and g's robust radius there."""
+def _engine_case(
+    kind: str, generator: np.random.Generator
+) -> tuple[nn.Module, np.ndarray, float, int]:
+    """A classifier, a point, g's robust radius there, and g's answer there."""
     point = generator.uniform(0.2, 0.8, DIMENSION)
     direction = torch.from_numpy(_unit(generator)).float()
     projection = float(point @ direction.double().numpy())
     if kind == "half-space":
         distance = generator.uniform(0.0, 3 * SIGMA)
         side = generator.choice([-1, 1])
-        return HalfSpace(direction, projection - side * distance), point, distance
+        model = HalfSpace(direction, projection - side * distance)
+        return model, point, distance, int(side > 0)
     if kind == "slab":
         shift, width = generator.uniform(0, 1.5), generator.uniform(0.4, 2.0)
         known = slab_case(shift, width, SIGMA)
-        return Slab(direction, projection - shift, width), point, known.robust_radius
+        answer = int(known.probability > 0.5)
+        return Slab(direction, projection - shift, width), point, known.robust_radius, answer
     distance, radius = generator.uniform(0, 2.5), generator.uniform(3.8, 5.5)
     centre = torch.from_numpy(point + distance * _unit(generator)).float()
-    return Ball(centre, radius), point, ball_case(distance, radius, SIGMA, DIMENSION).robust_radius
+    known = ball_case(distance, radius, SIGMA, DIMENSION)
+    return Ball(centre, radius), point, known.robust_radius, int(known.probability > 0.5)
 
 
 @pytest.mark.parametrize("kind", ["half-space", "slab", "ball"])
@@ -107,11 +112,12 @@ def test_the_whole_engine_on_known_classifiers(kind: str) -> None:
     false, certified, shares = 0, 0, []
     settings = CertifySettings(n0=100, n=2000, alpha=alpha)
     for trial in range(trials):
-        model, point, truth = _engine_case(kind, generator)
+        model, point, truth, answer = _engine_case(kind, generator)
         image = torch.from_numpy(point).float().view(1, *SHAPE)
         smoothed = SmoothedClassifier(model, sigma=SIGMA, num_classes=2)
         (certificate,) = smoothed.certify_batch(image, settings, indices=[trial])
-        false += certificate.radius > truth
+        wrong = not certificate.abstained and certificate.prediction != answer
+        false += wrong or certificate.radius > truth
         certified += not certificate.abstained
         if truth > SIGMA / 2:
             shares.append(certificate.radius / min(truth, 3 * SIGMA))

@@ -1,19 +1,25 @@
 """Radii from counts: published numbers, abstention, order."""
 
+from typing import Any
+
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from sween.errors import BadInput
+from sween.errors import BadInput, UnknownName
+from sween.records import ABSTAIN
 from sween.smoothing.bounds import upper_bound
+from sween.smoothing.decision import decide
 from sween.smoothing.radius import (
     fewest_certified_votes,
     radius_cohen,
     radius_two_class,
     smallest_certifiable_n,
 )
+from tests.smoothing.reference import exact_upper_bound
 
 N = 100_000
 
@@ -46,12 +52,21 @@ def test_half_the_votes_abstain() -> None:
     assert float(radius_two_class(500, 500, 1000, alpha=0.001, sigma=1.0)) == 0.0
 
 
-def test_abstention_is_judged_after_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exactly_half(*_: object) -> np.ndarray:
-        return np.asarray(0.5)
+@pytest.mark.parametrize("bound", ["cohen", "two-class"])
+def test_abstention_is_judged_after_rounding(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """A bound a hair below 1/2 that rounding outward lifts above it certifies nothing."""
 
-    monkeypatch.setattr("sween.smoothing.radius.upper_bound", exactly_half)
-    assert float(radius_cohen(1, 2, alpha=0.5, sigma=1.0)) == 0.0
+    def inverse(*_: object) -> np.ndarray:
+        return np.asarray(0.5 * (1 - 1e-10))
+
+    def below(*_: object) -> np.ndarray:
+        return np.asarray(0.5 * (1 - 1e-8))
+
+    monkeypatch.setattr("sween.smoothing.bounds.special.betainccinv", inverse)
+    decision = decide([90, 10], [60, 40], alpha=0.001, sigma=1.0, bound=bound)
+    assert (decision.prediction, decision.radius) == (ABSTAIN, 0.0)
+    monkeypatch.setattr("sween.smoothing.bounds.special.betainccinv", below)
+    assert decide([90, 10], [60, 40], alpha=0.001, sigma=1.0, bound=bound).prediction == 0
 
 
 @given(n=st.integers(1, 10**6), share=st.floats(0, 1), sigma=st.floats(0.01, 10))
@@ -112,3 +127,34 @@ def test_impossible_sigma(sigma: float) -> None:
 def test_overlapping_classes() -> None:
     with pytest.raises(BadInput, match="runner_up_count"):
         radius_two_class(7, 6, 10, alpha=0.001, sigma=1.0)
+
+
+def test_an_unknown_bound_is_no_bound() -> None:
+    with pytest.raises(UnknownName, match="bound 'best'"):
+        decide([90, 10], [600, 400], alpha=0.001, sigma=1.0, bound="best")
+
+
+@pytest.mark.parametrize("alpha", [1e-101, 1e-250])
+def test_an_alpha_beyond_the_accuracy_of_the_inverse_is_refused(alpha: float) -> None:
+    with pytest.raises(BadInput, match="at least 1e-100"):
+        radius_cohen(50, 50, alpha=alpha, sigma=1.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "rival", "n"),
+    [(550, 300, 1000), (35, 10, 100), (7000, 1500, 10_000), (400, 350, 750)],
+)
+def test_two_class_radius_is_below_fifty_digits(count: int, rival: int, n: int) -> None:
+    """The exact radius from exactly solved bounds is never exceeded."""
+    own = 1 - exact_upper_bound(n - count, n, mpmath.mpf(9) / 10 / 1000)
+    other = min(exact_upper_bound(rival, n, mpmath.mpf(1) / 10 / 1000), 1 - own)
+    exact = (_quantile(own) - _quantile(other)) / 2
+    ours = float(radius_two_class(count, rival, n, alpha=0.001, sigma=1.0))
+    if exact <= 0:
+        assert ours == 0
+    else:
+        assert 0 <= (exact - ours) / exact < 1e-6
+
+
+def _quantile(p: Any) -> Any:
+    return mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.ensemble.panel import Ballot
 from sween.errors import BadInput, ContractError
 from sween.models import create_model
 from sween.records import Certificate
@@ -48,7 +49,7 @@ def test_counts_do_not_depend_on_the_batch_or_the_order(exit_name: str) -> None:
     images = _images()
     policy = ExitPolicy(exit_name, threshold=0.6)
     results = []
-    for batch_size in (7, 100, 1000):
+    for batch_size in (7, 100, 1000, 5000):  # 5000 counts all images together
         smoothed = SmoothedClassifier(
             _ensemble(), sigma=0.5, num_classes=10, exit=policy, batch_size=batch_size
         )
@@ -110,12 +111,24 @@ class _Recorder(nn.Module):
         return torch.stack([x.flatten(1).sum(1), torch.zeros(len(x))], dim=1)
 
 
-def test_forward_passes_have_one_shape_and_memory_is_constant_in_n() -> None:
+def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Trap 10: the noisy copies of an image are never all in memory."""
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, batch_size=200)
+    held: list[int] = []
+    vote = smoothed.panel.vote
+
+    def watch(noisy: torch.Tensor) -> Ballot:
+        held.append(len(noisy))
+        return vote(noisy)
+
+    monkeypatch.setattr(smoothed.panel, "vote", watch)
     smoothed.certify_batch(_images(), CertifySettings(n0=100, n=5_050))
     assert {tuple(batch.shape) for batch in recorder.seen} == {(NOISE_BLOCK, *SHAPE)}
+    assert max(held) == 200
+    assert sum(held) >= 3 * 5_150
 
 
 def test_a_smaller_forward_shape_is_padded() -> None:
@@ -132,7 +145,7 @@ def test_selection_and_estimation_never_share_noise() -> None:
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2)
     smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400))
-    probed = 2  # forward passes of the probe for batch-mates
+    probed = 3  # forward passes of the probe for batch-mates
     rows = torch.cat(recorder.seen[probed:]).flatten(1)
     assert len(rows) == 600
     assert len(torch.unique(rows, dim=0)) == 600
@@ -144,7 +157,7 @@ def test_noise_has_the_right_size_in_pixel_units() -> None:
     image = _images(1)
     smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2)
     smoothed.certify_batch(image, CertifySettings(n0=100, n=2_000))
-    noise = torch.cat(recorder.seen[2:]) - image
+    noise = torch.cat(recorder.seen[3:]) - image
     assert abs(float(noise.mean())) < 0.01
     assert float(noise.std()) == pytest.approx(0.25, rel=0.01)
 
@@ -176,24 +189,44 @@ def test_a_tie_of_logits_votes_for_the_lowest_class() -> None:
 
 
 class _MixesItsBatch(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.flatten(1)
-        return (flat - flat.mean(0))[:, :3]
+        flat = x.flatten(1)[:, :3]
+        if self.how == "mean":
+            return flat - flat.mean(0)
+        if self.how == "range":
+            return (flat - x.min()) / (x.max() - x.min())
+        if self.how == "tiny":
+            return 1e-6 * flat * x.mean()
+        return torch.cat([flat[1:], flat[:1]])  # the answer of the next row
 
 
-def test_a_module_that_mixes_its_batch_is_refused() -> None:
+@pytest.mark.parametrize("how", ["mean", "range", "tiny", "next"])
+def test_a_module_that_mixes_its_batch_is_refused(how: str) -> None:
     """Trap 6, for members: such a module is no function of one image."""
+    model = _MixesItsBatch(how)
     with pytest.raises(ContractError, match="batch"):
-        SmoothedClassifier(_MixesItsBatch(), sigma=0.5, num_classes=3).certify(_images(1)[0], n=200)
-    ensemble = WeightedEnsemble([_MixesItsBatch()])
+        SmoothedClassifier(model, sigma=0.5, num_classes=3).certify(_images(1)[0], n=200)
+    ensemble = WeightedEnsemble([model])
     with pytest.raises(ContractError, match="batch"):
         SmoothedClassifier(ensemble, sigma=0.5, num_classes=3).predict(_images(1)[0])
 
 
-def test_batch_norm_left_in_training_is_put_right() -> None:
-    model = create_model("digits-conv", num_classes=10, image_shape=SHAPE).train()
-    SmoothedClassifier(model, sigma=0.5, num_classes=10).certify(_images(1)[0], n=200)
-    assert not model.training
+def test_a_model_is_evaluated_in_evaluation_mode_and_left_as_it_was() -> None:
+    """Training between two certificates must not put batch norm on batch statistics."""
+    model = create_model("digits-conv", num_classes=10, image_shape=SHAPE).eval()
+    norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+    smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=10)
+    first = smoothed.certify_batch(_images(1), CertifySettings(n=200))
+    model.train()
+    norms[0].eval()
+    second = smoothed.certify_batch(_images(1), CertifySettings(n=200))
+    assert first[0].estimation_counts == second[0].estimation_counts
+    assert model.training
+    assert [norm.training for norm in norms] == [False, True, True]
 
 
 def test_a_nan_answer_is_not_counted() -> None:

@@ -26,7 +26,7 @@ def config(**fields: Any) -> TrainConfig:
     return TrainConfig(**defaults | {"epochs": 6, "batch_size": 16} | fields)
 
 
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "gaussian": {"average": 0.9, "copies": 2},
     "macer": {"schedule": "step", "milestones": (3,), "regulariser_from": 3},
     "consistency": {"decay_norms": False},

@@ -60,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"error: {_describe(error)}", 2)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("stopped; run the same command to go on where it stopped", _INTERRUPTED)
+        return _complain(
+            "stopped; train and certify go on where they stopped when run again", _INTERRUPTED
+        )
     except Exception as error:
         # Typer has its own copy of click, so usage errors are known by what they can do.
         format_message = getattr(error, "format_message", None)

@@ -15,6 +15,7 @@ from sween.cli.options import (
     Exit,
     ExitAlpha,
     ExitThreshold,
+    ForwardRows,
     Quiet,
     Seed,
     Source,
@@ -48,6 +49,7 @@ def run(
     convert: Convert = False,
     arch: TrustedArch = None,
     batch_size: BatchSize = 1000,
+    forward_rows: ForwardRows = None,
     seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -77,6 +79,7 @@ def run(
         exit=policy,
         members=members,
         batch_size=batch_size,
+        forward_rows=forward_rows,
         quiet=quiet,
     )
     typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")

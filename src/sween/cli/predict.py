@@ -14,6 +14,7 @@ from sween.cli.options import (
     Exit,
     ExitAlpha,
     ExitThreshold,
+    ForwardRows,
     Seed,
     Source,
     TrustedArch,
@@ -40,6 +41,7 @@ def run(
     resize: Annotated[
         bool, typer.Option("--resize", help="scale and crop to the members' image size")
     ] = False,
+    forward_rows: ForwardRows = None,
     arch: TrustedArch = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -59,6 +61,7 @@ def run(
         num_classes=loaded.num_classes,
         exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
         name=loaded.name,
+        forward_rows=forward_rows,
     )
     batch = pixels.float() / 255
     if certify:

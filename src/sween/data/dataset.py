@@ -1,6 +1,7 @@
 """What every data set looks like to the rest of sween."""
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,10 @@ class Pixels(Protocol):
         """The images at these positions, uint8 of shape (len(positions), C, H, W)."""
         ...
 
+    def fingerprint(self) -> str:
+        """What tells these pixels from others, without decoding files."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredPixels:
@@ -29,6 +34,11 @@ class StoredPixels:
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         return self.tensor[torch.as_tensor(positions, dtype=torch.long)]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of shape and bytes."""
+        content = self.tensor.contiguous().numpy().tobytes()
+        return hashlib.sha256(f"{tuple(self.tensor.shape)}".encode() + content).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

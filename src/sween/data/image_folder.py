@@ -1,6 +1,7 @@
 """A folder of photos laid out like ImageNet: root/{train,val}/<class>/<image>."""
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,13 @@ class FilePixels:
                 resize=True,
             )
         return pixels
+
+    def fingerprint(self) -> str:
+        """SHA-256 of names, file sizes and how they are decoded."""
+        hasher = hashlib.sha256(f"{self.image_size} {self.convert}\n".encode())
+        for name in self.names:
+            hasher.update(f"{name} {(self.folder / name).stat().st_size}\n".encode())
+        return hasher.hexdigest()
 
 
 def load_image_folder(

@@ -1,5 +1,7 @@
 """The check at the door of everything that takes images."""
 
+from collections.abc import Sequence
+
 import torch
 
 from sween.errors import BadInput
@@ -72,3 +74,53 @@ def _range_fix(smallest: float, largest: float) -> str:
     if smallest < 0:
         return "remove normalisation: it belongs inside the model"
     return "divide by 255"
+
+
+def as_batch(images: torch.Tensor) -> torch.Tensor:
+    """A checked batch (N, C, H, W) of a batch or of one image (C, H, W)."""
+    check_images(images)
+    return images[None] if images.ndim == 3 else images
+
+
+def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
+    """The images' indices, their positions by default; refuse repetitions and a wrong number."""
+    if indices is None:
+        return list(range(count))
+    keys = _whole_numbers("indices", indices)
+    if len(keys) != count or len(set(keys)) != len(keys) or min(keys) < 0:
+        raise BadInput(
+            "indices",
+            expected=f"{count} different numbers of at least 0, one an image",
+            got=keys if len(keys) < 8 else f"{len(keys)} numbers",
+            fix="pass each image's index in its data set",
+        )
+    return keys
+
+
+def check_labels(
+    labels: Sequence[int] | torch.Tensor | int | None, count: int, num_classes: int
+) -> list[int | None]:
+    """The true classes, None for each where they are not known; refuse impossible ones."""
+    if labels is None:
+        return [None] * count
+    values = _whole_numbers("labels", labels)
+    if len(values) != count or not all(0 <= label < num_classes for label in values):
+        raise BadInput(
+            "labels",
+            expected=f"{count} classes from 0 to {num_classes - 1}",
+            got=values if len(values) < 8 else f"{len(values)} numbers up to {max(values)}",
+            fix="pass the true class of each image",
+        )
+    return list(values)
+
+
+def _whole_numbers(name: str, values: Sequence[int] | torch.Tensor | int) -> list[int]:
+    tensor = torch.as_tensor(values)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.ndim > 1:
+        raise BadInput(
+            name,
+            expected="whole numbers, one an image",
+            got=f"{tensor.dtype} of shape {tuple(tensor.shape)}",
+            fix="pass a list of ints",
+        )
+    return [int(value) for value in tensor.flatten().tolist()]

@@ -8,17 +8,18 @@ import numpy as np
 import torch
 
 from sween.data.validation import check_images
-from sween.ensemble.forward import device_of
 from sween.ensemble.simplex import (
     PROBABILITY_FLOOR,
     Matrix,
+    SimplexSolution,
     check_probabilities,
     log_loss,
     minimise_log_loss,
     optimality_gap,
 )
 from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
-from sween.errors import BadInput, UnknownName
+from sween.errors import BadInput, ContractError, UnknownName
+from sween.models.device import device_of, evaluating
 from sween.progress import track
 from sween.seeding import noise_blocks, noisy_copies, numpy_generator, standard_normal
 
@@ -82,37 +83,80 @@ def solve_weights(
     """
     _check(images, labels, sigma=sigma, method=method, samples=samples, epochs=epochs)
     started = time.perf_counter()
-    ensemble.eval()
+    with evaluating(ensemble):
+        _check_classes(ensemble, images[:1])
+        solution = _solve(
+            ensemble,
+            images,
+            labels,
+            sigma=sigma,
+            method=method,
+            samples=samples,
+            seed=seed,
+            epochs=epochs,
+            batch_size=batch_size,
+            quiet=quiet,
+        )
+    ensemble.weights = torch.from_numpy(solution.weights)
+    return WeightSolution(
+        method=method,
+        weights=tuple(ensemble.weights.tolist()),
+        loss=solution.loss,
+        gap=solution.gap,
+        iterations=solution.iterations,
+        samples=samples,
+        seed=seed,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _solve(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    method: str,
+    samples: int,
+    seed: int,
+    epochs: int,
+    batch_size: int,
+    quiet: bool,
+) -> SimplexSolution:
     if method == "sgd":
         weights = _descend(ensemble, images, labels, sigma, seed, epochs, batch_size, quiet)
         matrix = check_probabilities(
             noisy_probabilities(ensemble, images, labels, sigma=sigma, draws=samples, seed=seed)
         )
-        loss, gap, iterations = log_loss(matrix, weights), optimality_gap(matrix, weights), epochs
-    else:
-        matrix = check_probabilities(
-            smoothed_probabilities(
-                ensemble, images, labels, sigma=sigma, samples=samples, seed=seed, quiet=quiet
-            )
+        return _evaluated(matrix, weights, epochs)
+    matrix = check_probabilities(
+        smoothed_probabilities(
+            ensemble, images, labels, sigma=sigma, samples=samples, seed=seed, quiet=quiet
         )
-        if method == "convex":
-            solution = minimise_log_loss(matrix)
-            weights, loss = solution.weights, solution.loss
-            gap, iterations = solution.gap, solution.iterations
-        else:
-            weights = np.full(matrix.shape[1], 1 / matrix.shape[1])
-            loss, gap, iterations = log_loss(matrix, weights), optimality_gap(matrix, weights), 0
-    ensemble.weights = torch.from_numpy(weights)
-    return WeightSolution(
-        method=method,
-        weights=tuple(ensemble.weights.tolist()),
-        loss=loss,
-        gap=gap,
-        iterations=iterations,
-        samples=samples,
-        seed=seed,
-        seconds=time.perf_counter() - started,
     )
+    if method == "convex":
+        return minimise_log_loss(matrix)
+    return _evaluated(matrix, np.full(matrix.shape[1], 1 / matrix.shape[1]), 0)
+
+
+def _evaluated(matrix: Matrix, weights: Matrix, iterations: int) -> SimplexSolution:
+    loss, gap = log_loss(matrix, weights), optimality_gap(matrix, weights)
+    return SimplexSolution(weights, loss, gap, iterations)
+
+
+@torch.inference_mode()
+def _check_classes(ensemble: WeightedEnsemble, images: torch.Tensor) -> None:
+    counts = [
+        member_probabilities(member, images.to(device_of(ensemble))).shape[1]
+        for member in ensemble.members
+    ]
+    if len(set(counts)) > 1:
+        raise ContractError(
+            "members",
+            expected="the same number of classes in each",
+            got=counts,
+            fix="ensemble only members of one data set",
+        )
 
 
 def _check(

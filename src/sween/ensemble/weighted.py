@@ -29,7 +29,8 @@ def check_weights(weights: Sequence[float] | torch.Tensor, members: int) -> torc
             got=f"{[round(float(w), 6) for w in vector]} with sum {total:.6g}",
             fix="divide them by their sum",
         )
-    return vector / total
+    # Left alone where only rounding parts the sum from 1, so that checking twice changes nothing.
+    return vector if abs(total - 1) < 1e-12 else vector / total
 
 
 def member_probabilities(member: nn.Module, images: torch.Tensor) -> torch.Tensor:
@@ -83,6 +84,13 @@ class WeightedEnsemble(nn.Module):
     @weights.setter
     def weights(self, weights: Sequence[float] | torch.Tensor) -> None:
         self._weights = check_weights(weights, len(self.members))
+
+    def get_extra_state(self) -> torch.Tensor:
+        """The weights travel with `state_dict`."""
+        return self._weights.clone()
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.weights = state
 
     @property
     def order(self) -> list[int]:

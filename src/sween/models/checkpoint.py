@@ -8,6 +8,7 @@ imported only when the caller names the same factory.
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ def _check_manifest(manifest: Manifest) -> None:
         ("class_names", all(isinstance(name, str) for name in manifest.class_names)),
         ("num_classes", manifest.num_classes == len(manifest.class_names)),
         ("image_shape", len(shape) == 3 and all(isinstance(size, int) for size in shape)),
-        ("sigma", isinstance(manifest.sigma, int | float)),
+        ("sigma", isinstance(manifest.sigma, int | float) and math.isfinite(manifest.sigma)),
         ("training", isinstance(manifest.training, dict)),
         ("fingerprint", isinstance(manifest.fingerprint, str)),
     ):

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sween.models.device import device_of, evaluating
+
 
 def count_parameters(model: nn.Module) -> int:
     """Trainable parameters."""
@@ -31,13 +33,10 @@ def count_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
             total += 2 * output.numel()
 
     handles = [module.register_forward_hook(add) for module in model.modules()]
-    was_training = model.training
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     try:
-        with torch.inference_mode():
-            model.eval()(torch.zeros(1, *image_shape, device=device))
+        with torch.inference_mode(), evaluating(model):
+            model(torch.zeros(1, *image_shape, device=device_of(model)))
     finally:
-        model.train(was_training)
         for handle in handles:
             handle.remove()
     return total

@@ -12,6 +12,7 @@ from torch import nn
 
 from sween.errors import BadInput, ContractError, UnknownName
 from sween.models.cifar_resnet import CifarResNet
+from sween.models.device import device_of, evaluating
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
 from sween.models.imagenet_resnet import ImageNetResNet
 from sween.models.normalize import Normalize
@@ -135,11 +136,9 @@ def _build_from_factory(name: str, num_classes: int) -> nn.Module:
 
 def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, int, int]) -> None:
     """Refuse a model that does not map an image batch to finite logits of the right shape."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    was_training = model.training
     try:
-        with torch.inference_mode():
-            output = model.eval()(torch.full((2, *image_shape), 0.5, device=device))
+        with torch.inference_mode(), evaluating(model):
+            output = model(torch.full((2, *image_shape), 0.5, device=device_of(model)))
     except Exception as error:  # a caller's own module may raise anything
         raise ContractError(
             "member",
@@ -147,8 +146,6 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
             got=_first_line(error),
             fix="use an architecture made for these images",
         ) from None
-    finally:
-        model.train(was_training)
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if got != (2, num_classes):
         raise ContractError(

@@ -1,6 +1,6 @@
 """Tables, figures and the report of measured runs."""
 
-from sween.report.figures import draw_curves, write_curves
+from sween.report.figures import draw_curves, require_matplotlib, write_curves
 from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
 from sween.report.tables import to_csv, to_markdown
@@ -14,6 +14,7 @@ __all__ = [
     "compare_with_best_candidate",
     "draw_curves",
     "load_run",
+    "require_matplotlib",
     "to_csv",
     "to_markdown",
     "write_curves",

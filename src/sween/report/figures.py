@@ -90,7 +90,7 @@ def draw_curves(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    _require_matplotlib()
+    require_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -135,7 +135,7 @@ def write_curves(
             figure.savefig(temporary, format=kind, facecolor="white", metadata=undated)
 
 
-def _require_matplotlib() -> None:
+def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:

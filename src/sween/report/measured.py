@@ -13,7 +13,13 @@ from sween.evaluation import (
     by_model,
     paired_bootstrap,
 )
-from sween.records import Certificate, read_certificates
+from sween.records import (
+    Certificate,
+    read_certificates,
+    read_rows,
+    records_file,
+    row_checksum,
+)
 from sween.report.rows import Kind, Row, build_rows, model_kinds
 from sween.runs import read_config
 
@@ -33,6 +39,7 @@ class MeasuredRun:
         ensemble: the ensemble's name among the models, if there is one.
         rows: the run's table.
         environment: what environment.json says, empty without one.
+        images_asked: how many images the config asks for; None where it does not say.
     """
 
     name: str
@@ -42,6 +49,7 @@ class MeasuredRun:
     ensemble: str | None
     rows: Sequence[Row]
     environment: Mapping[str, Any]
+    images_asked: int | None = None
 
     @property
     def sample(self) -> Certificate:
@@ -71,7 +79,7 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
             rows or from the config.
     """
     config = read_config(folder)
-    certificates = read_certificates(folder)
+    certificates = _read_intact(folder)
     ensemble, members = _named_models(folder, config)
     try:
         models = by_model(certificates)
@@ -89,7 +97,22 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
         ensemble=ensemble,
         rows=rows,
         environment=_read_environment(folder),
+        images_asked=config["images"] if isinstance(config.get("images"), int) else None,
     )
+
+
+def _read_intact(folder: Path) -> list[Certificate]:
+    """The certificates, refused where a row does not fit its checksum."""
+    file = records_file(folder)
+    for number, row in enumerate(read_rows(file), start=1):
+        if row.get("checksum") != row_checksum(row):
+            raise BadInput(
+                f"{file}, line {number} (index {row.get('index')})",
+                expected="a row that fits its checksum",
+                got="another content",
+                fix="restore the file; sween verify says what differs",
+            )
+    return read_certificates(file)
 
 
 def compare_with_best_candidate(run: MeasuredRun) -> tuple[str, PairedInterval] | None:

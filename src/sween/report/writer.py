@@ -91,9 +91,14 @@ def _section(run: MeasuredRun) -> str:
         f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
         f"The same figure as [SVG]({figure}.svg).\n",
     ]
+    if run.images_asked is not None and run.images_asked != len(run.indices):
+        lines.insert(
+            2,
+            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
+        )
     compared = compare_with_best_candidate(run)
     if compared is not None and run.ensemble is not None:
-        lines.insert(3, _sentence(run.ensemble, *compared) + "\n")
+        lines.insert(-2, _sentence(run.ensemble, *compared) + "\n")
     return "\n".join(lines)
 
 

@@ -12,15 +12,21 @@ from scipy import special
 
 from sween.errors import BadInput
 
+SMALLEST_ALPHA = 1e-100
+"""Far below it the inverse beta function is no longer accurate."""
+
 Counts = int | npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 def check_probability(name: str, value: float) -> None:
     """Refuse anything but a number strictly between 0 and 1."""
-    if not 0.0 < value < 1.0:
+    if not SMALLEST_ALPHA <= value < 1.0:
         raise BadInput(
-            name, expected="a number strictly between 0 and 1", got=value, fix="try 0.001"
+            name,
+            expected=f"a number strictly between 0 and 1, and at least {SMALLEST_ALPHA:g}",
+            got=value,
+            fix="try 0.001",
         )
 
 
@@ -70,7 +76,7 @@ def upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Floats:
 def lower_bound(count: Counts, n: Counts, alpha: float) -> Floats:
     """One-sided Clopper-Pearson lower bound on p: P(p < bound) <= alpha.
 
-    For people and records. Radii use `upper_bound_of_miss`: it keeps the digits that 1 - q loses.
+    For people and records. Radii work with the bound on 1 - p, which keeps the digits lost here.
     """
     miss = upper_bound_of_miss(count, n, alpha)
     return cast(Floats, np.maximum(np.nextafter(1 - miss, 0), 0.0))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import nn
 
-from sween.data.validation import check_images
+from sween.data.validation import as_batch, check_images, check_indices, check_labels
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.forward import FixedShapeForward, default_forward_rows, device_of
+from sween.ensemble.forward import FixedShapeForward, default_forward_rows, precision_of
 from sween.ensemble.panel import build_panel
 from sween.errors import BadInput
+from sween.models.device import device_of, evaluating
 from sween.records import Certificate
 from sween.smoothing.decision import decide, decide_prediction
 from sween.smoothing.radius import check_sigma
@@ -22,9 +23,11 @@ from sween.smoothing.votes import VoteEngine, Votes
 class SmoothedClassifier:
     """g(x) = the most likely class of model(x + N(0, sigma^2 I)).
 
-    The model is used as it is at the time of the call, in evaluation mode. Everything claimed
-    assumes that it is a deterministic function of each input on its own (checked by a probe) and
-    that pseudo-random float32 normals stand for Gaussian noise.
+    The model is used as it is at the time of the call, in evaluation mode, and left in the mode it
+    was in. Everything claimed assumes that it is a deterministic function of each input on its own
+    (probed at every call), that pseudo-random float32 normals stand for Gaussian noise, and that
+    the image was chosen without knowledge of that noise. The noise is a function of seed and index:
+    where images come from strangers, keep the seed secret.
 
     Args:
         model: any module from [0,1] images (N, C, H, W) to logits or probabilities (N, M), for
@@ -35,7 +38,7 @@ class SmoothedClassifier:
         name: of the model, for records.
         batch_size: noisy inputs held at once; never changes a result.
         forward_rows: rows of one forward pass; the same for every result that is compared.
-        member_names: certify every member of the ensemble too, in the same pass over the noise.
+        member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class SmoothedClassifier:
         check_sigma(sigma)
         if num_classes < 2:
             raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
-        self.model = model.eval()
+        self.model = model
         self.sigma = float(sigma)
         self.num_classes = num_classes
         self.batch_size = batch_size
@@ -66,7 +69,6 @@ class SmoothedClassifier:
             policy=exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit),
             member_names=member_names,
         )
-        self._probed = False
 
     def predict(
         self,
@@ -75,7 +77,7 @@ class SmoothedClassifier:
         n: int = 100,
         alpha: float = 0.001,
         seed: int = 0,
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | int | None = None,
     ) -> Prediction | list[Prediction]:
         """The smoothed classifier's answer, or an abstention.
 
@@ -89,8 +91,7 @@ class SmoothedClassifier:
             seed: of the noise.
             indices: keys of the images' noise; their positions by default.
         """
-        check_images(images)
-        batch = images[None] if images.ndim == 3 else images
+        batch = as_batch(images)
         results = self.predict_batch(batch, n=n, alpha=alpha, seed=seed, indices=indices)
         return results[0] if images.ndim == 3 else results
 
@@ -101,13 +102,14 @@ class SmoothedClassifier:
         n: int = 100,
         alpha: float = 0.001,
         seed: int = 0,
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | int | None = None,
     ) -> list[Prediction]:
         """`predict` for a batch (N, C, H, W), always a list."""
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch, keys = self._prepare(images, indices)
-        self._probe(batch[0])
-        votes = self._engine(seed).count(batch, examples=keys, purpose="prediction", n=n)
+        self.probe(batch[0])
+        with evaluating(self.model):
+            votes = self._engine(seed).count(batch, examples=keys, purpose="prediction", n=n)
         results = []
         for position, key in enumerate(keys):
             counts = tuple(votes.counts[-1, position].tolist())
@@ -135,8 +137,8 @@ class SmoothedClassifier:
         alpha: float = 0.001,
         seed: int = 0,
         bound: str = "cohen",
-        labels: Sequence[int] | torch.Tensor | None = None,
-        indices: Sequence[int] | None = None,
+        labels: Sequence[int] | torch.Tensor | int | None = None,
+        indices: Sequence[int] | int | None = None,
     ) -> Certificate | list[Certificate]:
         """Certificates by fixed-size sampling (Cohen et al.'s CERTIFY; see `decide`).
 
@@ -154,8 +156,7 @@ class SmoothedClassifier:
             indices: the images' indices in their data set; also the keys of their noise.
         """
         settings = CertifySettings(n0=n0, n=n, alpha=alpha, seed=seed, bound=bound)
-        check_images(images)
-        batch = images[None] if images.ndim == 3 else images
+        batch = as_batch(images)
         results = self.certify_batch(batch, settings, labels=labels, indices=indices)
         return results[0] if images.ndim == 3 else results
 
@@ -164,12 +165,13 @@ class SmoothedClassifier:
         images: torch.Tensor,
         settings: CertifySettings,
         *,
-        labels: Sequence[int] | torch.Tensor | None = None,
-        indices: Sequence[int] | None = None,
+        labels: Sequence[int] | torch.Tensor | int | None = None,
+        indices: Sequence[int] | int | None = None,
     ) -> list[Certificate]:
         """`certify` for a batch (N, C, H, W), always a list."""
         batch, keys = self._prepare(images, indices)
-        truth = _check_labels(labels, len(keys), self.num_classes)
+        truth = check_labels(labels, len(keys), self.num_classes)
+        self.probe(batch[0])
         return [group[-1] for group in self.certify_panel(batch, keys, truth, settings)]
 
     def certify_panel(
@@ -184,19 +186,20 @@ class SmoothedClassifier:
         """For each image in turn, the certificates of every classifier of the panel.
 
         The ensemble comes last, after its members where these were asked for. Images are counted
-        together as far as the batch size reaches. The images are trusted: `certify` checks them.
+        together as far as the batch size reaches. Images and model are trusted: `certify` and
+        `probe` check them.
         """
-        self._probe(images[0])
         engine = self._engine(settings.seed)
         together = self.images_at_once(settings)
         for start in range(0, len(indices), together):
             stop = min(start + together, len(indices))
             part, keys = images[start:stop], indices[start:stop]
             began = time.perf_counter()
-            selection, estimation = (
-                engine.count(part, examples=keys, purpose=purpose, n=n, on_progress=on_progress)
-                for purpose, n in (("selection", settings.n0), ("estimation", settings.n))
-            )
+            with evaluating(self.model):
+                selection, estimation = (
+                    engine.count(part, examples=keys, purpose=purpose, n=n, on_progress=on_progress)
+                    for purpose, n in (("selection", settings.n0), ("estimation", settings.n))
+                )
             seconds = (time.perf_counter() - began) / (stop - start)
             for offset, key in enumerate(keys):
                 yield [
@@ -242,7 +245,7 @@ class SmoothedClassifier:
             exit=self.panel.exits[voter],
             votes="hard",
             noise="float32",
-            precision="float32",
+            precision=precision_of(self.device),
             forward_rows=self.panel.forward.rows,
             member_evaluations=int(evaluations),
             seconds=0.0,
@@ -251,11 +254,10 @@ class SmoothedClassifier:
             **dataclasses.asdict(decision),
         )
 
-    def _probe(self, image: torch.Tensor) -> None:
-        """Once, before the first vote: refuse modules that break the contract of a member."""
-        if not self._probed:
+    def probe(self, image: torch.Tensor) -> None:
+        """Refuse a model that breaks the contract of a member; done before the first vote."""
+        with evaluating(self.model):
             self.panel.check(image, self.sigma)
-            self._probed = True
 
     def _engine(self, seed: int) -> VoteEngine:
         return VoteEngine(
@@ -267,38 +269,14 @@ class SmoothedClassifier:
         )
 
     def _prepare(
-        self, images: torch.Tensor, indices: Sequence[int] | None
+        self, images: torch.Tensor, indices: Sequence[int] | int | None
     ) -> tuple[torch.Tensor, list[int]]:
         check_images(images)
-        if images.ndim != 4 or len(images) == 0:
+        if images.ndim != 4:
             raise BadInput(
                 "images",
-                expected="at least one, as (N, C, H, W)",
+                expected="a batch (N, C, H, W)",
                 got=f"shape {tuple(images.shape)}",
                 fix="pass a batch",
             )
-        keys = list(range(len(images))) if indices is None else [int(key) for key in indices]
-        if len(keys) != len(images) or len(set(keys)) != len(keys) or min(keys) < 0:
-            raise BadInput(
-                "indices",
-                expected=f"{len(images)} different numbers of at least 0, one an image",
-                got=keys if len(keys) < 8 else f"{len(keys)} numbers",
-                fix="pass each image's index in its data set",
-            )
-        return images.to(self.device), keys
-
-
-def _check_labels(
-    labels: Sequence[int] | torch.Tensor | None, count: int, num_classes: int
-) -> list[int | None]:
-    if labels is None:
-        return [None] * count
-    values = [int(label) for label in labels]
-    if len(values) != count or not all(0 <= label < num_classes for label in values):
-        raise BadInput(
-            "labels",
-            expected=f"{count} classes from 0 to {num_classes - 1}",
-            got=values if len(values) < 8 else f"{len(values)} numbers up to {max(values)}",
-            fix="pass the true class of each image",
-        )
-    return list(values)
+        return images.to(self.device), check_indices(indices, len(images))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
+from sween.errors import UnknownName
 from sween.records import ABSTAIN
 from sween.smoothing.bounds import lower_bound
-from sween.smoothing.radius import level_of_class, radius_cohen, radius_two_class
+from sween.smoothing.radius import BOUNDS, level_of_class, radius_cohen, radius_two_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,8 @@ def decide(
     either this abstains or the smoothed classifier answers `prediction` everywhere closer than
     `radius` (Theorem 1 of the paper; see `radius_cohen` and `radius_two_class`).
     """
+    if bound not in BOUNDS:
+        raise UnknownName("bound", bound, BOUNDS)
     candidate = int(np.argmax(selection_counts))
     n = int(np.sum(estimation_counts))
     count = int(estimation_counts[candidate])

@@ -9,10 +9,11 @@ from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.folder import LoadedEnsemble
+from sween.ensemble.forward import precision_of
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
-from sween.runs import run_folder
+from sween.runs import read_config, run_folder, run_tag
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.settings import CertifySettings
 
@@ -27,6 +28,7 @@ def certify_images(
     exit: ExitPolicy | None = None,
     members: bool = False,
     batch_size: int = 1000,
+    forward_rows: int | None = None,
     quiet: bool = False,
 ) -> list[Certificate]:
     """Certify test images with fixed-size sampling and append their rows to `out`.
@@ -44,6 +46,7 @@ def certify_images(
         exit: early exit; none by default.
         members: certify every member too, in the same pass over the noise.
         batch_size: noisy inputs held at once.
+        forward_rows: rows of one forward pass; by default what suits the device.
         quiet: no progress display.
 
     Returns:
@@ -59,15 +62,22 @@ def certify_images(
         exit=policy,
         name=loaded.name,
         batch_size=batch_size,
+        forward_rows=forward_rows,
         member_names=member_names,
     )
     _refuse_packed(out)
-    config = run_config(loaded, positions, settings, policy, member_names)
+    config = run_config(loaded, dataset, positions, settings, policy, member_names)
+    config |= {
+        "device": classifier.device.type,
+        "forward_rows": classifier.panel.forward.rows,
+        "precision": precision_of(classifier.device),
+    }
     with run_folder(out, config, rows="certificates.jsonl") as path:
         known = {(row.model, row.index) for row in _rows_so_far(path)}
         names = classifier.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
-        return _certify_left(classifier, dataset, left, settings, path, known, quiet)
+        tag = run_tag(read_config(out))
+        return _certify_left(classifier, dataset, left, settings, path, known, tag, quiet)
 
 
 def _rows_so_far(path: Path) -> list[Certificate]:
@@ -92,10 +102,14 @@ def _certify_left(
     settings: CertifySettings,
     path: Path,
     known: Set[tuple[str, int]],
+    tag: str,
     quiet: bool,
 ) -> list[Certificate]:
     """Certify the images that are left and append the rows that are not there yet."""
+    if not left:
+        return []
     written: list[Certificate] = []
+    classifier.probe(dataset.test.images(left[:1]).to(classifier.device)[0])
     together = classifier.images_at_once(settings)
     samples = len(left) * (settings.n0 + settings.n)
     with (
@@ -104,7 +118,7 @@ def _certify_left(
     ):
 
         def on_progress(done: int) -> None:
-            advance(done, _note(written, len(left)))
+            advance(done, _note(written, len(classifier.panel.names), len(left)))
 
         for start in range(0, len(left), together):
             keys = left[start : start + together]
@@ -116,18 +130,21 @@ def _certify_left(
                 on_progress=on_progress,
             )
             for group in groups:
-                fresh = [row for row in group if (row.model, row.index) not in known]
+                fresh = [
+                    dataclasses.replace(row, run=tag)
+                    for row in group
+                    if (row.model, row.index) not in known
+                ]
                 writer.append([to_row(certificate) for certificate in fresh])
                 written += fresh
     return written
 
 
-def _note(written: Sequence[Certificate], images: int) -> str:
+def _note(written: Sequence[Certificate], models: int, images: int) -> str:
     if not written:
         return f"samples; 0/{images} images"
-    last = written[-1]
-    done = len({certificate.index for certificate in written})
-    return f"samples; {done}/{images} images, last radius {format_radius(last.radius)}"
+    radius = format_radius(written[-1].radius)
+    return f"samples; {len(written) // models}/{images} images, last radius {radius}"
 
 
 def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:
@@ -144,6 +161,7 @@ def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:
 
 def run_config(
     loaded: LoadedEnsemble,
+    dataset: Dataset,
     positions: Sequence[int],
     settings: CertifySettings,
     policy: ExitPolicy,
@@ -158,6 +176,7 @@ def run_config(
         "kind": "certificates",
         "dataset": loaded.dataset,
         "split": "test",
+        "data": dataset.test.pixels.fingerprint(),
         "indices": format_indices(positions),
         "images": len(positions),
         "model": loaded.name,

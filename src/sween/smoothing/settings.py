@@ -1,6 +1,7 @@
 """What a certificate is asked for, and the records it comes in."""
 
 import dataclasses
+import operator
 import warnings
 
 from sween.errors import BadInput, SmallSampleWarning, UnknownName
@@ -49,6 +50,9 @@ class CertifySettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("n0", "n", "seed"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        object.__setattr__(self, "alpha", float(self.alpha))
         check_probability("alpha", self.alpha)
         if self.bound not in BOUNDS:
             raise UnknownName("bound", self.bound, BOUNDS)
@@ -87,8 +91,16 @@ class CertifySettings:
             )
 
 
+def whole_number(name: str, value: object) -> int:
+    """A plain int of anything that is a whole number, numpy's included; refuse the rest."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise BadInput(name, expected="a whole number", got=repr(value), fix=f"pass {name} as int")
+    return operator.index(value)
+
+
 def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
-    """Refuse settings under which every prediction would abstain, with the arithmetic."""
+    """Refuse settings under which every prediction abstains; warn where almost all will."""
+    whole_number("n", n)
     check_probability("alpha", alpha)
     check_sigma(sigma)
     if n < 1:
@@ -102,6 +114,18 @@ def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
             f"2 * 2^-{n} = {2 * 2.0**-n:.4g}, above alpha",
             fix=f"use n >= {least}",
         )
+    fewest = next(votes for votes in range(n // 2, n + 1) if _predicts(votes, n, alpha))
+    if fewest > WARN_ABOVE_SHARE * n:
+        warnings.warn(
+            f"n = {n} at alpha = {alpha} answers only where at least {fewest} of {n} votes "
+            f"({fewest / n:.0%}) agree; most will abstain; try n = 100",
+            SmallSampleWarning,
+            stacklevel=4,
+        )
+
+
+def _predicts(votes: int, n: int, alpha: float) -> bool:
+    return votes > n - votes and binomial_p_value(votes, n - votes) <= alpha
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -18,11 +17,14 @@ from sween.records import (
     row_checksum,
     to_line,
 )
-from sween.runs import read_config
+from sween.runs import read_config, run_tag
 from sween.smoothing.decision import decide
+from sween.smoothing.radius import BOUNDS
+from sween.smoothing.settings import LARGEST_N, SAMPLING
 
-TOLERANCE = 1e-9
-"""Relative difference that other versions of the special functions may make."""
+ABOVE, BELOW = 1e-13, 1e-9
+"""How far a recorded number may lie above and below the one derived again, relatively: other
+versions of the special functions round differently, but never a radius up by more than this."""
 
 
 _CONFIG: dict[str, type | UnionType] = {
@@ -36,8 +38,20 @@ _CONFIG: dict[str, type | UnionType] = {
     "bound": str,
     "sampling": str,
     "seed": int,
+    "candidates": list,
+    "forward_rows": int,
+    "precision": str,
 }
 """What rows are held against, and its types."""
+
+
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "bound": BOUNDS,
+    "sampling": SAMPLING,
+    "votes": ("hard",),
+    "noise": ("float32",),
+}
+"""Values whose meaning this version knows how to derive from the votes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +68,9 @@ def verify_folder(folder: Path) -> VerifiedRun:
     """Check each row against its checksum, its own votes and the run's config.
 
     The radii, the prediction and the lower bound are computed again from the counts alone. Missing
-    or double rows, and rows of other settings than the run's, are found too.
+    or double rows, and rows of other settings than the run's, are found too. What votes cannot
+    prove is guarded by the checksum alone: the true label, the time taken, and how many members an
+    early exit evaluated.
 
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
@@ -126,6 +142,13 @@ def _derivation_problems(certificate: Certificate) -> list[str]:
         problems.append(f"counts are of {classes[0]} and {classes[1]} classes")
     if certificate.samples != certificate.n0 + certificate.n:
         problems.append(f"samples {certificate.samples} is not n0 + n")
+    if certificate.n > LARGEST_N:
+        problems.append(f"n {certificate.n} is above {LARGEST_N}, where bounds are not proven")
+    for name, known in _KNOWN.items():
+        if getattr(certificate, name) not in known:
+            problems.append(f"{name} {getattr(certificate, name)!r} is none of {', '.join(known)}")
+    if certificate.decisions is not None:
+        problems.append("decisions are given where fixed sampling makes none")
     if problems:
         return problems
     derived = decide(
@@ -137,8 +160,6 @@ def _derivation_problems(certificate: Certificate) -> list[str]:
     )
     for field in dataclasses.fields(derived):
         recorded, again = getattr(certificate, field.name), getattr(derived, field.name)
-        if field.name == "radius_two_class" and recorded is None:
-            continue
         if not _same(recorded, again):
             problems.append(f"{field.name} is {recorded}, the votes give {again}")
     return problems
@@ -149,12 +170,12 @@ def _same(recorded: object, again: float | int) -> bool:
         return recorded == again
     if not isinstance(recorded, int | float):
         return False
-    return math.isclose(recorded, again, rel_tol=TOLERANCE, abs_tol=0.0)
+    return again * (1 - BELOW) <= recorded <= again * (1 + ABOVE)
 
 
 def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
     problems = []
-    for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed"):
+    for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed", "forward_rows"):
         if getattr(certificate, name) != config[name]:
             got = json.dumps(getattr(certificate, name))
             problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
@@ -164,6 +185,18 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
     wanted_exit = config["exit"] if certificate.model == config["model"] else "none"
     if certificate.exit != wanted_exit:
         problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
+    if certificate.precision != config["precision"]:
+        problems.append(f"precision is {certificate.precision!r}, not {config['precision']!r}")
+    if certificate.run != run_tag(config):
+        problems.append("it belongs to a run of another config")
+    most = certificate.samples * (
+        len(config["candidates"]) if certificate.model == config["model"] else 1
+    )
+    if not certificate.samples <= certificate.member_evaluations <= most:
+        problems.append(
+            f"member_evaluations {certificate.member_evaluations} is not between "
+            f"{certificate.samples} and {most}"
+        )
     return problems
 
 
@@ -173,12 +206,18 @@ def _check_complete(
     wanted = parse_indices(indices=config["indices"], every=None, everything=False, size=2**62)
     allowed = set(wanted)
     seen: set[tuple[str, int]] = set()
+    labels: dict[int, int | None] = {}
     for number, certificate in enumerate(certificates, start=1):
         key = (certificate.model, certificate.index)
         if key in seen or key[1] not in allowed:
             what = "comes twice" if key in seen else "is not among the run's indices"
             raise CheckFailed(f"{file}, line {number} (index {key[1]}): row of {key[0]} {what}")
         seen.add(key)
+        if labels.setdefault(certificate.index, certificate.label) != certificate.label:
+            raise CheckFailed(
+                f"{file}, line {number} (index {key[1]}): label {certificate.label} is not the "
+                f"{labels[certificate.index]} of the image's other rows"
+            )
     missing = [(model, index) for index in wanted for model in models if (model, index) not in seen]
     if missing:
         raise CheckFailed(

@@ -12,6 +12,9 @@ from sween.training.augment import crop_flip
 from sween.training.average import MovingAverage
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 
+COMPILE_MODE = "default"
+"""torch.compile's mode; "max-autotune-no-cudagraphs" is a little faster and takes minutes."""
+
 WARMUP_STEPS = 3
 """Eager runs of a step before it is recorded: compilation and workspace sizes settle in them."""
 
@@ -87,7 +90,7 @@ class TrainingStep:
         if not self.fast:
             return
         self._graph = None
-        self._forward = torch.compile(self._forward_loss, mode="max-autotune-no-cudagraphs")
+        self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
         saved = [tensor.clone() for tensor in self._moved()]
         position = self.generator.get_state()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Trainer:
     def finished(self) -> bool:
         return (self.out / "model.safetensors").exists()
 
-    def run(self) -> Iterator[str]:
+    def run(self) -> Generator[str, None, None]:
         """Train to the end, giving a note after each step, and write the checkpoint."""
         with run_folder(self.out, self.config.as_dict(), rows="metrics.jsonl") as path:
             if self.finished:
@@ -107,6 +107,8 @@ class Trainer:
             for position in self._steps(epoch):
                 with self._on_stream():
                     losses[position] = self.step.loss
+                if not self.fast:  # on a GPU asking for the number would stop the queue
+                    _check_finite(self.step.loss.item(), epoch, position)
                 yield note
             metrics.append([self._measure(epoch, losses, began)])
             self.epochs_done = epoch + 1
