@@ -196,3 +196,11 @@ def test_records_file_prefers_the_plain_one_and_names_a_missing_folder(tmp_path:
 def test_the_writer_fails_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RowWriter(tmp_path / "absent" / "rows.jsonl")
+
+
+def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with RowWriter(path), pytest.raises(BadInput, match=r"rows\.jsonl.*another process"):
+        RowWriter(path)
+    with RowWriter(path):
+        pass

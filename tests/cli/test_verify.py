@@ -167,6 +167,24 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "index, its neighbour": (lambda row: {"index": 2}, "of the image's other rows"),
     "a radius of a kind": (lambda row: {"radius": True}, "radius True"),
     "radius as text": (lambda row: {"radius": "0.4"}, "radius '0.4'"),
+    "two-class radius, none": (
+        lambda row: {"radius_two_class": None},
+        "radius_two_class is None",
+    ),
+    "a radius raised by a hair": (
+        lambda row: {"radius": row["radius"] * (1 + 5e-10)},
+        "radius is",
+    ),
+    "too few evaluations": (lambda row: {"member_evaluations": 1}, "member_evaluations 1 is not"),
+    "too many evaluations": (lambda row: {"member_evaluations": 10**6}, "member_evaluations"),
+    "votes": (lambda row: {"votes": "soft"}, "votes 'soft' is none of hard"),
+    "noise": (lambda row: {"noise": "exact"}, "noise 'exact' is none of float32"),
+    "precision": (lambda row: {"precision": "int4"}, "precision is 'int4'"),
+    "forward_rows": (lambda row: {"forward_rows": 7}, "forward_rows is 7"),
+    "decisions": (lambda row: {"decisions": {"9.0": True}}, "decisions are given"),
+    "label": (lambda row: {"label": (row["label"] + 1) % 10}, "of the image's other rows"),
+    "run": (lambda row: {"run": "0" * 16}, "a run of another config"),
+    "no run": (lambda row: {"run": None}, "a run of another config"),
     "an extra field": (lambda row: {"certified": True}, "unknown ['certified']"),
 }
 
@@ -229,3 +247,19 @@ def test_a_packed_run(copy: Copy) -> None:
     for damaged in (whole[:-9], whole[:200], b"no gzip", flipped):
         packed.write_bytes(damaged)
         assert_check_failed(copy.verify(), "certificates.jsonl.gz", "restore the file")
+
+
+@pytest.mark.parametrize("name", ["fingerprint", "data", "indices", "weights"])
+def test_rows_belong_to_their_config(name: str, copy: Copy) -> None:
+    """A config of another model, data or weighting does not fit the rows."""
+    path = copy.folder / "config.toml"
+    lines = path.read_text().splitlines(keepends=True)
+    changed = [
+        re.sub(r"\d(?=\D*$)", lambda digit: str((int(digit[0]) + 1) % 10), line, count=1)
+        if line.startswith(f"{name} = ")
+        else line
+        for line in lines
+    ]
+    assert changed != lines
+    path.write_text("".join(changed))
+    assert copy.verify().code in {1, 2}

@@ -14,6 +14,7 @@ from sween.ensemble import (
     load_members,
     save_ensemble,
 )
+from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError, ContractError
 from sween.models import Manifest, create_model, save_checkpoint
 
@@ -184,3 +185,20 @@ def test_members_that_do_not_fit_together(tmp_path: Path, change: dict[str, floa
     runs = [_run(tmp_path / "a", 0), _run(tmp_path / "b", 1, **change)]  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"sigma|num_classes"):
         load_members(runs)
+
+
+def test_weights_travel_with_the_state_dict() -> None:
+    first = WeightedEnsemble([_member(0), _member(1)], [0.25, 0.75])
+    second = WeightedEnsemble([_member(2), _member(3)])
+    second.load_state_dict(first.state_dict())
+    assert second.weights.tolist() == [0.25, 0.75]
+    with torch.inference_mode():
+        assert torch.equal(first(_images()), second(_images()))
+
+
+def test_checking_weights_twice_changes_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        raw = torch.rand(3, generator=generator, dtype=torch.float64)
+        once = check_weights(raw / raw.sum(), 3)
+        assert torch.equal(check_weights(once, 3), once)

@@ -164,3 +164,20 @@ def test_report_of_the_authors_logs(tmp_path: Path) -> None:
     assert "resnet32, its best candidate by ACR, is +0.074" in text
     assert "which excludes zero" in text
     assert "**0.631**" in text
+
+
+def test_a_row_that_does_not_fit_its_checksum_is_not_reported(run: Path, tmp_path: Path) -> None:
+    path = run / "certificates.jsonl"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"radius": 0', '"radius": 9', 1), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") != text
+    with pytest.raises(BadInput, match=r"line \d+ \(index \d+\).*sween verify"):
+        write_report([run], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "part", ensemble_rows(), ensemble="sween", images=360)
+    text = write_report([folder], tmp_path / "report").read_text(encoding="utf-8")
+    assert "**Incomplete: " in text
+    assert " of the 360 images asked for.**" in text

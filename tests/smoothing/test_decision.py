@@ -1,5 +1,6 @@
 """What votes prove, and settings that could prove nothing."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +93,12 @@ def test_impossible_settings(wrong: dict[str, float]) -> None:
 def test_unknown_names_come_with_the_nearest(field: str, near: str) -> None:
     with pytest.raises(UnknownName, match="did you mean"):
         CertifySettings(**{field: near})  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_any_kind_and_nothing_else() -> None:
+    settings = CertifySettings(n=np.int64(200), n0=np.int32(50))  # type: ignore[arg-type]
+    assert (settings.n, settings.n0) == (200, 50)
+    assert type(settings.n) is int
+    for wrong in (200.0, True, "200"):
+        with pytest.raises(BadInput, match="n: expected a whole number"):
+            CertifySettings(n=wrong)  # type: ignore[arg-type]
