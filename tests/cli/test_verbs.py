@@ -57,7 +57,7 @@ def test_train(tmp_path: Path) -> None:
     line = f"train --dataset digits --arch digits-conv --sigma 0.25 --epochs 2 --seed 3 --out {out}"
     code, stdout, stderr = run_line(line)
     assert (code, stdout) == (0, f"trained digits-conv on digits at sigma 0.25 into {out}\n")
-    assert stderr.startswith("train digits-conv seed 3 18/18")
+    assert "train digits-conv seed 3 18/18" in stderr
     metrics = [json.loads(row) for row in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in metrics] == [1, 2]
     manifest = read_manifest(out)
@@ -99,7 +99,7 @@ def test_certify_by_indices(made: Made, tmp_path: Path) -> None:
     code, stdout, stderr = run_line(line)
     assert code == 0
     assert stdout == f"18 certificates written, {IMAGES} images in {tmp_path}/out\n"
-    assert stderr.startswith("certify SWEEN-2 1800/1800")
+    assert "certify SWEEN-2 1800/1800" in stderr
     assert rows_of(tmp_path / "out") == rows_of(made.certificates)
     assert run_line(line) == (0, f"0 certificates written, {IMAGES} images in {tmp_path}/out\n", "")
 
@@ -203,7 +203,20 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0
     assert stdout.startswith("# Certified robustness")
     assert f"sween verify {tmp_path}/demo/certificates" in stdout
-    tasks = [line.split()[0] for line in stderr.splitlines()]
-    assert tasks == ["train", "train", "descend", "certify"]
+    tasks = [line.split()[0] for line in stderr.splitlines()]  # more lines on a slow machine
+    assert list(dict.fromkeys(tasks)) == ["train", "descend", "certify"]
     assert succeed(f"verify {tmp_path}/demo/certificates").startswith("1080 rows re-derived")
     assert (tmp_path / "demo/report/report.md").is_file()
+
+
+def test_train_several_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    line = (
+        "train --dataset digits --arch digits-mlp --arch digits-conv --sigma 0.25 --epochs 1 "
+        f"--seed 1 --seed 2 --out {out}"
+    )
+    code, stdout, _ = run_line(line)
+    assert code == 0
+    names = [f"{arch}-seed{seed}" for arch in ("digits-mlp", "digits-conv") for seed in (1, 2)]
+    assert [Path(row.split()[-1]).name for row in stdout.splitlines()] == names
+    assert all((out / name / "model.safetensors").exists() for name in names)

@@ -1,0 +1,82 @@
+"""Recipes: files of training options, and what the command line makes of them."""
+
+from pathlib import Path
+
+import pytest
+
+from sween.errors import BadInput, UnknownName
+from sween.training import make_configs, read_recipe
+from sween.training.recipes import run_folders
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+ALL = sorted(CONFIGS.glob("*/*.toml"))
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_shipped_recipe_is_usable(path: Path) -> None:
+    sigmas = (None,) if "sigma1.00" in path.name else (0.25, 0.5, 1.0)
+    for sigma in sigmas:
+        configs = make_configs(read_recipe(path), {"sigma": sigma}, archs=["resnet20"])
+        assert all(config.dataset == "cifar10" for config in configs)
+
+
+@pytest.mark.parametrize("method", ["gaussian", "macer"])
+def test_the_papers_hyper_parameters(method: str) -> None:
+    (config,) = make_configs(
+        read_recipe(CONFIGS / "paper" / f"{method}.toml"), {"sigma": 0.5}, archs=["resnet110"]
+    )
+    epochs, milestones = {"gaussian": (400, (150, 300)), "macer": (440, (200, 400))}[method]
+    assert (config.method, config.epochs, config.milestones) == (method, epochs, milestones)
+    assert (config.learning_rate, config.batch_size) == (0.01, 64)
+    assert (config.momentum, config.weight_decay, config.nesterov) == (0.9, 5e-4, False)
+    assert (config.decay_norms, config.average, config.label_smoothing) == (True, 0.0, 0.0)
+    assert config.regulariser_weight == {"gaussian": 0.0, "macer": 4.0}[method]
+
+
+def test_macer_at_sigma_one_waits_for_the_first_drop() -> None:
+    path = CONFIGS / "paper" / "macer-sigma1.00.toml"
+    (config,) = make_configs(read_recipe(path), {}, archs=["resnet20"])
+    weights = {epoch: config.options_at(epoch).regulariser for epoch in (0, 199, 200, 439)}
+    assert weights == {0: 0.0, 199: 0.0, 200: 12.0, 439: 12.0}
+
+
+def test_a_list_of_candidates_and_what_the_command_line_overrides() -> None:
+    recipe = read_recipe(CONFIGS / "fast" / "gaussian.toml")
+    configs = make_configs(recipe, {"sigma": 0.5, "epochs": 3, "method": None}, seeds=[1, 2])
+    assert [(config.arch, config.seed) for config in configs] == [
+        (arch, seed) for arch in ("resnet20", "resnet26", "resnet32") for seed in (1, 2)
+    ]
+    assert {config.epochs for config in configs} == {3}
+    folders = run_folders(configs, Path("runs"))
+    assert folders[0] == Path("runs/resnet20-seed1")
+    assert len(set(folders)) == 6
+    assert run_folders(configs[:1], Path("runs")) == [Path("runs")]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("epochs = ", BadInput, "expected TOML"),
+        ("candidate = 3", BadInput, r"\[\[candidate\]\] tables"),
+        ("epoch = 3", UnknownName, "did you mean 'epochs'"),
+        ('arch = "resnet20"', BadInput, "--dataset"),
+        ('dataset = "cifar10"\narch = "resnet20"', BadInput, "--sigma"),
+        ('dataset = "cifar10"\nsigma = 0.5', BadInput, "--arch"),
+    ],
+)
+def test_recipes_that_cannot_be_used(
+    tmp_path: Path, text: str, kind: type[BadInput], said: str
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    full = {} if "arch" in text or "sigma" in text else {"dataset": "cifar10", "sigma": 0.5}
+    with pytest.raises(kind, match=said):
+        make_configs(read_recipe(path), full, archs=["resnet20"] if full else ())
+
+
+def test_a_missing_recipe_and_twins() -> None:
+    with pytest.raises(BadInput, match=r"absent\.toml.*no such file"):
+        read_recipe(Path("absent.toml"))
+    base = [{"dataset": "digits", "sigma": 0.5, "arch": "digits-mlp"}]
+    with pytest.raises(BadInput, match="digits-mlp-seed0 2 times"):
+        run_folders(make_configs(base * 2, {}), Path("runs"))
