@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from sween.ensemble import WeightedEnsemble, solve_weights
+from sween.ensemble.probabilities import noisy_probabilities, smoothed_probabilities
 from sween.ensemble.simplex import log_loss, minimise_log_loss, optimality_gap
-from sween.ensemble.solve import METHODS, noisy_probabilities, smoothed_probabilities
+from sween.ensemble.solve import METHODS
 from sween.errors import BadInput, UnknownName
 
 SIGMA = 0.5

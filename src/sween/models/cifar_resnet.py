@@ -5,8 +5,17 @@ from torch import nn
 from torch.nn import functional
 
 
+def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Module:
+    """The identity, or a 1x1 convolution with batch norm where the shape changes."""
+    if stride == 1 and channels_in == channels_out:
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+    )
+
+
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -14,12 +23,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels_out)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
-                nn.BatchNorm2d(channels_out),
-            )
+        self.shortcut = shortcut(channels_in, channels_out, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = functional.relu(self.bn1(self.conv1(x)))

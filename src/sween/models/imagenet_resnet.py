@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sween.models.cifar_resnet import BasicBlock
+from sween.models.cifar_resnet import BasicBlock, shortcut
 
 
 class Bottleneck(nn.Module):
@@ -21,12 +21,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, channels_out, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels_out)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
-                nn.BatchNorm2d(channels_out),
-            )
+        self.shortcut = shortcut(channels_in, channels_out, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = functional.relu(self.bn1(self.conv1(x)))
