@@ -9,7 +9,7 @@ from sween.ensemble import WeightedEnsemble, solve_weights
 from sween.ensemble.probabilities import noisy_probabilities, smoothed_probabilities
 from sween.ensemble.simplex import log_loss, minimise_log_loss, optimality_gap
 from sween.ensemble.solve import METHODS
-from sween.errors import BadInput, UnknownName
+from sween.errors import BadInput, ContractError, UnknownName
 
 SIGMA = 0.5
 
@@ -135,9 +135,21 @@ def test_bad_arguments() -> None:
         solve_weights(ensemble, images, labels, sigma=-1)
     with pytest.raises(BadInput, match="samples"):
         solve_weights(ensemble, images, labels, sigma=SIGMA, samples=0)
+    with pytest.raises(BadInput, match="batch_size"):
+        solve_weights(ensemble, images, labels, sigma=SIGMA, method="sgd", batch_size=0)
     with pytest.raises(BadInput, match="labels"):
         solve_weights(ensemble, images, labels[:3], sigma=SIGMA)
     with pytest.raises(BadInput, match="classes 0 to 3"):
         solve_weights(ensemble, images, labels + 4, sigma=SIGMA)
     with pytest.raises(BadInput, match="images"):
         solve_weights(ensemble, images * 255, labels, sigma=SIGMA)
+
+
+def test_members_of_different_class_counts() -> None:
+    class Three(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1)[:, :3]
+
+    _, images, labels = _problem(5)
+    with pytest.raises(ContractError, match=r"same number of classes.*\[4, 3\]"):
+        solve_weights(WeightedEnsemble([_Leaning(2.0, 0), Three()]), images, labels % 3, sigma=0.5)

@@ -86,7 +86,10 @@ def solve_weights(
         batch_size: of sgd.
         quiet: no progress display.
     """
-    _check(images, labels, sigma=sigma, method=method, samples=samples, epochs=epochs)
+    _check(images, labels, sigma=sigma, method=method)
+    for name, value in (("samples", samples), ("epochs", epochs), ("batch_size", batch_size)):
+        if value < 1:
+            raise BadInput(name, expected="at least 1", got=value, fix="raise it")
     started = time.perf_counter()
     with evaluating(ensemble):
         _check_classes(ensemble, images[:1])
@@ -170,8 +173,6 @@ def _check(
     *,
     sigma: float,
     method: str,
-    samples: int,
-    epochs: int,
 ) -> None:
     if method not in METHODS:
         raise UnknownName("weight method", method, METHODS)
@@ -179,15 +180,12 @@ def _check(
     if images.ndim != 4 or len(images) != len(labels) or len(images) == 0:
         raise BadInput(
             "labels",
-            expected="one a image, and at least one image",
+            expected="one for each image, and at least one image",
             got=f"images {tuple(images.shape)}, labels {tuple(labels.shape)}",
             fix="pass images (N, C, H, W) and labels (N,)",
         )
     if not 0 < sigma < float("inf"):
         raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")
-    for name, value in (("samples", samples), ("epochs", epochs)):
-        if value < 1:
-            raise BadInput(name, expected="at least 1", got=value, fix="raise it")
 
 
 @torch.inference_mode()
