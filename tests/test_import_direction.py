@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
 FACADE = "(the package itself)"
 ORDER = (
-    *("errors", "seeding", "version", "records", "runs", "progress"),
+    *("errors", "philox", "seeding", "version", "records", "runs", "progress"),
     *("data", "models", "training", "ensemble", "smoothing", "attack", "evaluation"),
     *("distributed", "report", "theory", FACADE, "demo", "cli", "serve", "__main__"),
 )

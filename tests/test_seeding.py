@@ -96,7 +96,7 @@ def test_keys_are_what_they_were() -> None:
 def test_the_global_generators_are_left_alone() -> None:
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state(legacy=False)
     draw(1, "p", 2, 3)
-    noisy_copies(torch.zeros(1, 2, 2), sigma=0.5, seed=0, purpose="p", example=0, block=0)
+    noisy_copies(torch.zeros(1, 1, 2, 2), [derive_key(0, "p")], sigma=0.5)
     assert torch.equal(torch_state, torch.get_rng_state())
     after = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)
@@ -163,7 +163,7 @@ def test_blocks_examples_and_purposes_are_uncorrelated() -> None:
 
 def test_noisy_copies_add_sigma_times_the_block_to_the_image() -> None:
     image = torch.linspace(0, 1, 12).view(3, 2, 2)
-    copies = noisy_copies(image, sigma=0.25, seed=1, purpose="p", example=2, block=3)
+    copies = noisy_copies(image[None], [derive_key(1, "p", 2, 3)], sigma=0.25)
     noise = standard_normal(
         (NOISE_BLOCK, 3, 2, 2), seed=1, purpose="p", example=2, block=3, device=CPU
     )

@@ -10,6 +10,7 @@ SweenError
 └── CheckFailed                exit code 1: the input was fine, the thing checked was not
 
 SmallSampleWarning             sound, but almost everything will abstain
+PreparationWarning             sound, but slower than it could be
 """
 
 import difflib
@@ -90,3 +91,7 @@ class CheckFailed(SweenError):
 
 class SmallSampleWarning(UserWarning):
     """The certificates are sound, but with so few samples almost everything abstains."""
+
+
+class PreparationWarning(UserWarning):
+    """A model could not be made as fast as asked for; its answers are as sound."""

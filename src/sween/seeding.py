@@ -5,17 +5,22 @@ whichever worker, batch size or order asked for it. Keys are 128 bits of BLAKE2b
 run do not collide: torch's CPU generator keeps only 32 bits of its seed, which over the thousand
 noise blocks of one certificate would repeat a block about once in eight thousand images, and a
 repeated block breaks the independence that every confidence bound here rests on. Hence the CPU
-stream is numpy's counter-based Philox with the full key; CUDA's own Philox takes 64 bits.
+stream is numpy's counter-based Philox with the full key, and a GPU's is Philox in torch operations,
+with the full key too. The two kinds of device draw different noise.
 """
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from sween.errors import BadInput
+from sween.philox import normal_draws, stream_words
+
+Normals = Callable[[Sequence[int], tuple[int, ...], torch.device], torch.Tensor]
+"""Draws N(0, 1) of several streams: see `normals_of`."""
 
 NOISE_BLOCK = 100
 """Noise vectors drawn per key: part of every result's definition, so changing it changes counts."""
@@ -64,12 +69,19 @@ def standard_normal(
     device: torch.device,
 ) -> torch.Tensor:
     """Independent float32 N(0, 1) draws of one stream, the same on every call with that key."""
+    return normals_of([derive_key(seed, purpose, example, block)], shape, device)[0]
+
+
+def normals_of(keys: Sequence[int], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """float32 N(0, 1) draws of several streams, named by their keys: (len(keys), *shape)."""
     if device.type == "cpu":
-        generator = numpy_generator(seed, purpose, example, block)
-        return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
-    torch_generator = torch.Generator(device=device)
-    torch_generator.manual_seed(torch_seed(seed, purpose, example, block))
-    return torch.randn(shape, generator=torch_generator, device=device)
+        draws = np.empty((len(keys), *shape), dtype=np.float32)
+        for draw, key in zip(draws, keys, strict=True):
+            generator = np.random.Generator(np.random.Philox(key=key))
+            generator.standard_normal(dtype=np.float32, out=draw)
+        return torch.from_numpy(draws)
+    count = int(np.prod(shape, dtype=np.int64))
+    return normal_draws(stream_words(keys, device), count).reshape(len(keys), *shape)
 
 
 def noise_blocks(n: int) -> Iterator[tuple[int, int]]:
@@ -79,15 +91,15 @@ def noise_blocks(n: int) -> Iterator[tuple[int, int]]:
 
 
 def noisy_copies(
-    image: torch.Tensor, *, sigma: float, seed: int, purpose: str, example: int, block: int
+    images: torch.Tensor, keys: Sequence[int], *, sigma: float, normals: Normals | None = None
 ) -> torch.Tensor:
-    """One block of noisy copies of an image: (NOISE_BLOCK, C, H, W), keyed as `standard_normal`."""
-    noise = standard_normal(
-        (NOISE_BLOCK, *image.shape),
-        seed=seed,
-        purpose=purpose,
-        example=example,
-        block=block,
-        device=image.device,
-    )
-    return image + sigma * noise
+    """One block of noisy copies of each image: (len(images) * NOISE_BLOCK, C, H, W).
+
+    Args:
+        images: (N, C, H, W).
+        keys: N streams of noise, one an image.
+        sigma: noise level.
+        normals: draws the noise; `normals_of` by default.
+    """
+    noise = (normals or normals_of)(keys, (NOISE_BLOCK, *images.shape[1:]), images.device)
+    return (images[:, None] + sigma * noise).flatten(0, 1)

@@ -12,6 +12,7 @@ from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.ensemble.early_exit import ExitVotes, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward
 from sween.ensemble.panel import EnsemblePanel
+from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput, UnknownName
 from sween.models import create_model
 from sween.seeding import numpy_generator, standard_normal
@@ -101,6 +102,7 @@ def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs()
         name="ensemble",
         forward=FixedShapeForward(100, 10),
         policy=ExitPolicy("exact"),
+        preparation=Preparation(),
     )
     disagreements = evaluations = inputs = 0
     with torch.inference_mode():

@@ -16,6 +16,8 @@ from sween.smoothing import CertifySettings, SmoothedClassifier
 
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
+PROBED = 5
+"""Forward passes before the first vote: two to prepare a member, three for its batch-mates."""
 
 
 def _images(count: int = 3) -> torch.Tensor:
@@ -145,8 +147,7 @@ def test_selection_and_estimation_never_share_noise() -> None:
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2)
     smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400))
-    probed = 3  # forward passes of the probe for batch-mates
-    rows = torch.cat(recorder.seen[probed:]).flatten(1)
+    rows = torch.cat(recorder.seen[PROBED:]).flatten(1)
     assert len(rows) == 600
     assert len(torch.unique(rows, dim=0)) == 600
 
@@ -157,7 +158,7 @@ def test_noise_has_the_right_size_in_pixel_units() -> None:
     image = _images(1)
     smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2)
     smoothed.certify_batch(image, CertifySettings(n0=100, n=2_000))
-    noise = torch.cat(recorder.seen[3:]) - image
+    noise = torch.cat(recorder.seen[PROBED:]) - image
     assert abs(float(noise.mean())) < 0.01
     assert float(noise.std()) == pytest.approx(0.25, rel=0.01)
 

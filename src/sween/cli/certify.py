@@ -9,6 +9,7 @@ from sween.cli.options import (
     Alpha,
     BatchSize,
     Bound,
+    Compile,
     Convert,
     DataRoot,
     Device,
@@ -16,6 +17,7 @@ from sween.cli.options import (
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
+    Precision,
     Quiet,
     Seed,
     Source,
@@ -24,7 +26,7 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.data import parse_indices
-from sween.ensemble import ExitPolicy, load_ensemble
+from sween.ensemble import ExitPolicy, load_ensemble, load_weightings
 from sween.smoothing import SAMPLING, CertifySettings, certify_images
 
 
@@ -45,11 +47,17 @@ def run(
     members: Annotated[
         bool, typer.Option("--members", help="certify every candidate in the same pass")
     ] = False,
+    weighting: Annotated[
+        list[Path] | None,
+        typer.Option(help="ensemble folder of the same members, certified in the same pass"),
+    ] = None,
     data_root: DataRoot = None,
     convert: Convert = False,
     arch: TrustedArch = None,
-    batch_size: BatchSize = 1000,
+    batch_size: BatchSize = None,
     forward_rows: ForwardRows = None,
+    precision: Precision = "auto",
+    compile: Compile = None,
     seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -78,6 +86,9 @@ def run(
         out,
         exit=policy,
         members=members,
+        weightings=load_weightings(loaded, weighting or (), archs=arch or ()),
+        precision=precision,
+        compile=compile,
         batch_size=batch_size,
         forward_rows=forward_rows,
         quiet=quiet,

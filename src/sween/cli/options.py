@@ -7,7 +7,7 @@ import torch
 import typer
 
 from sween.data import Dataset, load_dataset
-from sween.ensemble import LoadedEnsemble
+from sween.ensemble import PRECISIONS, LoadedEnsemble
 from sween.errors import BadInput
 
 Source = Annotated[Path, typer.Argument(help="ensemble folder, run folder or checkpoint file")]
@@ -27,9 +27,17 @@ Alpha = Annotated[float, typer.Option(help="failure probability of one answer")]
 Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or exact")]
 ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
 ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
-BatchSize = Annotated[int, typer.Option(help="noisy images held at once; no effect on results")]
+BatchSize = Annotated[
+    int | None, typer.Option(help="noisy images held at once; no effect on results")
+]
 ForwardRows = Annotated[
     int | None, typer.Option(help="rows of a forward pass; lower it where memory runs out")
+]
+Precision = Annotated[
+    str, typer.Option(help=f"arithmetic of the networks: one of {', '.join(PRECISIONS)}")
+]
+Compile = Annotated[
+    bool | None, typer.Option(help="compile the networks; by default on a GPU only")
 ]
 Bound = Annotated[str, typer.Option(help="cohen or two-class")]
 

@@ -9,12 +9,14 @@ import typer
 from sween.cli.options import (
     Alpha,
     Bound,
+    Compile,
     Convert,
     Device,
     Exit,
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
+    Precision,
     Seed,
     Source,
     TrustedArch,
@@ -42,6 +44,8 @@ def run(
         bool, typer.Option("--resize", help="scale and crop to the members' image size")
     ] = False,
     forward_rows: ForwardRows = None,
+    precision: Precision = "auto",
+    compile: Compile = None,
     arch: TrustedArch = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -62,6 +66,8 @@ def run(
         exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
         name=loaded.name,
         forward_rows=forward_rows,
+        precision=precision,
+        compile=compile,
     )
     batch = pixels.float() / 255
     if certify:

@@ -1,19 +1,29 @@
 """Weighted ensembles: members, weights, early exit, folders."""
 
 from sween.ensemble.early_exit import EXITS, ExitPolicy
-from sween.ensemble.folder import LoadedEnsemble, load_ensemble, load_members, save_ensemble, weigh
+from sween.ensemble.folder import (
+    LoadedEnsemble,
+    load_ensemble,
+    load_members,
+    load_weightings,
+    save_ensemble,
+    weigh,
+)
+from sween.ensemble.prepare import PRECISIONS
 from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
 from sween.ensemble.weighted import WeightedEnsemble
 
 __all__ = [
     "EXITS",
     "METHODS",
+    "PRECISIONS",
     "ExitPolicy",
     "LoadedEnsemble",
     "WeightSolution",
     "WeightedEnsemble",
     "load_ensemble",
     "load_members",
+    "load_weightings",
     "save_ensemble",
     "solve_weights",
     "weigh",

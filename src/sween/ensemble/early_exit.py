@@ -83,7 +83,8 @@ def vote_with_exit(
         policy: when to stop.
         device: where rows live.
     """
-    order = sorted(range(len(weights)), key=lambda k: (-weights[k], k))
+    order = exit_order(weights)
+    ordered = [weights[k] for k in order]
     labels = torch.empty(rows, dtype=torch.long, device=device)
     evaluations = torch.empty(rows, dtype=torch.long, device=device)
     alive = torch.arange(rows, device=device)
@@ -98,12 +99,8 @@ def vote_with_exit(
             break
         if policy.name == "none":
             continue
-        if policy.name == "paper":
-            seen.append(probabilities)
-            stop = _paper_stops(seen, scores, [weights[k] for k in order], leaders, policy)
-        else:
-            remaining = sum(weights[k] for k in order[position + 1 :])
-            stop = _exact_stops(scores, remaining)
+        seen.append(probabilities)
+        stop = _stops(seen, scores, ordered, leaders, policy)
         labels[alive[stop]], evaluations[alive[stop]] = leaders[stop], position + 1
         keep = ~stop
         alive, scores = alive[keep], scores[keep]
@@ -111,6 +108,51 @@ def vote_with_exit(
         if len(alive) == 0:
             break
     return ExitVotes(labels, evaluations)
+
+
+def exit_order(weights: Sequence[float]) -> list[int]:
+    """Members by descending weight; equal weights keep their order."""
+    return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
+
+
+def votes_of_known(
+    probabilities: Sequence[torch.Tensor], *, weights: Sequence[float], policy: ExitPolicy
+) -> ExitVotes:
+    """`vote_with_exit` where every member's probabilities (B, M) are at hand.
+
+    It saves nothing, but never asks the device how many rows are left: the host stays ahead.
+    """
+    order = exit_order(weights)
+    ordered = [weights[k] for k in order]
+    labels = torch.zeros(len(probabilities[0]), dtype=torch.long, device=probabilities[0].device)
+    evaluations, undecided = torch.zeros_like(labels), torch.ones_like(labels, dtype=torch.bool)
+    scores: torch.Tensor | None = None
+    seen: list[torch.Tensor] = []
+    for position, member in enumerate(order):
+        scores = add_weighted(scores, weights[member], probabilities[member])
+        last = position == len(order) - 1
+        if policy.name == "none" and not last:
+            continue
+        seen.append(probabilities[member])
+        leaders = scores.argmax(dim=1)
+        stop = undecided if last else undecided & _stops(seen, scores, ordered, leaders, policy)
+        labels = torch.where(stop, leaders, labels)
+        evaluations = torch.where(stop, position + 1, evaluations)
+        undecided = undecided & ~stop
+    return ExitVotes(labels, evaluations)
+
+
+def _stops(
+    seen: list[torch.Tensor],
+    scores: torch.Tensor,
+    weights: Sequence[float],
+    leaders: torch.Tensor,
+    policy: ExitPolicy,
+) -> torch.Tensor:
+    """Which rows stop after len(seen) members; weights in descending order."""
+    if policy.name == "paper":
+        return _paper_stops(seen, scores, weights, leaders, policy)
+    return _exact_stops(scores, sum(weights[len(seen) :]))
 
 
 def _exact_stops(scores: torch.Tensor, remaining: float) -> torch.Tensor:

@@ -216,6 +216,37 @@ def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
     return dataclasses.replace(loaded, member_names=names)
 
 
+def load_weightings(
+    loaded: LoadedEnsemble, folders: Sequence[Path], *, archs: Sequence[str] = ()
+) -> dict[str, tuple[float, ...]]:
+    """Weights of other ensemble folders of the same members, named after the folders."""
+    weightings: dict[str, tuple[float, ...]] = {}
+    for folder in folders:
+        other = load_ensemble(folder, archs=archs)
+        members, wanted = (
+            {manifest.fingerprint: position for position, manifest in enumerate(each.manifests)}
+            for each in (other, loaded)
+        )
+        if members.keys() != wanted.keys():
+            raise CheckpointError(
+                str(folder),
+                expected=f"weights of the same members: {', '.join(loaded.member_names)}",
+                got=f"other checkpoints: {', '.join(other.member_names)}",
+                fix="weigh the same runs",
+            )
+        name = folder.resolve().name
+        if name in {*weightings, *loaded.member_names, loaded.name}:
+            raise BadInput(
+                str(folder),
+                expected="a folder name that no other model of the run has",
+                got=name,
+                fix="rename the folder",
+            )
+        weights = other.ensemble.weights.tolist()
+        weightings[name] = tuple(weights[members[fingerprint]] for fingerprint in wanted)
+    return weightings
+
+
 def _read_ensemble_config(
     path: Path,
 ) -> tuple[tuple[str, ...], tuple[str, ...], torch.Tensor]:

@@ -7,15 +7,15 @@ answer for a row changes with the other rows is refused.
 """
 
 import torch
-from torch import nn
 
+from sween.ensemble.prepare import Forward
 from sween.errors import BadInput, ContractError
 from sween.seeding import NOISE_BLOCK, standard_normal
 
 CPU_FORWARD_ROWS = NOISE_BLOCK
 """On a CPU one forward pass is one noise block: the same rows in the same places, always."""
 
-GPU_FORWARD_ROWS = 10 * NOISE_BLOCK
+GPU_FORWARD_ROWS = 80 * NOISE_BLOCK
 """A GPU needs more rows to be busy."""
 
 BATCH_MATE_TOLERANCE = 1e-4
@@ -27,12 +27,6 @@ def default_forward_rows(device: torch.device) -> int:
     return CPU_FORWARD_ROWS if device.type == "cpu" else GPU_FORWARD_ROWS
 
 
-def precision_of(device: torch.device) -> str:
-    """The arithmetic of a float32 network there: GPUs may round products to TF32."""
-    loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if device.type == "cuda" and loose else "float32"
-
-
 class FixedShapeForward:
     """Evaluates modules on any number of rows through batches of exactly `rows`."""
 
@@ -41,15 +35,16 @@ class FixedShapeForward:
             raise BadInput("forward_rows", expected="at least 1", got=rows, fix="try 100")
         self.rows = rows
         self.num_classes = num_classes
+        self._all_finite: torch.Tensor | None = None
 
-    def __call__(self, module: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
         """Outputs (B, num_classes) for images (B, C, H, W)."""
         outputs = [self._one(module, part) for part in torch.split(images, self.rows)]
         if not outputs:
             return images.new_zeros((0, self.num_classes))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _one(self, module: nn.Module, part: torch.Tensor) -> torch.Tensor:
+    def _one(self, module: Forward, part: torch.Tensor) -> torch.Tensor:
         count = len(part)
         if count < self.rows:
             part = torch.cat([part, part.new_zeros((self.rows - count, *part.shape[1:]))])
@@ -63,19 +58,26 @@ class FixedShapeForward:
                 fix="pass the model's number of classes as num_classes",
             )
         output = output[:count]
-        if not torch.isfinite(output).all():
+        finite = torch.isfinite(output).all()
+        # Kept on the device: asking for the answer now would stop a GPU's queue.
+        self._all_finite = finite if self._all_finite is None else self._all_finite & finite
+        return output
+
+    def refuse_non_finite(self) -> None:
+        """Refuse if any output since the last call was NaN or infinite; waits for the device."""
+        finite, self._all_finite = self._all_finite, None
+        if finite is not None and not finite:
             raise ContractError(
                 "model output",
                 expected="finite numbers for every noisy image",
                 got="NaN or infinity",
-                fix="check the weights; a vote cannot be counted without an answer",
+                fix="check the weights, or use --precision float32; a vote needs an answer",
             )
-        return output
 
 
 @torch.inference_mode()
 def check_row_independence(
-    module: nn.Module, forward: FixedShapeForward, image: torch.Tensor, sigma: float
+    module: Forward, forward: FixedShapeForward, image: torch.Tensor, sigma: float
 ) -> None:
     """Refuse a module whose answer for one noisy image changes with the rest of the batch.
 
@@ -84,14 +86,15 @@ def check_row_independence(
     """
     if forward.rows == 1:
         return
-    noisy = _probe_batch(image, forward.rows, sigma, block=0)
+    noisy = probe_batch(image, forward.rows, sigma, block=0)
     places = sorted({0, forward.rows // 2, forward.rows - 1})
     padded = torch.zeros_like(noisy)
     padded[places] = noisy[places]
     elsewhere = [(place + 1) % forward.rows for place in places]
-    others = 0.7 - 3 * _probe_batch(image, forward.rows, sigma, block=1)
+    others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
     others[elsewhere] = noisy[places]
     outputs = forward(module, noisy)
+    forward.refuse_non_finite()
     wanted = outputs[places]
     answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
     spread = float(outputs.max() - outputs.min())
@@ -106,7 +109,8 @@ def check_row_independence(
         )
 
 
-def _probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int) -> torch.Tensor:
+def probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int = 0) -> torch.Tensor:
+    """Noisy copies of an image to try a module on; no vote uses this noise."""
     noise = standard_normal(
         (rows, *image.shape),
         seed=0,

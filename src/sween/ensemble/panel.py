@@ -1,14 +1,15 @@
 """Panels: classifiers that vote on the same noisy inputs in one pass."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from sween.ensemble.early_exit import ExitPolicy, ExitVotes, vote_with_exit
-from sween.ensemble.forward import FixedShapeForward, check_row_independence
+from sween.ensemble.early_exit import ExitPolicy, ExitVotes, vote_with_exit, votes_of_known
+from sween.ensemble.forward import FixedShapeForward, check_row_independence, probe_batch
+from sween.ensemble.prepare import Member, Preparation
 from sween.ensemble.weighted import WeightedEnsemble
 from sween.errors import BadInput
 
@@ -28,35 +29,55 @@ class Panel(Protocol):
     exits: tuple[str, ...]
     forward: FixedShapeForward
 
+    @property
+    def members(self) -> Sequence[Member]: ...
+
     def vote(self, noisy: torch.Tensor) -> Ballot: ...
 
-    def check(self, image: torch.Tensor, sigma: float) -> None:
-        """Refuse modules that break the contract of a member."""
-        ...
+
+def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
+    """Prepare the members; refuse those that break the contract of a member."""
+    for member in panel.members:
+        member.refresh(probe_batch(image, panel.forward.rows, sigma))
+        check_row_independence(member, panel.forward, image, sigma)
+
+
+def arithmetic_of(panel: Panel) -> str:
+    """What the panel's members compute in, for records; known once they were checked."""
+    return ", ".join(dict.fromkeys(member.arithmetic for member in panel.members))
 
 
 class ModelPanel:
     """One module on its own: the vote is the argmax of its output, the lowest class on a tie."""
 
-    def __init__(self, model: nn.Module, *, name: str, forward: FixedShapeForward) -> None:
-        self.model = model
+    def __init__(
+        self, model: nn.Module, *, name: str, forward: FixedShapeForward, preparation: Preparation
+    ) -> None:
+        self.members = [Member(model, preparation)]
         self.names: tuple[str, ...] = (name,)
         self.exits: tuple[str, ...] = ("none",)
         self.forward = forward
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
-        labels = self.forward(self.model, noisy).argmax(dim=1)
+        labels = self.forward(self.members[0], noisy).argmax(dim=1)
         return Ballot(labels[None], torch.ones_like(labels)[None])
-
-    def check(self, image: torch.Tensor, sigma: float) -> None:
-        check_row_independence(self.model, self.forward, image, sigma)
 
 
 class EnsemblePanel:
-    """A weighted ensemble, with an early exit, and on request each of its members beside it.
+    """A weighted ensemble with an early exit; on request its members and other weightings too.
 
-    With `members` every member is evaluated on every input anyway, so an exit saves nothing in that
-    pass; its votes and the evaluations it would need are still those of the exit.
+    With those every member is evaluated on every input anyway, so an exit saves nothing in that
+    pass; its votes and the evaluations it would need are still those of the exit. The order is
+    members, other weightings, the ensemble itself.
+
+    Args:
+        ensemble: the members, and the weights of the last classifier of the panel.
+        name: its name.
+        forward: evaluates members.
+        policy: early exit of the ensemble and of every other weighting.
+        preparation: how members are made ready.
+        member_names: of the members, where each is to vote on its own too.
+        weightings: other weights of the same members, by name.
     """
 
     def __init__(
@@ -66,35 +87,41 @@ class EnsemblePanel:
         name: str,
         forward: FixedShapeForward,
         policy: ExitPolicy,
+        preparation: Preparation,
         member_names: Sequence[str] | None = None,
+        weightings: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self.ensemble = ensemble
+        self.members = [Member(member, preparation) for member in ensemble.members]
         self.with_members = member_names is not None
-        self.names: tuple[str, ...] = (*(member_names or ()), name)
-        self.exits: tuple[str, ...] = ("none",) * len(member_names or ()) + (policy.describe(),)
+        self.weightings = dict(weightings or {})
+        own = tuple(member_names or ())
+        self.names: tuple[str, ...] = (*own, *self.weightings, name)
+        self.exits: tuple[str, ...] = (
+            *("none",) * len(own),
+            *(policy.describe(),) * (len(self.weightings) + 1),
+        )
         self.forward = forward
         self.policy = policy
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
-        if not self.with_members:
-            votes = self._vote_with(noisy, None)
+        if not self.with_members and not self.weightings:
+            votes = self._vote_with_exit(noisy)
             return Ballot(votes.labels[None], votes.evaluations[None])
-        everything = [self._probabilities(k, noisy) for k in range(len(self.ensemble.members))]
-        own = torch.stack([probabilities.argmax(dim=1) for probabilities in everything])
-        votes = self._vote_with(noisy, everything)
-        return Ballot(
-            torch.cat([own, votes.labels[None]]),
-            torch.cat([torch.ones_like(own), votes.evaluations[None]]),
-        )
+        everything = [self._probabilities(k, noisy) for k in range(len(self.members))]
+        labels, evaluations = [], []
+        if self.with_members:
+            labels += [probabilities.argmax(dim=1) for probabilities in everything]
+            evaluations += [torch.ones_like(own) for own in labels]
+        for weights in (*self.weightings.values(), self.ensemble.weights.tolist()):
+            votes = votes_of_known(everything, weights=weights, policy=self.policy)
+            labels.append(votes.labels)
+            evaluations.append(votes.evaluations)
+        return Ballot(torch.stack(labels), torch.stack(evaluations))
 
-    def _vote_with(self, noisy: torch.Tensor, known: list[torch.Tensor] | None) -> ExitVotes:
-        def evaluate(member: int, rows: torch.Tensor) -> torch.Tensor:
-            if known is not None:
-                return known[member][rows]
-            return self._probabilities(member, noisy[rows])
-
+    def _vote_with_exit(self, noisy: torch.Tensor) -> ExitVotes:
         return vote_with_exit(
-            evaluate,
+            lambda member, rows: self._probabilities(member, noisy[rows]),
             rows=len(noisy),
             weights=self.ensemble.weights.tolist(),
             policy=self.policy,
@@ -102,12 +129,8 @@ class EnsemblePanel:
         )
 
     def _probabilities(self, member: int, noisy: torch.Tensor) -> torch.Tensor:
-        logits = self.forward(self.ensemble.members[member], noisy)
+        logits = self.forward(self.members[member], noisy)
         return torch.softmax(logits.float(), dim=1)
-
-    def check(self, image: torch.Tensor, sigma: float) -> None:
-        for member in self.ensemble.members:
-            check_row_independence(member, self.forward, image, sigma)
 
 
 def build_panel(
@@ -116,9 +139,12 @@ def build_panel(
     name: str,
     forward: FixedShapeForward,
     policy: ExitPolicy,
+    preparation: Preparation | None = None,
     member_names: Sequence[str] | None = None,
+    weightings: Mapping[str, Sequence[float]] | None = None,
 ) -> Panel:
     """The panel of an ensemble or of any other module."""
+    preparation = preparation or Preparation()
     if isinstance(model, WeightedEnsemble):
         if member_names is not None and len(member_names) != len(model.members):
             raise BadInput(
@@ -128,13 +154,19 @@ def build_panel(
                 fix="name every member",
             )
         return EnsemblePanel(
-            model, name=name, forward=forward, policy=policy, member_names=member_names
+            model,
+            name=name,
+            forward=forward,
+            policy=policy,
+            preparation=preparation,
+            member_names=member_names,
+            weightings=weightings,
         )
-    if policy.name != "none" or member_names is not None:
+    if policy.name != "none" or member_names is not None or weightings:
         raise BadInput(
-            "exit and member_names",
+            "exit, member_names and weightings",
             expected="a WeightedEnsemble",
             got=type(model).__name__,
             fix="wrap the models in sween.WeightedEnsemble",
         )
-    return ModelPanel(model, name=name, forward=forward)
+    return ModelPanel(model, name=name, forward=forward, preparation=preparation)

@@ -1,5 +1,8 @@
 """What the weights are solved from: members' probabilities of the true class under noise."""
 
+import dataclasses
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -8,7 +11,10 @@ from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
 from sween.errors import BadInput
 from sween.models.device import device_of
 from sween.progress import track
-from sween.seeding import noise_blocks, noisy_copies
+from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks, noisy_copies
+
+GPU_BLOCKS = 40
+"""Noise blocks of one forward pass on a GPU."""
 
 
 def true_class(
@@ -40,23 +46,15 @@ def smoothed_probabilities(
 
     The draws are independent over images, samples and members, as delta_ijk in Definition 2.
     """
-    device, members = device_of(ensemble), len(ensemble.members)
+    members = len(ensemble.members)
     totals = torch.zeros(len(images), members, dtype=torch.float64)
-    with track("smooth members", len(images), quiet=quiet) as advance:
-        for i, image in enumerate(images.to(device)):
-            for k in range(members):
-                for block, count in noise_blocks(samples):
-                    noisy = noisy_copies(
-                        image,
-                        sigma=sigma,
-                        seed=seed,
-                        purpose=f"weights of member {k}",
-                        example=i,
-                        block=block,
-                    )[:count]
-                    label = labels[i].expand(count).to(device)
-                    totals[i, k] += true_class(ensemble, k, noisy, label).sum().cpu()
-            advance(1, "")
+    with track("smooth members", len(images) * members * samples, quiet=quiet) as advance:
+        for k in range(members):
+            purpose = f"weights of member {k}"
+            for rows in _noisy_rows(ensemble, images, labels, sigma, samples, seed, purpose):
+                column = true_class(ensemble, k, rows.noisy, rows.labels).cpu()
+                totals[:, k].index_add_(0, rows.images, column)
+                advance(len(column), "")
     return np.asarray((totals / samples).numpy())
 
 
@@ -71,19 +69,44 @@ def noisy_probabilities(
     seed: int,
 ) -> Matrix:
     """(N * draws, K): every member's softmax of the true class at the same single noisy inputs."""
+    parts = []
+    for rows in _noisy_rows(ensemble, images, labels, sigma, draws, seed, "weights, loss of sgd"):
+        columns = [
+            true_class(ensemble, k, rows.noisy, rows.labels) for k in range(len(ensemble.members))
+        ]
+        parts.append(torch.stack(columns, dim=1).cpu())
+    return np.asarray(torch.cat(parts).numpy())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Noisy copies with their labels, on the members' device, and which image each is of."""
+
+    noisy: torch.Tensor
+    labels: torch.Tensor
+    images: torch.Tensor
+
+
+def _noisy_rows(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    sigma: float,
+    samples: int,
+    seed: int,
+    purpose: str,
+) -> Iterator[_Rows]:
+    """`samples` noisy copies of every image, several blocks at a time on a GPU."""
     device = device_of(ensemble)
-    rows = []
-    for i, image in enumerate(images.to(device)):
-        for block, count in noise_blocks(draws):
-            noisy = noisy_copies(
-                image,
-                sigma=sigma,
-                seed=seed,
-                purpose="weights, loss of sgd",
-                example=i,
-                block=block,
-            )[:count]
-            label = labels[i].expand(count).to(device)
-            columns = [true_class(ensemble, k, noisy, label) for k in range(len(ensemble.members))]
-            rows.append(torch.stack(columns, dim=1).cpu())
-    return np.asarray(torch.cat(rows).numpy())
+    images, labels = images.to(device), labels.cpu()
+    jobs = [(i, block, used) for i in range(len(images)) for block, used in noise_blocks(samples)]
+    together = 1 if device.type == "cpu" else GPU_BLOCKS
+    for start in range(0, len(jobs), together):
+        part = jobs[start : start + together]
+        positions = torch.tensor([i for i, _, _ in part])
+        keys = [derive_key(seed, purpose, i, block) for i, block, _ in part]
+        limits = torch.tensor([used for _, _, used in part])
+        used = (torch.arange(NOISE_BLOCK) < limits[:, None]).flatten()
+        owners = positions.repeat_interleave(NOISE_BLOCK)[used]
+        noisy = noisy_copies(images[positions.to(device)], keys, sigma=sigma)
+        yield _Rows(noisy[used.to(device)], labels[owners].to(device), owners)

@@ -2,32 +2,36 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from sween.data.validation import as_batch, check_images, check_indices, check_labels
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.forward import FixedShapeForward, default_forward_rows, precision_of
-from sween.ensemble.panel import build_panel
+from sween.ensemble.forward import FixedShapeForward, default_forward_rows
+from sween.ensemble.panel import arithmetic_of, build_panel, check_panel
+from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput
 from sween.models.device import device_of, evaluating
 from sween.records import Certificate
 from sween.smoothing.decision import decide, decide_prediction
+from sween.smoothing.noise import GaussianNoise
 from sween.smoothing.radius import check_sigma
 from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
-from sween.smoothing.votes import VoteEngine, Votes
+from sween.smoothing.votes import ImageVotes, VoteEngine
 
 
 class SmoothedClassifier:
     """g(x) = the most likely class of model(x + N(0, sigma^2 I)).
 
-    The model is used as it is at the time of the call, in evaluation mode, and left in the mode it
-    was in. Everything claimed assumes that it is a deterministic function of each input on its own
-    (probed at every call), that pseudo-random float32 normals stand for Gaussian noise, and that
-    the image was chosen without knowledge of that noise. The noise is a function of seed and index:
-    where images come from strangers, keep the seed secret.
+    The model is used with the parameters it has at the time of the call, in evaluation mode, and
+    left in the mode it was in. What answers is its prepared form (see `Preparation`): batch norm
+    folded, in the arithmetic that the record names. Everything claimed assumes that it is a
+    deterministic function of each input on its own (probed at every call), that pseudo-random
+    float32 normals stand for Gaussian noise, and that the image was chosen without knowledge of
+    that noise. The noise is a function of seed and index: where images come from strangers, keep
+    the seed secret.
 
     Args:
         model: any module from [0,1] images (N, C, H, W) to logits or probabilities (N, M), for
@@ -36,9 +40,13 @@ class SmoothedClassifier:
         num_classes: M.
         exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
         name: of the model, for records.
-        batch_size: noisy inputs held at once; never changes a result.
+        batch_size: noisy inputs held at once; never changes a result. One forward pass on a GPU,
+            1,000 on a CPU by default.
         forward_rows: rows of one forward pass; the same for every result that is compared.
         member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
+        weightings: other weights of the same members by name, counted by `certify_panel` too.
+        precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
+        compile: whether to compile the model; on a GPU by default.
     """
 
     def __init__(
@@ -49,9 +57,12 @@ class SmoothedClassifier:
         num_classes: int,
         exit: str | ExitPolicy = "none",
         name: str = "model",
-        batch_size: int = 1000,
+        batch_size: int | None = None,
         forward_rows: int | None = None,
         member_names: Sequence[str] | None = None,
+        weightings: Mapping[str, Sequence[float]] | None = None,
+        precision: str = "auto",
+        compile: bool | None = None,
     ) -> None:
         check_sigma(sigma)
         if num_classes < 2:
@@ -59,16 +70,24 @@ class SmoothedClassifier:
         self.model = model
         self.sigma = float(sigma)
         self.num_classes = num_classes
-        self.batch_size = batch_size
         self.device = device_of(model)
         rows = default_forward_rows(self.device) if forward_rows is None else forward_rows
+        self.batch_size = max(1000, rows) if batch_size is None else batch_size
+        self.preparation = Preparation(precision, compile)
         self.panel = build_panel(
             model,
             name=name,
             forward=FixedShapeForward(rows, num_classes),
             policy=exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit),
+            preparation=self.preparation,
             member_names=member_names,
+            weightings=weightings,
         )
+
+    @property
+    def precision(self) -> str:
+        """The arithmetic that answers, for records; known after the first `probe`."""
+        return arithmetic_of(self.panel)
 
     def predict(
         self,
@@ -190,64 +209,77 @@ class SmoothedClassifier:
         `probe` check them.
         """
         engine = self._engine(settings.seed)
-        together = self.images_at_once(settings)
-        for start in range(0, len(indices), together):
-            stop = min(start + together, len(indices))
-            part, keys = images[start:stop], indices[start:stop]
+        queue = list(range(len(indices)))
+        for group in _parts(queue, self.images_at_once(settings)):
             began = time.perf_counter()
             with evaluating(self.model):
-                selection, estimation = (
-                    engine.count(part, examples=keys, purpose=purpose, n=n, on_progress=on_progress)
-                    for purpose, n in (("selection", settings.n0), ("estimation", settings.n))
+                selection = engine.count(
+                    images[group],
+                    examples=[indices[i] for i in group],
+                    purpose="selection",
+                    n=settings.n0,
+                    on_progress=on_progress,
                 )
-            seconds = (time.perf_counter() - began) / (stop - start)
-            for offset, key in enumerate(keys):
-                yield [
-                    dataclasses.replace(
-                        self._certificate(voter, offset, selection, estimation, settings),
-                        index=key,
-                        label=labels[start + offset],
-                        seconds=round(seconds, 6),
+            selecting = (time.perf_counter() - began) / len(group)
+            for part in _parts(group, max(1, self.batch_size // settings.n)):
+                began = time.perf_counter()
+                with evaluating(self.model):
+                    estimation = engine.count(
+                        images[part],
+                        examples=[indices[i] for i in part],
+                        purpose="estimation",
+                        n=settings.n,
+                        on_progress=on_progress,
                     )
-                    for voter in range(len(self.panel.names))
-                ]
+                seconds = selecting + (time.perf_counter() - began) / len(part)
+                for offset, i in enumerate(part):
+                    yield [
+                        dataclasses.replace(
+                            self._certificate(
+                                voter,
+                                selection.of(voter, i - group[0]),
+                                estimation.of(voter, offset),
+                                settings,
+                            ),
+                            index=indices[i],
+                            label=labels[i],
+                            seconds=round(seconds, 6),
+                        )
+                        for voter in range(len(self.panel.names))
+                    ]
 
     def images_at_once(self, settings: CertifySettings) -> int:
-        """How many images share a batch: one, unless n is small."""
-        return max(1, self.batch_size // settings.n)
+        """How many images fill a batch with their selection votes, which are few."""
+        return max(1, self.batch_size // settings.n0)
 
     def _certificate(
         self,
         voter: int,
-        offset: int,
-        selection: Votes,
-        estimation: Votes,
+        selection: ImageVotes,
+        estimation: ImageVotes,
         settings: CertifySettings,
     ) -> Certificate:
-        selected = tuple(selection.counts[voter, offset].tolist())
-        estimated = tuple(estimation.counts[voter, offset].tolist())
         decision = decide(
-            selected,
-            estimated,
+            selection.counts,
+            estimation.counts,
             alpha=settings.alpha,
             sigma=self.sigma,
             bound=settings.bound,
         )
-        evaluations = selection.evaluations[voter, offset] + estimation.evaluations[voter, offset]
         return Certificate(
-            index=offset,
+            index=0,
             label=None,
-            selection_counts=selected,
-            estimation_counts=estimated,
+            selection_counts=selection.counts,
+            estimation_counts=estimation.counts,
             sigma=self.sigma,
             samples=settings.n0 + settings.n,
             decisions=None,
             exit=self.panel.exits[voter],
             votes="hard",
             noise="float32",
-            precision=precision_of(self.device),
+            precision=self.precision,
             forward_rows=self.panel.forward.rows,
-            member_evaluations=int(evaluations),
+            member_evaluations=selection.evaluations + estimation.evaluations,
             seconds=0.0,
             model=self.panel.names[voter],
             **dataclasses.asdict(settings),
@@ -257,14 +289,14 @@ class SmoothedClassifier:
     def probe(self, image: torch.Tensor) -> None:
         """Refuse a model that breaks the contract of a member; done before the first vote."""
         with evaluating(self.model):
-            self.panel.check(image, self.sigma)
+            check_panel(self.panel, image, self.sigma)
 
     def _engine(self, seed: int) -> VoteEngine:
+        compile = self.device.type == "cuda" and all(m.compiled for m in self.panel.members)
         return VoteEngine(
             self.panel,
-            sigma=self.sigma,
+            noise=GaussianNoise(sigma=self.sigma, seed=seed, compile=compile),
             num_classes=self.num_classes,
-            seed=seed,
             batch_size=self.batch_size,
         )
 
@@ -280,3 +312,8 @@ class SmoothedClassifier:
                 fix="pass a batch",
             )
         return images.to(self.device), check_indices(indices, len(images))
+
+
+def _parts(items: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,7 +1,7 @@
 """Certifying a data set's test images into a folder, row by row, resumable."""
 
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.folder import LoadedEnsemble
-from sween.ensemble.forward import precision_of
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
@@ -27,8 +26,11 @@ def certify_images(
     *,
     exit: ExitPolicy | None = None,
     members: bool = False,
-    batch_size: int = 1000,
+    weightings: Mapping[str, Sequence[float]] | None = None,
+    batch_size: int | None = None,
     forward_rows: int | None = None,
+    precision: str = "auto",
+    compile: bool | None = None,
     quiet: bool = False,
 ) -> list[Certificate]:
     """Certify test images with fixed-size sampling and append their rows to `out`.
@@ -45,8 +47,11 @@ def certify_images(
         out: folder for config, environment and certificates.
         exit: early exit; none by default.
         members: certify every member too, in the same pass over the noise.
+        weightings: other weights of the same members, by name, certified in the same pass too.
         batch_size: noisy inputs held at once.
         forward_rows: rows of one forward pass; by default what suits the device.
+        precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
+        compile: whether to compile the members; on a GPU by default.
         quiet: no progress display.
 
     Returns:
@@ -64,13 +69,18 @@ def certify_images(
         batch_size=batch_size,
         forward_rows=forward_rows,
         member_names=member_names,
+        weightings=weightings,
+        precision=precision,
+        compile=compile,
     )
     _refuse_packed(out)
-    config = run_config(loaded, dataset, positions, settings, policy, member_names)
+    if positions:
+        classifier.probe(dataset.test.images(positions[:1]).to(classifier.device)[0])
+    config = run_config(loaded, dataset, positions, settings, policy, member_names, weightings)
     config |= {
         "device": classifier.device.type,
         "forward_rows": classifier.panel.forward.rows,
-        "precision": precision_of(classifier.device),
+        "precision": classifier.precision,
     }
     with run_folder(out, config, rows="certificates.jsonl") as path:
         known = {(row.model, row.index) for row in _rows_so_far(path)}
@@ -109,7 +119,6 @@ def _certify_left(
     if not left:
         return []
     written: list[Certificate] = []
-    classifier.probe(dataset.test.images(left[:1]).to(classifier.device)[0])
     together = classifier.images_at_once(settings)
     samples = len(left) * (settings.n0 + settings.n)
     with (
@@ -166,6 +175,7 @@ def run_config(
     settings: CertifySettings,
     policy: ExitPolicy,
     member_names: Sequence[str] | None,
+    weightings: Mapping[str, Sequence[float]] | None = None,
 ) -> dict[str, Any]:
     """The config of a certification run: enough to tell what was certified, and to check rows.
 
@@ -189,4 +199,6 @@ def run_config(
     }
     if member_names is not None:
         config |= {"members": list(member_names), "ensemble": loaded.name}
+    if weightings:
+        config["weightings"] = {name: list(weights) for name, weights in weightings.items()}
     return config

@@ -84,7 +84,7 @@ def verify_folder(folder: Path) -> VerifiedRun:
         _check_row(row, line, f"{file.name}, line {number} (index {row.get('index')})", config)
         for number, (row, line) in enumerate(zip(rows, read_lines(file), strict=False), start=1)
     ]
-    models = (*config.get("members", ()), config["model"])
+    models = (*config.get("members", ()), *_ensembles(config))
     _check_complete(certificates, models, config, file.name)
     return VerifiedRun(
         rows=len(certificates),
@@ -98,8 +98,9 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     """The run's config; one from which a setting was taken would let any row pass."""
     config = read_config(folder)
     wrong = [name for name, kind in _CONFIG.items() if not isinstance(config.get(name), kind)]
-    if "members" in config and not isinstance(config["members"], list):
-        wrong.append("members")
+    for name, kind in (("members", list), ("weightings", dict)):
+        if name in config and not isinstance(config[name], kind):
+            wrong.append(name)
     if wrong:
         raise CheckpointError(
             f"{folder}/config.toml",
@@ -179,25 +180,28 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
         if getattr(certificate, name) != config[name]:
             got = json.dumps(getattr(certificate, name))
             problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
-    members = config.get("members", ())
-    if certificate.model != config["model"] and certificate.model not in members:
+    is_ensemble = certificate.model in _ensembles(config)
+    if not is_ensemble and certificate.model not in config.get("members", ()):
         problems.append(f"model {certificate.model!r} is not of this run")
-    wanted_exit = config["exit"] if certificate.model == config["model"] else "none"
+    wanted_exit = config["exit"] if is_ensemble else "none"
     if certificate.exit != wanted_exit:
         problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
     if certificate.precision != config["precision"]:
         problems.append(f"precision is {certificate.precision!r}, not {config['precision']!r}")
     if certificate.run != run_tag(config):
         problems.append("it belongs to a run of another config")
-    most = certificate.samples * (
-        len(config["candidates"]) if certificate.model == config["model"] else 1
-    )
+    most = certificate.samples * (len(config["candidates"]) if is_ensemble else 1)
     if not certificate.samples <= certificate.member_evaluations <= most:
         problems.append(
             f"member_evaluations {certificate.member_evaluations} is not between "
             f"{certificate.samples} and {most}"
         )
     return problems
+
+
+def _ensembles(config: dict[str, Any]) -> tuple[str, ...]:
+    """The run's ensembles: other weightings, and the one it is named after."""
+    return (*config.get("weightings", ()), config["model"])
 
 
 def _check_complete(

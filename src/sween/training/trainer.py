@@ -117,7 +117,10 @@ class Trainer:
                 saved = time.monotonic()
 
     def _steps(self, epoch: int) -> Iterator[int]:
-        seed = torch_seed(self.config.seed, "training", block=epoch)
+        # The architecture is part of the key: candidates that share a seed must not share their
+        # noise too, or they would learn the same accidents and gain less from voting together.
+        purpose = f"training of {self.config.arch}"
+        seed = torch_seed(self.config.seed, purpose, block=epoch)
         with self._on_stream():
             self.step.generator.manual_seed(seed)
             count = len(self.dataset.train)

@@ -1,0 +1,231 @@
+"""Members made ready for very many forward passes of one shape.
+
+A member is prepared once, before it votes: batch norm folded into the convolutions before it,
+channels-last, the arithmetic chosen for the device, and on a GPU compiled and recorded as a CUDA
+graph. The certified classifier is the prepared one, in the arithmetic that the record names; what
+predicts, attacks or serves must be prepared in the same way.
+"""
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from sween.ensemble.fold import fold_batch_norm
+from sween.errors import ContractError, PreparationWarning, UnknownName
+from sween.models.device import device_of
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+PRECISIONS = ("auto", "float32", "float16", "bfloat16")
+
+COMPILE_MODE = "max-autotune-no-cudagraphs"
+"""The slowest to compile and the fastest to run; the recording is our own."""
+
+WARMUP_PASSES = 3
+"""Passes before a recording, in which compilation and workspaces settle."""
+
+_CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
+"""How far outputs may move by preparation, in parts of their range: beyond is no rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """How members are made ready.
+
+    Attributes:
+        precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
+        compile: whether to compile; on a GPU by default.
+    """
+
+    precision: str = "auto"
+    compile: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UnknownName("precision", self.precision, PRECISIONS)
+
+    def dtype(self, device: torch.device) -> torch.dtype:
+        name = self.precision
+        if name == "auto":
+            name = "float16" if device.type == "cuda" else "float32"
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
+
+    def compiles(self, device: torch.device) -> bool:
+        return device.type == "cuda" if self.compile is None else self.compile
+
+    def describe(self, device: torch.device, *, compiled: bool) -> str:
+        """The arithmetic as one string for records; GPUs may round float32 products to TF32."""
+        name = str(self.dtype(device)).removeprefix("torch.")
+        loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+        if name == "float32" and device.type == "cuda" and loose:
+            name = "tf32"
+        return f"{name}+compiled" if compiled else name
+
+
+class Member:
+    """A module and its prepared form, which follows changes of parameters and buffers.
+
+    Other changes to a module after its first use, such as a flag that its code reads, are not seen.
+
+    Args:
+        module: from float32 images (rows, C, H, W) to outputs (rows, M).
+        preparation: how to make it ready.
+    """
+
+    def __init__(self, module: nn.Module, preparation: Preparation) -> None:
+        self.module = module
+        self.preparation = preparation
+        self._state: list[torch.Tensor] = []
+        self._prepared: Prepared | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it could be compiled; known once it is refreshed."""
+        if self._prepared is None:
+            raise RuntimeError("refresh the member first")
+        return self._prepared.compiled
+
+    @property
+    def arithmetic(self) -> str:
+        """What the prepared module computes in, for records; see `Preparation.describe`."""
+        return self.preparation.describe(device_of(self.module), compiled=self.compiled)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if self._prepared is None:
+            self.refresh(images)
+        assert self._prepared is not None
+        return self._prepared.run(images)
+
+    @torch.inference_mode()
+    def refresh(self, images: torch.Tensor) -> None:
+        """Prepare the module, in evaluation mode, unless it is as it was the last time.
+
+        Args:
+            images: a batch of the one shape that will be evaluated.
+        """
+        tensors = list(_tensors(self.module))
+        if self._prepared is not None and _same(tensors, self._state):
+            return
+        self._state = [tensor.detach().clone() for tensor in tensors]
+        self._prepared = prepare(self.module, self.preparation, images)
+
+
+def _tensors(module: nn.Module) -> Iterable[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _same(tensors: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
+    return len(tensors) == len(state) and all(
+        now.device == then.device and now.dtype == then.dtype and torch.equal(now, then)
+        for now, then in zip(tensors, state, strict=True)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A forward pass made ready, and whether it is compiled."""
+
+    run: Forward
+    compiled: bool
+
+
+def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -> Prepared:
+    """The module made ready as far as it can be; what cannot be done is left out with a warning.
+
+    Args:
+        module: in evaluation mode.
+        preparation: how.
+        images: a batch of the one shape that will be evaluated.
+    """
+    device, dtype = images.device, preparation.dtype(images.device)
+    wanted = module(images)
+    ready = _Arithmetic(fold_batch_norm(module), device, dtype)
+    if not _close(ready(images), wanted, dtype):
+        ready = _Arithmetic(module, device, dtype)
+        if not _close(ready(images), wanted, dtype):
+            raise ContractError(
+                "model",
+                expected=f"about the same outputs in {str(dtype).removeprefix('torch.')} as in "
+                "its own arithmetic",
+                got="others",
+                fix="use --precision float32, and check that the model has nothing random",
+            )
+    if not preparation.compiles(device):
+        return Prepared(ready, compiled=False)
+    try:
+        return Prepared(_compiled(ready, images), compiled=True)
+    except Exception as error:  # torch.compile fails in many ways, all of which mean: do without
+        reason = str(error).strip().splitlines()
+        warnings.warn(
+            f"the model does not compile, using it uncompiled: {reason[0] if reason else error!r}",
+            PreparationWarning,
+            stacklevel=2,
+        )
+        return Prepared(ready, compiled=False)
+
+
+class _Arithmetic(nn.Module):
+    """A module in one arithmetic: float32 images in, float32 outputs out."""
+
+    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.device_type, self.dtype = device.type, dtype
+        if dtype != torch.float32:
+            module = copy.deepcopy(module)
+            for part in module.modules():
+                if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
+                    part.to(dtype)  # once, where autocast would do it at every pass
+        self.module = module
+        self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        reduced = self.dtype != torch.float32
+        with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
+            outputs = self.module(images)
+        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+
+
+def _close(outputs: object, wanted: object, dtype: torch.dtype) -> bool:
+    if not isinstance(outputs, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+        return True  # whoever reads the outputs refuses them with a better message
+    if outputs.shape != wanted.shape:
+        return False
+    if not torch.isfinite(wanted).all():
+        return True
+    spread = float(wanted.max() - wanted.min())
+    return float((outputs - wanted).abs().max()) <= _CHANGE_ALLOWED[dtype] * spread
+
+
+def _compiled(module: nn.Module, images: torch.Tensor) -> Forward:
+    run = torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE)
+    run(images)
+    return _Recorded(run, images) if images.device.type == "cuda" else run
+
+
+class _Recorded:
+    """A forward pass recorded once as a CUDA graph and replayed, so that the host only says go."""
+
+    def __init__(self, run: Forward, images: torch.Tensor) -> None:
+        self.images = images.clone()
+        stream = torch.cuda.Stream(images.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP_PASSES):
+                run(self.images)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = run(self.images)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        self.images.copy_(images)
+        self.graph.replay()
+        return self.outputs.clone()

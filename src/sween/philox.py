@@ -1,0 +1,73 @@
+"""Philox4x32-10 (Salmon et al. 2011) in torch operations: keyed, counter-based noise on any device.
+
+A stream is named by 128 bits: 64 are the cipher's key, 64 the upper half of its counter; the lower
+half counts draws. Word for word it gives the published generator, on a GPU as on a CPU, in whatever
+shape it is asked for, and torch.compile makes one kernel of it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_ROUNDS = 10
+
+Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
+    """Four random 32-bit words of each counter and key; all of them int64 tensors below 2**32."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        # The products wrap around at 64 bits, which leaves both halves right.
+        left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((right >> 32) & _MASK) ^ c1 ^ k0,
+            right & _MASK,
+            ((left >> 32) & _MASK) ^ c3 ^ k1,
+            left & _MASK,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def stream_words(streams: Sequence[int], device: torch.device) -> torch.Tensor:
+    """The 128-bit names of streams as (S, 4) words: two of key, two of counter."""
+    words = [[(stream >> shift) & _MASK for shift in (0, 32, 64, 96)] for stream in streams]
+    table = torch.tensor(words, dtype=torch.int64).view(-1, 4)
+    if device.type == "cuda":
+        table = table.pin_memory()  # so that the copy does not wait for the queue to drain
+    return table.to(device, non_blocking=True)
+
+
+def random_words(streams: torch.Tensor, count: int) -> Words:
+    """Four words of each of `count` counters of each stream: (S, count) each.
+
+    Args:
+        streams: as `stream_words` gives them.
+        count: counters, at most 2**32.
+    """
+    low = torch.arange(count, device=streams.device).expand(len(streams), count)
+    k0, k1, c2, c3 = (streams[:, i : i + 1].expand(len(streams), count) for i in range(4))
+    return philox((low, torch.zeros_like(low), c2, c3), (k0, k1))
+
+
+def normal_draws(streams: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` float32 N(0, 1) draws of each stream, (S, count), by Box and Muller's transform.
+
+    32-bit uniforms end the tails at 6.8 standard deviations, as torch's own CUDA normals end.
+    """
+    a, b, c, d = random_words(streams, -(-count // 4))
+    draws = (*_box_muller(a, b), *_box_muller(c, d))
+    return torch.cat(draws, dim=1)[:, :count]
+
+
+def _box_muller(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # One half added: the logarithm never sees 0.
+    radius = torch.sqrt(-2 * torch.log((one.float() + 0.5) * 2.0**-32))
+    angle = other.float() * (2 * math.pi * 2.0**-32)
+    return radius * torch.cos(angle), radius * torch.sin(angle)
