@@ -9,6 +9,7 @@ from sween.cli.options import Convert, DataRoot, Device, ImageSize, Quiet, choos
 from sween.data import DATASETS, load_dataset
 from sween.models import list_models
 from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, train_many
+from sween.training.config import STORES
 from sween.training.recipes import run_folders
 from sween.training.schedules import SCHEDULES
 
@@ -54,6 +55,9 @@ def run(
     regulariser: Annotated[
         float | None, typer.Option(help="lambda of macer and consistency [as published]")
     ] = None,
+    store: Annotated[
+        str | None, typer.Option(help=f"{', '.join(STORES)}: of the saved weights [float32]")
+    ] = None,
     seed: Annotated[
         list[int] | None, typer.Option(help="of everything random; may be given again [0]")
     ] = None,
@@ -75,6 +79,7 @@ def run(
         "schedule": schedule,
         "average": average,
         "regulariser": regulariser,
+        "store": store,
     }
     recipe = read_recipe(config) if config is not None else [{}]
     configs = make_configs(recipe, options, archs=arch or (), seeds=seed or ())

@@ -9,6 +9,8 @@ from sween.errors import BadInput, UnknownName
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 from sween.training.schedules import SCHEDULES
 
+STORES = ("float32", "float16")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -36,6 +38,8 @@ class TrainConfig:
         regulariser: lambda of the objective; the published one for this sigma when None.
         regulariser_from: epoch from which lambda applies; 0 before it.
         seed: of initial weights, order, augmentation and noise.
+        store: number format of the saved weights; float16 rounds them, so that what is weighed and
+            certified afterwards is what the small file holds.
     """
 
     dataset: str
@@ -58,12 +62,15 @@ class TrainConfig:
     regulariser: float | None = None
     regulariser_from: int | None = None
     seed: int = 0
+    store: str = "float32"
 
     def __post_init__(self) -> None:
         if self.method not in OBJECTIVES:
             raise UnknownName("training method", self.method, OBJECTIVES)
         if self.schedule not in SCHEDULES:
             raise UnknownName("schedule", self.schedule, SCHEDULES)
+        if self.store not in STORES:
+            raise UnknownName("store", self.store, STORES)
         self._check_numbers()
         self._check_milestones()
         self.regulariser_weight  # noqa: B018 refuses a sigma without a published lambda

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from sween.data.dataset import Dataset
 from sween.errors import BadInput
@@ -246,6 +247,9 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         if self.average is not None:
             self.model.load_state_dict(self.average.tensors, strict=False)
+        if self.config.store == "float16":
+            self.model.half()
+            _check_stored(self.model)
         dataset = self.dataset
         manifest = Manifest(
             arch=self.config.arch,
@@ -271,6 +275,17 @@ def _check_dataset(config: TrainConfig, dataset: Dataset) -> None:
             got=f"none of {names}",
             fix="add images or remove the class",
         )
+
+
+def _check_stored(model: nn.Module) -> None:
+    for name, tensor in model.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            raise BadInput(
+                name,
+                expected="numbers below 65504, which float16 can hold",
+                got="larger ones",
+                fix="use --store float32",
+            )
 
 
 def _check_finite(value: float, epoch: int, step: int) -> None:
