@@ -44,26 +44,34 @@ def stream_words(streams: Sequence[int], device: torch.device) -> torch.Tensor:
     return table.to(device, non_blocking=True)
 
 
-def random_words(streams: torch.Tensor, count: int) -> Words:
-    """Four words of each of `count` counters of each stream: (S, count) each.
+def counters(count: int, device: torch.device) -> torch.Tensor:
+    """The counters that `count` draws of a stream take: four draws each."""
+    return torch.arange(-(-count // 4), device=device)
+
+
+def random_words(streams: torch.Tensor, steps: torch.Tensor) -> Words:
+    """Four words of every counter of each stream: (S, len(steps)) each.
 
     Args:
         streams: as `stream_words` gives them.
-        count: counters, at most 2**32.
+        steps: counters. An argument, since a compiler that knows what they are computes with them
+            in 32 bits.
     """
-    low = torch.arange(count, device=streams.device).expand(len(streams), count)
-    k0, k1, c2, c3 = (streams[:, i : i + 1].expand(len(streams), count) for i in range(4))
-    return philox((low, torch.zeros_like(low), c2, c3), (k0, k1))
+    shape = (len(streams), len(steps))
+    k0, k1, c2, c3 = (streams[:, i : i + 1].expand(shape) for i in range(4))
+    return philox((steps.expand(shape), torch.zeros_like(c2), c2, c3), (k0, k1))
 
 
-def normal_draws(streams: torch.Tensor, count: int) -> torch.Tensor:
-    """`count` float32 N(0, 1) draws of each stream, (S, count), by Box and Muller's transform.
+def normal_draws(streams: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Four float32 N(0, 1) draws of every counter of each stream, by Box and Muller's transform.
 
     32-bit uniforms end the tails at 6.8 standard deviations, as torch's own CUDA normals end.
+
+    Returns:
+        (S, 4 * len(steps))
     """
-    a, b, c, d = random_words(streams, -(-count // 4))
-    draws = (*_box_muller(a, b), *_box_muller(c, d))
-    return torch.cat(draws, dim=1)[:, :count]
+    a, b, c, d = random_words(streams, steps)
+    return torch.cat((*_box_muller(a, b), *_box_muller(c, d)), dim=1)
 
 
 def _box_muller(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

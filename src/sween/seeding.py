@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sween.errors import BadInput
-from sween.philox import normal_draws, stream_words
+from sween.philox import counters, normal_draws, stream_words
 
 Normals = Callable[[Sequence[int], tuple[int, ...], torch.device], torch.Tensor]
 """Draws N(0, 1) of several streams: see `normals_of`."""
@@ -80,8 +80,26 @@ def normals_of(keys: Sequence[int], shape: tuple[int, ...], device: torch.device
             generator = np.random.Generator(np.random.Philox(key=key))
             generator.standard_normal(dtype=np.float32, out=draw)
         return torch.from_numpy(draws)
-    count = int(np.prod(shape, dtype=np.int64))
-    return normal_draws(stream_words(keys, device), count).reshape(len(keys), *shape)
+    return philox_normals(keys, shape, device)
+
+
+def philox_normals(
+    keys: Sequence[int],
+    shape: tuple[int, ...],
+    device: torch.device,
+    draw: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = normal_draws,
+) -> torch.Tensor:
+    """`normals_of` by Philox in torch operations, as a GPU draws them.
+
+    Args:
+        keys: of the streams.
+        shape: of each stream's draws.
+        device: any.
+        draw: `normal_draws`, or what a compiler made of it.
+    """
+    count = torch.Size(shape).numel()
+    draws = draw(stream_words(keys, device), counters(count, device))
+    return draws[:, :count].reshape(len(keys), *shape)
 
 
 def noise_blocks(n: int) -> Iterator[tuple[int, int]]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sween.philox import normal_draws, stream_words
-from sween.seeding import Normals, derive_key, noisy_copies, normals_of
+from sween.philox import normal_draws
+from sween.seeding import Normals, derive_key, noisy_copies, normals_of, philox_normals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +51,11 @@ class GaussianNoise:
 
 
 @functools.cache
-def _compiled_draws() -> Callable[[torch.Tensor, int], torch.Tensor]:
+def _compiled_draws() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.compile(normal_draws, dynamic=False)
 
 
 def _compiled_normals(
     keys: Sequence[int], shape: tuple[int, ...], device: torch.device
 ) -> torch.Tensor:
-    count = torch.Size(shape).numel()
-    return _compiled_draws()(stream_words(keys, device), count).reshape(len(keys), *shape)
+    return philox_normals(keys, shape, device, _compiled_draws())
