@@ -100,7 +100,7 @@ def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs()
     panel = EnsemblePanel(
         ensemble,
         name="ensemble",
-        forward=FixedShapeForward(100, 10),
+        forward=FixedShapeForward(10, 100),
         policy=ExitPolicy("exact"),
         preparation=Preparation(),
     )

@@ -77,7 +77,7 @@ def test_counts_do_not_depend_on_asking_for_members(exit_name: str) -> None:
     panel = SmoothedClassifier(
         _ensemble(), sigma=0.5, num_classes=10, exit=policy, member_names=["a", "b", "c"]
     )
-    groups = list(panel.certify_panel(images, [0, 1, 2], [None] * 3, SETTINGS))
+    groups = panel.certify_panel(images, SETTINGS)
     assert [row.model for row in groups[0]] == ["a", "b", "c", "model"]
     assert _counts([group[-1] for group in groups]) == _counts(
         alone.certify_batch(images, SETTINGS)
@@ -93,11 +93,12 @@ def test_counts_do_not_depend_on_asking_for_members(exit_name: str) -> None:
 def test_more_votes_contain_fewer() -> None:
     """Counts of disjoint blocks add: the first 300 votes are the same in 300 and in 750."""
     smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
-    engine = smoothed._engine(seed=0)
-    images = _images(1)
-    few = engine.count(images, examples=[0], purpose="estimation", n=300).counts
-    many = engine.count(images, examples=[0], purpose="estimation", n=750).counts
-    assert torch.all(many >= few)
+    engine, images = smoothed.engine, _images(1)
+    engine.prepare(images[0])
+    few = engine.count(images, examples=[0], purpose="estimation", n=300, seed=0).counts
+    many = engine.count(images, examples=[0], purpose="estimation", n=750, seed=0).counts
+    rest = engine.count(images, examples=[0], purpose="estimation", n=[450], seed=0, first=[3])
+    assert torch.equal(few + rest.counts, many)
     assert int(many.sum()) == 750
 
 
@@ -120,13 +121,13 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, batch_size=200)
     held: list[int] = []
-    vote = smoothed.panel.vote
+    vote = smoothed.engine.panel.vote
 
     def watch(noisy: torch.Tensor) -> Ballot:
         held.append(len(noisy))
         return vote(noisy)
 
-    monkeypatch.setattr(smoothed.panel, "vote", watch)
+    monkeypatch.setattr(smoothed.engine.panel, "vote", watch)
     smoothed.certify_batch(_images(), CertifySettings(n0=100, n=5_050))
     assert {tuple(batch.shape) for batch in recorder.seen} == {(NOISE_BLOCK, *SHAPE)}
     assert max(held) == 200
@@ -242,3 +243,49 @@ def test_a_nan_answer_is_not_counted() -> None:
 def test_exits_need_an_ensemble() -> None:
     with pytest.raises(BadInput, match="WeightedEnsemble"):
         SmoothedClassifier(_members()[0], sigma=0.5, num_classes=10, exit="exact")
+
+
+class _SmallMemory(nn.Module):
+    """Runs out of memory on more than `room` rows, after some passes that fitted."""
+
+    def __init__(self, room: int, fits: int = 0) -> None:
+        super().__init__()
+        self.room, self.fits = room, fits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > self.room:
+            if self.fits == 0:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+            self.fits -= 1
+        total = x.flatten(1).sum(1)
+        return torch.stack([total - 32, 32 - total], dim=1)
+
+
+@pytest.mark.parametrize("fits", [0, PROBED + 4])
+def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: int) -> None:
+    """At once, or in the middle of an image: the votes are those of the shape it ends in."""
+    images = _images(2)
+    smoothed = SmoothedClassifier(_SmallMemory(30, fits), sigma=0.5, num_classes=2)
+    rows = smoothed.certify_batch(images, SETTINGS)
+    wanted = SmoothedClassifier(_SmallMemory(30), sigma=0.5, num_classes=2, forward_rows=25)
+    assert _counts(rows) == _counts(wanted.certify_batch(images, SETTINGS))
+    assert [row.forward_rows for row in rows] == [25, 25]
+    answers = SmoothedClassifier(_SmallMemory(30, fits), sigma=0.5, num_classes=2).predict_batch(
+        images, n=500
+    )
+    assert [sum(answer.counts) for answer in answers] == [500, 500]
+
+
+def test_no_memory_even_for_one_image_is_one_clear_line() -> None:
+    smoothed = SmoothedClassifier(_SmallMemory(0), sigma=0.5, num_classes=2)
+    with pytest.raises(BadInput, match=r"out of memory on cpu even at batch 1; .* --device"):
+        smoothed.certify_batch(_images(1), SETTINGS)
+
+
+def test_other_errors_of_a_model_are_not_taken_for_missing_memory() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        SmoothedClassifier(Broken(), sigma=0.5, num_classes=2).certify(_images(1), n=200)

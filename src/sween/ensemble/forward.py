@@ -15,27 +15,49 @@ from sween.seeding import NOISE_BLOCK, standard_normal
 CPU_FORWARD_ROWS = NOISE_BLOCK
 """On a CPU one forward pass is one noise block: the same rows in the same places, always."""
 
-GPU_FORWARD_ROWS = 80 * NOISE_BLOCK
-"""A GPU needs more rows to be busy."""
+GPU_FORWARD_NUMBERS = 80 * NOISE_BLOCK * 3 * 32 * 32
+"""A GPU needs more rows to be busy: 8,000 CIFAR images, and fewer of larger ones."""
+
+MOST_GPU_BLOCKS = 80
 
 BATCH_MATE_TOLERANCE = 1e-4
 """Rounding differs by far less between rows, a module that mixes its batch by far more."""
 
 
-def default_forward_rows(device: torch.device) -> int:
-    """Rows of one forward pass on this kind of device."""
-    return CPU_FORWARD_ROWS if device.type == "cpu" else GPU_FORWARD_ROWS
+def default_forward_rows(device: torch.device, image_numbers: int) -> int:
+    """Rows of one forward pass on this kind of device, for images of so many numbers."""
+    if device.type == "cpu":
+        return CPU_FORWARD_ROWS
+    blocks = GPU_FORWARD_NUMBERS // (image_numbers * NOISE_BLOCK)
+    return max(1, min(blocks, MOST_GPU_BLOCKS)) * NOISE_BLOCK
 
 
 class FixedShapeForward:
     """Evaluates modules on any number of rows through batches of exactly `rows`."""
 
-    def __init__(self, rows: int, num_classes: int) -> None:
+    def __init__(self, num_classes: int, rows: int | None = None) -> None:
+        self.num_classes = num_classes
+        self._rows: int | None = None
+        self._all_finite: torch.Tensor | None = None
+        if rows is not None:
+            self.settle(rows)
+
+    @property
+    def settled(self) -> bool:
+        return self._rows is not None
+
+    @property
+    def rows(self) -> int:
+        """Rows of every forward pass."""
+        if self._rows is None:
+            raise RuntimeError("settle the number of rows first")
+        return self._rows
+
+    def settle(self, rows: int) -> None:
+        """Fix the number of rows; what was evaluated before is not comparable."""
         if rows < 1:
             raise BadInput("forward_rows", expected="at least 1", got=rows, fix="try 100")
-        self.rows = rows
-        self.num_classes = num_classes
-        self._all_finite: torch.Tensor | None = None
+        self._rows = rows
 
     def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
         """Outputs (B, num_classes) for images (B, C, H, W)."""

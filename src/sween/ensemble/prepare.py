@@ -101,7 +101,7 @@ class Member:
         assert self._prepared is not None
         return self._prepared.run(images)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def refresh(self, images: torch.Tensor) -> None:
         """Prepare the module, in evaluation mode, unless it is as it was the last time.
 
@@ -113,6 +113,10 @@ class Member:
             return
         self._state = [tensor.detach().clone() for tensor in tensors]
         self._prepared = prepare(self.module, self.preparation, images)
+
+    def forget(self) -> None:
+        """Drop the prepared form and its memory."""
+        self._prepared, self._state = None, []
 
 
 def _tensors(module: nn.Module) -> Iterable[torch.Tensor]:
@@ -135,6 +139,7 @@ class Prepared:
     compiled: bool
 
 
+@torch.no_grad()
 def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -> Prepared:
     """The module made ready as far as it can be; what cannot be done is left out with a warning.
 
@@ -148,22 +153,24 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     ready = _Arithmetic(fold_batch_norm(module), device, dtype)
     if not _close(ready(images), wanted, dtype):
         ready = _Arithmetic(module, device, dtype)
-        if not _close(ready(images), wanted, dtype):
+        if dtype != torch.float32 and not _close(ready(images), wanted, dtype):
             raise ContractError(
                 "model",
                 expected=f"about the same outputs in {str(dtype).removeprefix('torch.')} as in "
                 "its own arithmetic",
                 got="others",
-                fix="use --precision float32, and check that the model has nothing random",
+                fix="use --precision float32; turn off dropout and anything else that is random",
             )
     if not preparation.compiles(device):
         return Prepared(ready, compiled=False)
     try:
         return Prepared(_compiled(ready, images), compiled=True)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # torch.compile fails in many ways, all of which mean: do without
-        reason = str(error).strip().splitlines()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(
-            f"the model does not compile, using it uncompiled: {reason[0] if reason else error!r}",
+            f"the model does not compile, using it uncompiled: {reason}",
             PreparationWarning,
             stacklevel=2,
         )
@@ -204,6 +211,7 @@ def _close(outputs: object, wanted: object, dtype: torch.dtype) -> bool:
     return float((outputs - wanted).abs().max()) <= _CHANGE_ALLOWED[dtype] * spread
 
 
+@torch.inference_mode()
 def _compiled(module: nn.Module, images: torch.Tensor) -> Forward:
     run = torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE)
     run(images)
@@ -214,6 +222,7 @@ class _Recorded:
     """A forward pass recorded once as a CUDA graph and replayed, so that the host only says go."""
 
     def __init__(self, run: Forward, images: torch.Tensor) -> None:
+        self.run = run  # the graph reads its weights where they are: they must stay alive
         self.images = images.clone()
         stream = torch.cuda.Stream(images.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())

@@ -1,25 +1,22 @@
 """The smoothed classifier: predict, with abstention, and certify."""
 
-import dataclasses
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
 from sween.data.validation import as_batch, check_images, check_indices, check_labels
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.forward import FixedShapeForward, default_forward_rows
-from sween.ensemble.panel import arithmetic_of, build_panel, check_panel
+from sween.ensemble.forward import FixedShapeForward
+from sween.ensemble.panel import build_panel
 from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput
-from sween.models.device import device_of, evaluating
 from sween.records import Certificate
-from sween.smoothing.decision import decide, decide_prediction
-from sween.smoothing.noise import GaussianNoise
+from sween.smoothing.certify import certify_each
+from sween.smoothing.decision import decide_prediction
 from sween.smoothing.radius import check_sigma
 from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
-from sween.smoothing.votes import ImageVotes, VoteEngine
+from sween.smoothing.votes import VoteEngine, Votes
 
 
 class SmoothedClassifier:
@@ -67,27 +64,25 @@ class SmoothedClassifier:
         check_sigma(sigma)
         if num_classes < 2:
             raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
-        self.model = model
         self.sigma = float(sigma)
         self.num_classes = num_classes
-        self.device = device_of(model)
-        rows = default_forward_rows(self.device) if forward_rows is None else forward_rows
-        self.batch_size = max(1000, rows) if batch_size is None else batch_size
-        self.preparation = Preparation(precision, compile)
-        self.panel = build_panel(
+        panel = build_panel(
             model,
             name=name,
-            forward=FixedShapeForward(rows, num_classes),
+            forward=FixedShapeForward(num_classes),
             policy=exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit),
-            preparation=self.preparation,
+            preparation=Preparation(precision, compile),
             member_names=member_names,
             weightings=weightings,
         )
-
-    @property
-    def precision(self) -> str:
-        """The arithmetic that answers, for records; known after the first `probe`."""
-        return arithmetic_of(self.panel)
+        self.engine = VoteEngine(
+            model,
+            panel,
+            sigma=self.sigma,
+            num_classes=num_classes,
+            forward_rows=forward_rows,
+            batch_size=batch_size,
+        )
 
     def predict(
         self,
@@ -125,10 +120,9 @@ class SmoothedClassifier:
     ) -> list[Prediction]:
         """`predict` for a batch (N, C, H, W), always a list."""
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
-        batch, keys = self._prepare(images, indices)
-        self.probe(batch[0])
-        with evaluating(self.model):
-            votes = self._engine(seed).count(batch, examples=keys, purpose="prediction", n=n)
+        batch, keys = self._checked(images, indices)
+        self.engine.prepare(batch[0])
+        votes = self._count(batch, keys, n, seed)
         results = []
         for position, key in enumerate(keys):
             counts = tuple(votes.counts[-1, position].tolist())
@@ -188,119 +182,37 @@ class SmoothedClassifier:
         indices: Sequence[int] | int | None = None,
     ) -> list[Certificate]:
         """`certify` for a batch (N, C, H, W), always a list."""
-        batch, keys = self._prepare(images, indices)
-        truth = check_labels(labels, len(keys), self.num_classes)
-        self.probe(batch[0])
-        return [group[-1] for group in self.certify_panel(batch, keys, truth, settings)]
+        groups = self.certify_panel(images, settings, labels=labels, indices=indices)
+        return [group[-1] for group in groups]
 
     def certify_panel(
         self,
         images: torch.Tensor,
-        indices: Sequence[int],
-        labels: Sequence[int | None],
         settings: CertifySettings,
         *,
-        on_progress: Callable[[int], None] | None = None,
-    ) -> Iterator[list[Certificate]]:
-        """For each image in turn, the certificates of every classifier of the panel.
+        labels: Sequence[int] | torch.Tensor | int | None = None,
+        indices: Sequence[int] | int | None = None,
+    ) -> list[list[Certificate]]:
+        """For each image the certificates of members, other weightings and, last, the model.
 
-        The ensemble comes last, after its members where these were asked for. Images are counted
-        together as far as the batch size reaches. Images and model are trusted: `certify` and
-        `probe` check them.
+        Members and weightings are those named when the classifier was made; all see the same noise.
         """
-        engine = self._engine(settings.seed)
-        queue = list(range(len(indices)))
-        for group in _parts(queue, self.images_at_once(settings)):
-            began = time.perf_counter()
-            with evaluating(self.model):
-                selection = engine.count(
-                    images[group],
-                    examples=[indices[i] for i in group],
-                    purpose="selection",
-                    n=settings.n0,
-                    on_progress=on_progress,
+        batch, keys = self._checked(images, indices)
+        truth = check_labels(labels, len(keys), self.num_classes)
+        self.engine.prepare(batch[0])
+        return list(certify_each(self.engine, batch, keys, truth, settings))
+
+    def _count(self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int) -> Votes:
+        while True:
+            try:
+                return self.engine.count(
+                    images, examples=keys, purpose="prediction", n=n, seed=seed
                 )
-            selecting = (time.perf_counter() - began) / len(group)
-            for part in _parts(group, max(1, self.batch_size // settings.n)):
-                began = time.perf_counter()
-                with evaluating(self.model):
-                    estimation = engine.count(
-                        images[part],
-                        examples=[indices[i] for i in part],
-                        purpose="estimation",
-                        n=settings.n,
-                        on_progress=on_progress,
-                    )
-                seconds = selecting + (time.perf_counter() - began) / len(part)
-                for offset, i in enumerate(part):
-                    yield [
-                        dataclasses.replace(
-                            self._certificate(
-                                voter,
-                                selection.of(voter, i - group[0]),
-                                estimation.of(voter, offset),
-                                settings,
-                            ),
-                            index=indices[i],
-                            label=labels[i],
-                            seconds=round(seconds, 6),
-                        )
-                        for voter in range(len(self.panel.names))
-                    ]
+            except (RuntimeError, MemoryError) as error:
+                self.engine.shrink(error)
+                self.engine.prepare(images[0])
 
-    def images_at_once(self, settings: CertifySettings) -> int:
-        """How many images fill a batch with their selection votes, which are few."""
-        return max(1, self.batch_size // settings.n0)
-
-    def _certificate(
-        self,
-        voter: int,
-        selection: ImageVotes,
-        estimation: ImageVotes,
-        settings: CertifySettings,
-    ) -> Certificate:
-        decision = decide(
-            selection.counts,
-            estimation.counts,
-            alpha=settings.alpha,
-            sigma=self.sigma,
-            bound=settings.bound,
-        )
-        return Certificate(
-            index=0,
-            label=None,
-            selection_counts=selection.counts,
-            estimation_counts=estimation.counts,
-            sigma=self.sigma,
-            samples=settings.n0 + settings.n,
-            decisions=None,
-            exit=self.panel.exits[voter],
-            votes="hard",
-            noise="float32",
-            precision=self.precision,
-            forward_rows=self.panel.forward.rows,
-            member_evaluations=selection.evaluations + estimation.evaluations,
-            seconds=0.0,
-            model=self.panel.names[voter],
-            **dataclasses.asdict(settings),
-            **dataclasses.asdict(decision),
-        )
-
-    def probe(self, image: torch.Tensor) -> None:
-        """Refuse a model that breaks the contract of a member; done before the first vote."""
-        with evaluating(self.model):
-            check_panel(self.panel, image, self.sigma)
-
-    def _engine(self, seed: int) -> VoteEngine:
-        compile = self.device.type == "cuda" and all(m.compiled for m in self.panel.members)
-        return VoteEngine(
-            self.panel,
-            noise=GaussianNoise(sigma=self.sigma, seed=seed, compile=compile),
-            num_classes=self.num_classes,
-            batch_size=self.batch_size,
-        )
-
-    def _prepare(
+    def _checked(
         self, images: torch.Tensor, indices: Sequence[int] | int | None
     ) -> tuple[torch.Tensor, list[int]]:
         check_images(images)
@@ -311,9 +223,4 @@ class SmoothedClassifier:
                 got=f"shape {tuple(images.shape)}",
                 fix="pass a batch",
             )
-        return images.to(self.device), check_indices(indices, len(images))
-
-
-def _parts(items: list[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+        return images.to(self.engine.device), check_indices(indices, len(images))

@@ -29,7 +29,7 @@ class GaussianNoise:
     """
 
     def __init__(self, *, sigma: float, seed: int, compile: bool) -> None:
-        self.sigma, self.seed, self.fixed_size = sigma, seed, compile
+        self.sigma, self.seed = sigma, seed
         self._normals: Normals = _compiled_normals if compile else normals_of
 
     def noisy(

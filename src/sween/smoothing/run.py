@@ -13,8 +13,10 @@ from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
 from sween.runs import read_config, run_folder, run_tag
+from sween.smoothing.certify import certify_each, images_at_once
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.settings import CertifySettings
+from sween.smoothing.votes import VoteEngine
 
 
 def certify_images(
@@ -73,21 +75,22 @@ def certify_images(
         precision=precision,
         compile=compile,
     )
+    engine = classifier.engine
     _refuse_packed(out)
     if positions:
-        classifier.probe(dataset.test.images(positions[:1]).to(classifier.device)[0])
+        engine.prepare(dataset.test.images(positions[:1]).to(engine.device)[0])
     config = run_config(loaded, dataset, positions, settings, policy, member_names, weightings)
     config |= {
-        "device": classifier.device.type,
-        "forward_rows": classifier.panel.forward.rows,
-        "precision": classifier.precision,
+        "device": engine.device.type,
+        "forward_rows": engine.rows_asked,
+        "precision": engine.precision,
     }
     with run_folder(out, config, rows="certificates.jsonl") as path:
         known = {(row.model, row.index) for row in _rows_so_far(path)}
-        names = classifier.panel.names
+        names = engine.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
-        return _certify_left(classifier, dataset, left, settings, path, known, tag, quiet)
+        return _certify_left(engine, dataset, left, settings, path, known, tag, quiet)
 
 
 def _rows_so_far(path: Path) -> list[Certificate]:
@@ -106,7 +109,7 @@ def _refuse_packed(out: Path) -> None:
 
 
 def _certify_left(
-    classifier: SmoothedClassifier,
+    engine: VoteEngine,
     dataset: Dataset,
     left: Sequence[int],
     settings: CertifySettings,
@@ -119,20 +122,21 @@ def _certify_left(
     if not left:
         return []
     written: list[Certificate] = []
-    together = classifier.images_at_once(settings)
+    together = images_at_once(engine, settings)
     samples = len(left) * (settings.n0 + settings.n)
     with (
         RowWriter(path) as writer,
-        track(f"certify {classifier.panel.names[-1]}", samples, quiet=quiet) as advance,
+        track(f"certify {engine.panel.names[-1]}", samples, quiet=quiet) as advance,
     ):
 
         def on_progress(done: int) -> None:
-            advance(done, _note(written, len(classifier.panel.names), len(left)))
+            advance(done, _note(written, len(engine.panel.names), len(left)))
 
         for start in range(0, len(left), together):
             keys = left[start : start + together]
-            groups = classifier.certify_panel(
-                dataset.test.images(keys).to(classifier.device),
+            groups = certify_each(
+                engine,
+                dataset.test.images(keys).to(engine.device),
                 keys,
                 [int(dataset.test.labels[key]) for key in keys],
                 settings,

@@ -176,10 +176,13 @@ def _same(recorded: object, again: float | int) -> bool:
 
 def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
     problems = []
-    for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed", "forward_rows"):
+    for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed"):
         if getattr(certificate, name) != config[name]:
             got = json.dumps(getattr(certificate, name))
             problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
+    rows, asked = certificate.forward_rows, config["forward_rows"]
+    if rows < 1 or rows not in {asked >> halvings for halvings in range(64)}:
+        problems.append(f"forward_rows is {rows}, the run's config says {asked} or a halving of it")
     is_ensemble = certificate.model in _ensembles(config)
     if not is_ensemble and certificate.model not in config.get("members", ()):
         problems.append(f"model {certificate.model!r} is not of this run")

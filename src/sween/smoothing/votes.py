@@ -2,19 +2,31 @@
 
 Noise is keyed by (seed, purpose, example, block), so the counts do not depend on the batch size, on
 the order of the images or on which of them are counted together. Memory is that of one batch,
-whatever n is. Counts of disjoint blocks add. Everything stays on the members' device until an image
-set is counted: the host only queues batches.
+whatever n is. Counts of disjoint blocks add. Everything stays on the members' device until a set of
+images is counted: the host only queues batches.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import nn
 
-from sween.ensemble.panel import Panel
+from sween.ensemble.forward import default_forward_rows
+from sween.ensemble.panel import Panel, arithmetic_of, check_panel
 from sween.errors import BadInput
+from sween.models.device import device_of, evaluating
 from sween.seeding import NOISE_BLOCK, noise_blocks
 from sween.smoothing.noise import GaussianNoise, Job
+
+EMPTY_SHARE = 0.02
+"""How much of a GPU's work may go to filling up the last batch of a set of images."""
+
+MOST_TOGETHER = 100
+"""Images counted together at most; a stopped run loses what it has of them."""
+
+CPU_BATCH = 1000
+"""Noisy inputs held at once on a CPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,22 +53,106 @@ class VoteEngine:
     """Counts the votes of a panel of classifiers on noisy copies of images.
 
     Args:
+        model: what the panel evaluates; put in evaluation mode while it votes.
         panel: the classifiers; all see the same noise.
-        noise: makes the noisy copies.
+        sigma: noise level.
         num_classes: M.
+        forward_rows: rows of one forward pass; what suits the device and the images when None.
         batch_size: noisy inputs held at once, rounded up to whole noise blocks; more of them let an
             early exit fill its forward passes better. It does not change the counts.
     """
 
     def __init__(
-        self, panel: Panel, *, noise: GaussianNoise, num_classes: int, batch_size: int
+        self,
+        model: nn.Module,
+        panel: Panel,
+        *,
+        sigma: float,
+        num_classes: int,
+        forward_rows: int | None,
+        batch_size: int | None,
     ) -> None:
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise BadInput("batch_size", expected="at least 1", got=batch_size, fix="try 1000")
-        self.panel = panel
-        self.noise = noise
+        self.model, self.panel, self.sigma = model, panel, sigma
         self.num_classes = num_classes
-        self.batch_blocks = -(-batch_size // NOISE_BLOCK)
+        self.device = device_of(model)
+        self.rows_asked = forward_rows
+        self._batch_size = batch_size
+
+    @property
+    def precision(self) -> str:
+        """The arithmetic that votes, for records; known once prepared."""
+        return arithmetic_of(self.panel)
+
+    @property
+    def forward_rows(self) -> int:
+        """Rows of one forward pass; known once prepared."""
+        return self.panel.forward.rows
+
+    @property
+    def compiled(self) -> bool:
+        """Whether noise and members are compiled for one batch size; known once prepared."""
+        return self.device.type == "cuda" and all(m.compiled for m in self.panel.members)
+
+    @property
+    def batch_blocks(self) -> int:
+        """Noise blocks of one batch."""
+        size = self._batch_size
+        if size is None:
+            size = max(CPU_BATCH, self.forward_rows) if self.device.type == "cpu" else 0
+        return -(-max(size, self.forward_rows if self.compiled else 1) // NOISE_BLOCK)
+
+    def prepare(self, image: torch.Tensor) -> None:
+        """Make the members ready; refuse those that break the contract of a member.
+
+        The first call settles the rows of a forward pass: fewer, where memory runs out.
+        """
+        if self.rows_asked is None:
+            self.rows_asked = default_forward_rows(self.device, image.numel())
+        if not self.panel.forward.settled:
+            self.panel.forward.settle(self.rows_asked)
+        while True:
+            try:
+                with evaluating(self.model):
+                    check_panel(self.panel, image, self.sigma)
+            except (RuntimeError, MemoryError) as error:
+                self.shrink(error)
+            else:
+                return
+
+    def shrink(self, error: BaseException) -> None:
+        """Halve the forward pass after running out of memory; raise any other error again.
+
+        Votes of one image must come from one shape: whoever counts starts the image again.
+        """
+        if not is_out_of_memory(error):
+            raise error
+        if self.forward_rows == 1:
+            raise BadInput(
+                "memory",
+                expected="room for a forward pass of one image",
+                got=f"out of memory on {self.device} even at batch 1",
+                fix="use a smaller model or another --device",
+            ) from None
+        self.panel.forward.settle(self.forward_rows // 2)
+        if self._batch_size is not None:
+            self._batch_size = min(self._batch_size, max(self.forward_rows, NOISE_BLOCK))
+        for member in self.panel.members:
+            member.forget()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def images_together(self, n: int) -> int:
+        """How many images to count together: as few as fill whole batches with n votes each."""
+        blocks = -(-n // NOISE_BLOCK)
+        if not self.compiled:
+            return max(1, self.batch_blocks // blocks)
+        for images in range(1, MOST_TOGETHER):
+            empty = -(images * blocks) % self.batch_blocks
+            if empty <= EMPTY_SHARE * images * blocks:
+                return images
+        return MOST_TOGETHER
 
     @torch.inference_mode()
     def count(
@@ -65,7 +161,9 @@ class VoteEngine:
         *,
         examples: Sequence[int],
         purpose: str,
-        n: int,
+        n: int | Sequence[int],
+        seed: int,
+        first: Sequence[int] | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Votes:
         """Votes on n noisy copies of each image.
@@ -74,33 +172,44 @@ class VoteEngine:
             images: (N, C, H, W) on the members' device.
             examples: N keys of the noise, usually the images' indices in their data set.
             purpose: `selection`, `estimation` or `prediction`; different ones are independent.
-            n: noisy copies an image.
+            n: noisy copies an image; one number, or one for each.
+            seed: of the noise.
+            first: the noise block to begin with, for each image; 0 by default.
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
         """
+        sizes = [n] * len(images) if isinstance(n, int) else list(n)
+        starts = first or [0] * len(images)
+        noise = GaussianNoise(sigma=self.sigma, seed=seed, compile=self.compiled)
         tally = _Tally(len(self.panel.names), len(images), self.num_classes, images.device)
-        for jobs in self._batches(len(images), n):
-            noisy = self.noise.noisy(images, examples, purpose, jobs)
-            ballot = self.panel.vote(noisy)
-            tally.add(ballot.labels, ballot.evaluations, jobs)
-            if on_progress is not None:
-                on_progress(sum(job.used for job in jobs))
+        with evaluating(self.model):
+            for jobs in self._batches(sizes, starts):
+                noisy = noise.noisy(images, examples, purpose, jobs)
+                ballot = self.panel.vote(noisy)
+                tally.add(ballot.labels, ballot.evaluations, jobs)
+                if on_progress is not None:
+                    on_progress(sum(job.used for job in jobs))
         self.panel.forward.refuse_non_finite()
         return tally.votes()
 
-    def _batches(self, size: int, n: int) -> Iterator[list[Job]]:
-        jobs: list[Job] = []
-        for position in range(size):
+    def _batches(self, sizes: Sequence[int], starts: Sequence[int]) -> Iterator[list[Job]]:
+        full, jobs = self.batch_blocks, list[Job]()
+        for position, (n, first) in enumerate(zip(sizes, starts, strict=True)):
             for block, used in noise_blocks(n):
-                jobs.append(Job(position, block, used))
-                if len(jobs) == self.batch_blocks:
+                jobs.append(Job(position, first + block, used))
+                if len(jobs) == full:
                     yield jobs
                     jobs = []
         if jobs:
-            # On a GPU batches come in one size, for which the noise is compiled; of the blocks that
-            # fill the last one no draw counts.
-            idle = self.batch_blocks - len(jobs) if self.noise.fixed_size else 0
-            yield jobs + [Job(jobs[-1].position, jobs[-1].block, 0)] * idle
+            # Compiled noise comes in one size; of the blocks that fill the batch no draw counts.
+            idle = full - len(jobs) if self.compiled else 0
+            yield jobs + [dataclasses.replace(jobs[-1], used=0)] * idle
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
 
 
 class _Tally:
