@@ -11,7 +11,6 @@ from sween.ensemble import (
     ExitPolicy,
     WeightedEnsemble,
     WeightSolution,
-    load_ensemble,
     solve_weights,
 )
 from sween.errors import SweenError
@@ -20,6 +19,7 @@ from sween.records import ABSTAIN, Certificate
 from sween.smoothing import Prediction, SmoothedClassifier
 from sween.training import TrainConfig, train
 from sween.version import __version__
+from sween.zoo import load
 
 __all__ = [
     "ABSTAIN",
@@ -33,8 +33,8 @@ __all__ = [
     "WeightedEnsemble",
     "__version__",
     "create_model",
+    "load",
     "load_dataset",
-    "load_ensemble",
     "solve_weights",
     "train",
 ]

@@ -195,7 +195,7 @@ def test_bad_arguments_from_python(name: str) -> None:
 
 
 def test_a_well_made_model_is_not_refused(made: Made) -> None:
-    loaded = sween.load_ensemble(made.ensemble)
+    loaded = sween.load(made.ensemble)
     modules = [net(), nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(), net())]
-    for model in (*modules, loaded.ensemble):
+    for model in (*modules, loaded):
         assert smoothed(model).certify(GOOD[0], n=200)

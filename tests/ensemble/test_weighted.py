@@ -121,7 +121,7 @@ def _solution(weights: tuple[float, ...]) -> WeightSolution:
 def ensemble_folder(tmp_path: Path) -> Path:
     runs = [_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
     loaded = load_members(runs)
-    loaded.ensemble.weights = [0.2, 0.3, 0.5]
+    loaded.weights = [0.2, 0.3, 0.5]
     save_ensemble(loaded, runs, _solution((0.2, 0.3, 0.5)), tmp_path / "ensemble")
     return tmp_path / "ensemble"
 
@@ -133,7 +133,7 @@ def test_an_ensemble_folder_is_self_contained(ensemble_folder: Path, tmp_path: P
     for name in "abc":
         shutil.rmtree(tmp_path / name)
     loaded = load_ensemble(moved)
-    assert loaded.ensemble.weights.tolist() == [0.2, 0.3, 0.5]
+    assert loaded.weights.tolist() == [0.2, 0.3, 0.5]
     assert loaded.member_names == (
         "digits-mlp-seed0",
         "digits-mlp-seed1",
@@ -141,19 +141,19 @@ def test_an_ensemble_folder_is_self_contained(ensemble_folder: Path, tmp_path: P
     )
     assert loaded.name == "SWEEN-3"
     with torch.inference_mode():
-        torch.testing.assert_close(loaded.ensemble.members[1](_images()), _member(1)(_images()))
+        torch.testing.assert_close(loaded.members[1](_images()), _member(1)(_images()))
 
 
 def test_a_run_loads_as_an_ensemble_of_one(tmp_path: Path) -> None:
     loaded = load_ensemble(_run(tmp_path / "a", 0))
     assert loaded.name == "digits-mlp"
-    assert loaded.ensemble.weights.tolist() == [1.0]
+    assert loaded.weights.tolist() == [1.0]
 
 
 def test_the_fingerprint_covers_weights_and_members(ensemble_folder: Path, tmp_path: Path) -> None:
     loaded = load_ensemble(ensemble_folder)
     before = loaded.fingerprint
-    loaded.ensemble.weights = [0.3, 0.2, 0.5]
+    loaded.weights = [0.3, 0.2, 0.5]
     assert loaded.fingerprint != before
     assert load_ensemble(tmp_path / "a").fingerprint != load_ensemble(tmp_path / "b").fingerprint
 

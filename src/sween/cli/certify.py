@@ -26,8 +26,9 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.data import parse_indices
-from sween.ensemble import ExitPolicy, load_ensemble, load_weightings
+from sween.ensemble import ExitPolicy, load_weightings
 from sween.smoothing import SAMPLING, CertifySettings, certify_images
+from sween.zoo import load
 
 
 def run(
@@ -72,12 +73,12 @@ def run(
         seed=seed,
     )
     policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
-    loaded = load_ensemble(source, archs=arch or ())
+    loaded = load(source, archs=arch or ())
     dataset = dataset_of(loaded, data_root, convert=convert)
     positions = parse_indices(
         indices=indices, every=every, everything=everything, size=len(dataset.test)
     )
-    loaded.ensemble.to(choose_device(device))
+    loaded.to(choose_device(device))
     written = certify_images(
         loaded,
         dataset,

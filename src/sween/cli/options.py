@@ -10,7 +10,9 @@ from sween.data import Dataset, load_dataset
 from sween.ensemble import PRECISIONS, LoadedEnsemble
 from sween.errors import BadInput
 
-Source = Annotated[Path, typer.Argument(help="ensemble folder, run folder or checkpoint file")]
+Source = Annotated[
+    Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
+]
 DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
 ImageSize = Annotated[int | None, typer.Option(help="pixels a side, for image_folder")]
 Convert = Annotated[

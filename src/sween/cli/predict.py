@@ -23,9 +23,10 @@ from sween.cli.options import (
     choose_device,
 )
 from sween.data import read_image
-from sween.ensemble import ExitPolicy, load_ensemble
+from sween.ensemble import ExitPolicy
 from sween.records import ABSTAIN, format_radius
 from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.zoo import load
 
 
 def run(
@@ -51,7 +52,7 @@ def run(
     device: Device = "auto",
 ) -> None:
     """The label of each image, or an abstention; with --certify the radius as well."""
-    loaded = load_ensemble(source, archs=arch or ())
+    loaded = load(source, archs=arch or ())
     shape = loaded.image_shape
     pixels = torch.stack(
         [
@@ -60,7 +61,7 @@ def run(
         ]
     )
     classifier = SmoothedClassifier(
-        loaded.ensemble.to(choose_device(device)),
+        loaded.to(choose_device(device)),
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
         exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),

@@ -35,7 +35,7 @@ def run(
     check_place(out)
     loaded = load_members(runs, archs=arch or ())
     dataset = dataset_of(loaded, data_root, convert=convert)
-    loaded.ensemble.to(choose_device(device))
+    loaded.to(choose_device(device))
     solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
     save_ensemble(loaded, runs, solution, out)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):

@@ -2,13 +2,13 @@
 
 from sween.ensemble.early_exit import EXITS, ExitPolicy
 from sween.ensemble.folder import (
-    LoadedEnsemble,
     load_ensemble,
     load_members,
     load_weightings,
     save_ensemble,
     weigh,
 )
+from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.prepare import PRECISIONS
 from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
 from sween.ensemble.weighted import WeightedEnsemble

@@ -1,7 +1,6 @@
 """Ensemble folders: members' checkpoints, weights and how they were solved, self-contained."""
 
 import dataclasses
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -10,59 +9,12 @@ from pathlib import Path
 import torch
 
 from sween.data.dataset import Dataset
+from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.solve import WeightSolution, solve_weights
-from sween.ensemble.weighted import WeightedEnsemble, check_weights
+from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError
 from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadedEnsemble:
-    """A ready ensemble with what its members were trained for.
-
-    A single run loads as an ensemble of one, so that everything downstream has one shape.
-    """
-
-    ensemble: WeightedEnsemble
-    manifests: tuple[Manifest, ...]
-    member_names: tuple[str, ...]
-
-    @property
-    def sigma(self) -> float:
-        return self.manifests[0].sigma
-
-    @property
-    def dataset(self) -> str:
-        return self.manifests[0].dataset
-
-    @property
-    def num_classes(self) -> int:
-        return self.manifests[0].num_classes
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.manifests[0].class_names
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return self.manifests[0].image_shape
-
-    @property
-    def name(self) -> str:
-        """The paper's name for it: SWEEN-K, or the member's own when it stands alone."""
-        count = len(self.member_names)
-        return f"SWEEN-{count}" if count > 1 else self.member_names[0]
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over the members' fingerprints and the exact weights."""
-        weights = self.ensemble.weights.tolist()
-        parts = [
-            f"{manifest.fingerprint}:{weight!r}"
-            for manifest, weight in zip(self.manifests, weights, strict=True)
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEnsemble:
@@ -90,7 +42,7 @@ def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEn
                     got=found,
                     fix="ensemble only members trained for the same data and noise",
                 )
-    return LoadedEnsemble(WeightedEnsemble(members), tuple(manifests), _names(manifests))
+    return LoadedEnsemble(members, manifests, _names(manifests))
 
 
 def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:
@@ -136,7 +88,7 @@ def weigh(
             fix="load the images at the members' size",
         )
     return solve_weights(
-        loaded.ensemble,
+        loaded,
         dataset.weights.all_images(),
         dataset.weights.labels,
         sigma=loaded.sigma,
@@ -212,8 +164,8 @@ def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
                 got=manifest.fingerprint[:16],
                 fix="the checkpoint was exchanged; run `sween weigh` again",
             )
-    loaded.ensemble.weights = weights
-    return dataclasses.replace(loaded, member_names=names)
+    loaded.weights, loaded.member_names = weights, names
+    return loaded
 
 
 def load_weightings(
@@ -242,7 +194,7 @@ def load_weightings(
                 got=name,
                 fix="rename the folder",
             )
-        weights = other.ensemble.weights.tolist()
+        weights = other.weights.tolist()
         weightings[name] = tuple(weights[members[fingerprint]] for fingerprint in wanted)
     return weightings
 

@@ -8,7 +8,7 @@ from typing import Any
 from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.folder import LoadedEnsemble
+from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
@@ -63,7 +63,7 @@ def certify_images(
     policy = exit or ExitPolicy()
     member_names = loaded.member_names if members and len(loaded.member_names) > 1 else None
     classifier = SmoothedClassifier(
-        loaded.ensemble,
+        loaded,
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
         exit=policy,
@@ -196,7 +196,7 @@ def run_config(
         "model": loaded.name,
         "fingerprint": loaded.fingerprint,
         "candidates": list(loaded.member_names),
-        "weights": loaded.ensemble.weights.tolist(),
+        "weights": loaded.weights.tolist(),
         "sigma": loaded.sigma,
         "exit": policy.describe(),
         **dataclasses.asdict(settings),

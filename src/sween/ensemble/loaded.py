@@ -1,0 +1,68 @@
+"""A weighted ensemble that knows what its members were trained for."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from sween.ensemble.weighted import WeightedEnsemble
+from sween.models import Manifest
+
+
+class LoadedEnsemble(WeightedEnsemble):
+    """A ready ensemble of checkpoints, with what its members were trained for.
+
+    A single run loads as an ensemble of one, so that everything downstream has one shape.
+
+    Attributes:
+        manifests: of the members' checkpoints.
+        member_names: for records and tables.
+    """
+
+    def __init__(
+        self,
+        members: Iterable[nn.Module],
+        manifests: Sequence[Manifest],
+        member_names: Sequence[str],
+        weights: Sequence[float] | torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(members, weights)
+        self.manifests = tuple(manifests)
+        self.member_names = tuple(member_names)
+
+    @property
+    def sigma(self) -> float:
+        """The noise level that the members were trained with, and that is to be certified."""
+        return self.manifests[0].sigma
+
+    @property
+    def dataset(self) -> str:
+        return self.manifests[0].dataset
+
+    @property
+    def num_classes(self) -> int:
+        return self.manifests[0].num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.manifests[0].class_names
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.manifests[0].image_shape
+
+    @property
+    def name(self) -> str:
+        """The paper's name for it: SWEEN-K, or the member's own when it stands alone."""
+        count = len(self.member_names)
+        return f"SWEEN-{count}" if count > 1 else self.member_names[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the members' fingerprints and the exact weights."""
+        parts = [
+            f"{manifest.fingerprint}:{weight!r}"
+            for manifest, weight in zip(self.manifests, self.weights.tolist(), strict=True)
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
