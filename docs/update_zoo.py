@@ -45,7 +45,12 @@ def _describe(folder: Path, run: MeasuredRun) -> dict[str, Any]:
         },
         "lead_over_best_member": None
         if lead is None
-        else {"member": lead[0], "low": lead[1].low, "difference": lead[1].difference, "high": lead[1].high},
+        else {
+            "member": lead[0],
+            "low": lead[1].low,
+            "difference": lead[1].difference,
+            "high": lead[1].high,
+        },
     }
 
 

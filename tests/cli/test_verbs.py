@@ -1,6 +1,7 @@
 """Every verb on its happy path: results on standard output, progress on standard error."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -8,10 +9,11 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 import sween
 from sween.errors import SmallSampleWarning
-from sween.models import read_manifest
+from sween.models import load_checkpoint, read_manifest
 from tests.cli.command import run_cli, run_line, succeed
 from tests.cli.conftest import IMAGES, Made
 from tests.cli.digits import write_digit
@@ -67,6 +69,23 @@ def test_train(tmp_path: Path) -> None:
     assert again.fingerprint == manifest.fingerprint
 
 
+def test_train_into_half_the_bytes(tmp_path: Path) -> None:
+    """What --store float16 saves is rounded, loads as float32 and is what gets weighed."""
+    line = "train --dataset digits --arch digits-mlp --sigma 0.5 --epochs 2 --quiet --out"
+    for store in ("float32", "float16"):
+        succeed(f"{line} {tmp_path}/{store} --store {store}")
+    whole, half = (load_checkpoint(tmp_path / store)[0] for store in ("float32", "float16"))
+    for (name, one), other in zip(
+        whole.state_dict().items(), half.state_dict().values(), strict=True
+    ):
+        assert other.dtype == one.dtype, name
+        assert torch.equal(one.half().to(one.dtype) if one.is_floating_point() else one, other)
+    sizes = [
+        (tmp_path / store / "model.safetensors").stat().st_size for store in ("float32", "float16")
+    ]
+    assert sizes[1] < 0.55 * sizes[0]
+
+
 @pytest.mark.parametrize("method", ["convex", "sgd", "uniform"])
 def test_weigh(method: str, made: Made, tmp_path: Path) -> None:
     line = made.fill(f"weigh {{runs}} --method {method} --samples 3 --out {{out}}", tmp_path)
@@ -102,6 +121,47 @@ def test_certify_by_indices(made: Made, tmp_path: Path) -> None:
     assert "certify SWEEN-2 1800/1800" in stderr
     assert rows_of(tmp_path / "out") == rows_of(made.certificates)
     assert run_line(line) == (0, f"0 certificates written, {IMAGES} images in {tmp_path}/out\n", "")
+
+
+def test_certify_with_another_weighting(made: Made, tmp_path: Path) -> None:
+    """The same members with other weights, in the same pass, in their own order."""
+    runs = " ".join(str(run) for run in reversed(made.runs))
+    succeed(f"weigh {runs} --method convex --samples 3 --quiet --out {tmp_path}/convex")
+    line = f"certify {made.ensemble} --indices 0:{IMAGES} --n 200 --members --quiet"
+    succeed(f"{line} --weighting {tmp_path}/convex --out {tmp_path}/out")
+    rows = rows_of(tmp_path / "out")
+    names = ["digits-mlp-seed1", "digits-mlp-seed2", "convex", "SWEEN-2"]
+    assert [row["model"] for row in rows[:4]] == names
+    own = [row | {"run": None, "checksum": None, "seconds": 0} for row in rows]
+    known = rows_of(made.certificates)
+    assert [row["estimation_counts"] for row in own if row["model"] != "convex"] == [
+        row["estimation_counts"] for row in known
+    ]
+    weights = config_of(tmp_path / "convex")["weights"]
+    assert isinstance(weights, list)
+    assert config_of(tmp_path / "out")["weightings"] == {"convex": weights[::-1]}
+    said = succeed(f"verify {tmp_path}/out")
+    assert said.startswith("24 rows re-derived: 6 images, 4 models")
+    table = succeed(f"report {tmp_path}/out --out {tmp_path}/report")
+    assert "convex" in table
+
+
+def test_a_weighting_of_other_members_is_refused(made: Made, tmp_path: Path) -> None:
+    line = f"weigh {made.runs[0]} --method uniform --samples 2 --quiet --out {tmp_path}/other"
+    succeed(line)
+    code, stdout, stderr = run_line(
+        f"certify {made.ensemble} --all --weighting {tmp_path}/other --out {tmp_path}/out"
+    )
+    assert (code, stdout) == (2, "")
+    assert "expected weights of the same members: digits-mlp-seed1, digits-mlp-seed2" in stderr
+    assert stderr.count("\n") == 1
+    shutil.copytree(made.ensemble, tmp_path / "SWEEN-2")
+    code, stdout, stderr = run_line(
+        f"certify {made.ensemble} --all --weighting {tmp_path}/SWEEN-2 --out {tmp_path}/out"
+    )
+    assert (code, stdout) == (2, "")
+    assert "rename the folder" in stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_certify_every_so_many(made: Made, tmp_path: Path) -> None:

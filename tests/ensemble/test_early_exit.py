@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.ensemble.early_exit import ExitVotes, vote_with_exit
+from sween.ensemble.early_exit import ExitVotes, vote_with_exit, votes_of_known
 from sween.ensemble.forward import FixedShapeForward
 from sween.ensemble.panel import EnsemblePanel
 from sween.ensemble.prepare import Preparation
@@ -83,6 +83,18 @@ def test_paper_exit_is_algorithm_1(members: int, threshold: float, alpha: float)
         assert (int(votes.labels[row]), int(votes.evaluations[row])) == (label, evaluated)
     if members > 2:
         assert len(set(votes.evaluations.tolist())) >= members - 1  # its lines were all taken
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 6])
+@pytest.mark.parametrize("name", ["none", "paper", "exact"])
+def test_votes_of_known_probabilities_are_those_of_the_exit(members: int, name: str) -> None:
+    probabilities = _random_probabilities(members, 3000, 5, seed=members)
+    weights = _random_weights(members, seed=members)
+    policy = ExitPolicy(name, threshold=0.7, alpha=0.3)
+    wanted = _vote(probabilities, weights, policy)
+    votes = votes_of_known(list(probabilities), weights=weights, policy=policy)
+    assert torch.equal(votes.labels, wanted.labels)
+    assert torch.equal(votes.evaluations, wanted.evaluations)
 
 
 def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs() -> None:

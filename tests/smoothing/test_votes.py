@@ -90,6 +90,33 @@ def test_counts_do_not_depend_on_asking_for_members(exit_name: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("exit_name", ["none", "paper", "exact"])
+def test_other_weightings_vote_as_they_would_alone(exit_name: str) -> None:
+    """One pass over the noise counts every candidate and every weighting."""
+    images, policy = _images(), ExitPolicy(exit_name, threshold=0.6)
+    others = {"even": [1 / 3] * 3, "first": [1.0, 0.0, 0.0]}
+    panel = SmoothedClassifier(
+        _ensemble(),
+        sigma=0.5,
+        num_classes=10,
+        exit=policy,
+        member_names=["a", "b", "c"],
+        weightings=others,
+    )
+    groups = panel.certify_panel(images, SETTINGS)
+    assert [row.model for row in groups[0]] == ["a", "b", "c", "even", "first", "model"]
+    assert [row.exit for row in groups[0]] == ["none"] * 3 + [policy.describe()] * 3
+    for position, weights in zip((3, 4, 5), (*others.values(), [0.2, 0.5, 0.3]), strict=True):
+        ensemble = WeightedEnsemble(_members(), weights)
+        alone = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, exit=policy)
+        assert _counts([group[position] for group in groups]) == _counts(
+            alone.certify_batch(images, SETTINGS)
+        )
+    assert [row[0].estimation_counts for row in groups] == [
+        row[4].estimation_counts for row in groups
+    ]
+
+
 def test_more_votes_contain_fewer() -> None:
     """Counts of disjoint blocks add: the first 300 votes are the same in 300 and in 750."""
     smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)

@@ -42,7 +42,7 @@ def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEn
                     got=found,
                     fix="ensemble only members trained for the same data and noise",
                 )
-    return LoadedEnsemble(members, manifests, _names(manifests))
+    return LoadedEnsemble(members, manifests, _names(manifests)).eval()
 
 
 def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:

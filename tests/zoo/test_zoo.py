@@ -1,0 +1,114 @@
+"""The zoo: listed, loaded offline, small, and saying what results/ says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import sween
+from sween.data import load_dataset
+from sween.errors import CheckpointError, UnknownName
+from sween.records import read_certificates
+from sween.zoo import MODELS, list_zoo, load
+from tests.cli.command import run_line, succeed
+
+ROOT = Path(__file__).parents[2]
+NAMES = [entry.name for entry in list_zoo()]
+
+
+def test_it_is_under_ten_megabytes() -> None:
+    assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 10e6
+
+
+def test_measured_numbers_are_those_of_results() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "update_zoo.py"), "--check"]
+    assert subprocess.run(command, check=False).returncode == 0, "run docs/update_zoo.py"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_measured_numbers_again_by_hand(name: str) -> None:
+    measured = next(entry.measured for entry in list_zoo() if entry.name == name)
+    rows = [
+        row
+        for row in read_certificates(ROOT / "results" / measured["results"])
+        if row.model not in measured["acr_members"]
+    ]
+    rows = [row for row in rows if row.model.startswith("SWEEN")]
+    right = [row for row in rows if row.prediction == row.label]
+    assert len(rows) == measured["images"]
+    assert sum(row.radius_cohen or 0 for row in right) / len(rows) == pytest.approx(measured["acr"])
+    share = sum((row.radius_cohen or 0) >= 0.5 for row in right) / len(rows)
+    assert measured["certified_accuracy"]["0.50"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_loads_and_answers(name: str) -> None:
+    ensemble = sween.load(name)
+    assert isinstance(ensemble, sween.WeightedEnsemble)
+    assert not ensemble.training
+    assert f"sigma{ensemble.sigma:.2f}" in name
+    assert name.startswith(f"{ensemble.dataset}-sween{len(ensemble.members)}-")
+    image = torch.rand(ensemble.image_shape)
+    smoothed = sween.SmoothedClassifier(
+        ensemble, sigma=ensemble.sigma, num_classes=ensemble.num_classes
+    )
+    answer = smoothed.predict(image, n=100)
+    assert isinstance(answer, sween.Prediction)
+    assert sum(answer.counts) == 100
+
+
+def test_the_digits_model_gives_the_certificates_in_results_again() -> None:
+    name = "digits-sween3-gaussian-sigma0.50"
+    ensemble, digits = sween.load(name), load_dataset("digits")
+    smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    picks = [3, 200]
+    answers = smoothed.certify(digits.test.images(picks), n=10_000, indices=picks)
+    assert isinstance(answers, list)
+    shipped = {
+        row.index: row
+        for row in read_certificates(ROOT / "results" / "digits-demo")
+        if row.model == "SWEEN-3"
+    }
+    for answer in answers:
+        # Another machine may round a vote or two to the other side.
+        wanted = shipped[answer.index]
+        pairs = zip(answer.estimation_counts, wanted.estimation_counts, strict=True)
+        assert sum(abs(a - b) for a, b in pairs) <= 20
+        assert answer.candidate == wanted.candidate
+
+
+def test_listing() -> None:
+    said = succeed("zoo")
+    assert all(name in said for name in NAMES)
+    content = json.loads(succeed("zoo --json"))
+    assert list(content) == NAMES
+    for entry in content.values():
+        assert sum(entry["members"].values()) == pytest.approx(1)
+
+
+def test_names_serve_where_folders_do(tmp_path: Path) -> None:
+    name = "digits-sween3-gaussian-sigma0.50"
+    said = succeed(f"certify {name} --indices 0:2 --n 200 --quiet --out {tmp_path}/out")
+    assert said.startswith("2 certificates written")
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAMES[0]).mkdir()
+    with pytest.raises(CheckpointError, match="neither"):
+        load(NAMES[0])
+
+
+def test_unknown_names_get_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean 'digits-sween3-gaussian"):
+        sween.load("digits-sween3-gausian-sigma0.50")
+    with pytest.raises(CheckpointError):
+        sween.load(tmp_path / "nothing" / "here")
+    code, stdout, stderr = run_line(f"certify nonsense --all --out {tmp_path}/out")
+    assert (code, stdout) == (2, "")
+    assert "nonsense" in stderr
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
