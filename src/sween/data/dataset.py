@@ -18,6 +18,10 @@ class Pixels(Protocol):
         """The images at these positions, uint8 of shape (len(positions), C, H, W)."""
         ...
 
+    def load_all(self) -> torch.Tensor:
+        """Every image, as `load` gives them; files are decoded once and kept for the next time."""
+        ...
+
     def fingerprint(self) -> str:
         """What tells these pixels from others, without decoding files."""
         ...
@@ -34,6 +38,9 @@ class StoredPixels:
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         return self.tensor[torch.as_tensor(positions, dtype=torch.long)]
+
+    def load_all(self) -> torch.Tensor:
+        return self.tensor
 
     def fingerprint(self) -> str:
         """SHA-256 of shape and bytes."""
@@ -62,7 +69,7 @@ class Split:
 
     def all_images(self) -> torch.Tensor:
         """Every image of the split at once; for splits that fit in memory."""
-        return self.images(range(len(self)))
+        return self.pixels.load_all().float() / self.white
 
 
 @dataclasses.dataclass(frozen=True)

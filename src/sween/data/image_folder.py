@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from sween.data.dataset import Dataset, Split
+from sween.data.decoded import decoded_once
 from sween.data.images import read_image
 from sween.errors import BadInput, DataError
 
@@ -35,17 +36,30 @@ class FilePixels:
         return len(self.names)
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
-        shape = (3, self.image_size, self.image_size)
-        pixels = torch.empty((len(positions), *shape), dtype=torch.uint8)
+        pixels = torch.empty((len(positions), *self._shape), dtype=torch.uint8)
         for row, position in enumerate(positions):
-            pixels[row] = read_image(
-                self.folder / self.names[position],
-                image_shape=shape,
-                channels=3,
-                convert=self.convert,
-                resize=True,
-            )
+            pixels[row] = self._read(position)
         return pixels
+
+    def load_all(self) -> torch.Tensor:
+        """Every image, decoded once and kept in the cache folder."""
+        hasher = hashlib.sha256(self.fingerprint().encode())
+        for name in self.names:
+            hasher.update(str((self.folder / name).stat().st_mtime_ns).encode())
+        return decoded_once(hasher.hexdigest(), len(self), self._shape, self._read)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return (3, self.image_size, self.image_size)
+
+    def _read(self, position: int) -> torch.Tensor:
+        return read_image(
+            self.folder / self.names[position],
+            image_shape=self._shape,
+            channels=3,
+            convert=self.convert,
+            resize=True,
+        )
 
     def fingerprint(self) -> str:
         """SHA-256 of names, file sizes and how they are decoded."""

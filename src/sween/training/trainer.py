@@ -17,6 +17,7 @@ from sween.records import RowWriter, read_rows
 from sween.runs import run_folder, write_text
 from sween.seeding import torch_seed
 from sween.training.average import MovingAverage
+from sween.training.board import Board
 from sween.training.config import TrainConfig
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, save_state
@@ -94,12 +95,12 @@ class Trainer:
             if self.finished:
                 return
             self._take_up(path)
-            with RowWriter(path) as metrics:
-                yield from self._epochs(metrics)
+            with RowWriter(path) as metrics, Board(self.out, self.epochs_done) as board:
+                yield from self._epochs(metrics, board)
         self._save_checkpoint()
         drop_state(self.out)
 
-    def _epochs(self, metrics: RowWriter) -> Iterator[str]:
+    def _epochs(self, metrics: RowWriter, board: Board) -> Iterator[str]:
         saved = time.monotonic()
         for epoch in range(self.epochs_done, self.config.epochs):
             began = time.perf_counter()
@@ -111,7 +112,9 @@ class Trainer:
                 if not self.fast:  # on a GPU asking for the number would stop the queue
                     _check_finite(self.step.loss.item(), epoch, position)
                 yield note
-            metrics.append([self._measure(epoch, losses, began)])
+            row = self._measure(epoch, losses, began)
+            metrics.append([row])
+            board.add(row)
             self.epochs_done = epoch + 1
             if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
                 save_state(self.out, self._state())
@@ -188,7 +191,7 @@ class Trainer:
     def _make_step(self) -> TrainingStep:
         train = self.dataset.train
         inputs = StepInputs(
-            train.pixels.load(range(len(train))).to(self.device),
+            train.pixels.load_all().to(self.device),
             train.labels.to(self.device),
             white=train.white,
             crop_padding=(

@@ -1,0 +1,12 @@
+"""For every test: the user's own cache folder is left alone."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWEEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

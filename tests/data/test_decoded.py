@@ -1,0 +1,121 @@
+"""Image files are decoded once; a changed file is decoded again; no cache is no failure."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sween.data import load_dataset
+from sween.data.decoded import cache_folder, decoded_once
+from sween.data.image_folder import FilePixels
+from sween.errors import DataError
+from sween.training import TrainConfig, train
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SWEEN_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FilePixels:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    names = tuple(f"{index}.png" for index in range(5))
+    for index, name in enumerate(names):
+        pixels = np.random.default_rng(index).integers(0, 256, (9, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+    return FilePixels(folder, names, 8)
+
+
+def test_decoded_once_and_the_same(
+    files: FilePixels, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = files.load(range(5))
+    assert torch.equal(files.load_all(), wanted)
+    (kept,) = cache.iterdir()
+    assert kept.stat().st_size == wanted.numel()
+    monkeypatch.setattr(FilePixels, "_read", None)  # would fail if it were asked
+    assert torch.equal(files.load_all(), wanted)
+
+
+def test_what_is_read_cannot_spoil_what_is_kept(files: FilePixels) -> None:
+    files.load_all()
+    wanted = files.load(range(5))
+    files.load_all().zero_()
+    assert torch.equal(files.load_all(), wanted)
+
+
+def test_a_changed_file_is_decoded_again(files: FilePixels) -> None:
+    before = files.load_all().clone()
+    path = files.folder / "2.png"
+    Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    os.utime(path, ns=(1, 1))
+    after = files.load_all()
+    assert not torch.equal(after[2], before[2])
+    assert torch.equal(after, files.load(range(5)))
+
+
+def test_another_size_is_another_entry(files: FilePixels) -> None:
+    files.load_all()
+    smaller = FilePixels(files.folder, files.names, 6)
+    assert torch.equal(smaller.load_all(), smaller.load(range(5)))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 100])
+def test_a_torn_entry_is_made_again(files: FilePixels, cache: Path, damage: bytes) -> None:
+    wanted = files.load_all().clone()
+    (kept,) = cache.iterdir()
+    kept.write_bytes(damage)
+    assert torch.equal(files.load_all(), wanted)
+    assert kept.stat().st_size == wanted.numel()
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(files: FilePixels, cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="decoded images are not kept: .*SWEEN_CACHE"):
+        pixels = files.load_all()
+    assert torch.equal(pixels, files.load(range(5)))
+
+
+def test_a_damaged_file_is_named_and_nothing_is_kept(files: FilePixels, cache: Path) -> None:
+    (files.folder / "3.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"3\.png"):
+        files.load_all()
+    assert not cache.exists()
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("SWEEN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "sween"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "sween"
+
+
+def test_many_images_in_order() -> None:
+    def read(position: int) -> torch.Tensor:
+        return torch.full((1, 2, 2), position % 251, dtype=torch.uint8)
+
+    pixels = decoded_once("many", 1000, (1, 2, 2), read)
+    assert pixels[:, 0, 0, 0].tolist() == [position % 251 for position in range(1000)]
+
+
+def test_training_on_real_photos_decodes_once(
+    imagenette_folder: Path, cache: Path, tmp_path: Path
+) -> None:
+    photos = load_dataset("image_folder", imagenette_folder, image_size=32)
+    config = TrainConfig(
+        dataset="image_folder", arch="resnet20", sigma=0.25, epochs=1, batch_size=32
+    )
+    train(config, photos, tmp_path / "run", quiet=True)
+    entries = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
+    assert entries
+    train(config, photos, tmp_path / "again", quiet=True)
+    assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == entries
