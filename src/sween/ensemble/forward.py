@@ -15,10 +15,11 @@ from sween.seeding import NOISE_BLOCK, standard_normal
 CPU_FORWARD_ROWS = NOISE_BLOCK
 """On a CPU one forward pass is one noise block: the same rows in the same places, always."""
 
-GPU_FORWARD_NUMBERS = 80 * NOISE_BLOCK * 3 * 32 * 32
-"""A GPU needs more rows to be busy: 8,000 CIFAR images, and fewer of larger ones."""
+MOST_GPU_BLOCKS = 100
+"""Noise blocks of one forward pass on a GPU, which needs many rows to be busy."""
 
-MOST_GPU_BLOCKS = 80
+GPU_FORWARD_NUMBERS = MOST_GPU_BLOCKS * NOISE_BLOCK * 3 * 32 * 32
+"""Numbers of one forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
 
 BATCH_MATE_TOLERANCE = 1e-4
 """Rounding differs by far less between rows, a module that mixes its batch by far more."""

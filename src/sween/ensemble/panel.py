@@ -32,6 +32,11 @@ class Panel(Protocol):
     @property
     def members(self) -> Sequence[Member]: ...
 
+    @property
+    def compacts(self) -> bool:
+        """Whether later members see fewer inputs: then many at once fill forward passes better."""
+        ...
+
     def vote(self, noisy: torch.Tensor) -> Ballot: ...
 
 
@@ -57,6 +62,10 @@ class ModelPanel:
         self.names: tuple[str, ...] = (name,)
         self.exits: tuple[str, ...] = ("none",)
         self.forward = forward
+
+    @property
+    def compacts(self) -> bool:
+        return False
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
         labels = self.forward(self.members[0], noisy).argmax(dim=1)
@@ -103,6 +112,11 @@ class EnsemblePanel:
         )
         self.forward = forward
         self.policy = policy
+
+    @property
+    def compacts(self) -> bool:
+        alone = not self.with_members and not self.weightings
+        return alone and self.policy.name != "none"
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
         if not self.with_members and not self.weightings:

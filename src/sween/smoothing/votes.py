@@ -28,6 +28,9 @@ MOST_TOGETHER = 100
 CPU_BATCH = 1000
 """Noisy inputs held at once on a CPU."""
 
+GPU_PASSES_TOGETHER = 10
+"""Forward passes whose survivors of an early exit are gathered before the next member."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageVotes:
@@ -99,9 +102,11 @@ class VoteEngine:
     def batch_blocks(self) -> int:
         """Noise blocks of one batch."""
         size = self._batch_size
-        if size is None:
-            size = max(CPU_BATCH, self.forward_rows) if self.device.type == "cpu" else 0
-        return -(-max(size, self.forward_rows if self.compiled else 1) // NOISE_BLOCK)
+        if size is None and self.device.type == "cpu":
+            size = max(CPU_BATCH, self.forward_rows)
+        elif size is None:
+            size = self.forward_rows * (GPU_PASSES_TOGETHER if self.panel.compacts else 1)
+        return -(-size // NOISE_BLOCK)
 
     def prepare(self, image: torch.Tensor) -> None:
         """Make the members ready; refuse those that break the contract of a member.

@@ -29,9 +29,7 @@ class Board:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(  # type: ignore[no-untyped-call]
-                str(self._run / FOLDER), purge_step=self._epochs_done + 1
-            )
+            self._writer = SummaryWriter(str(self._run / FOLDER), purge_step=self._epochs_done + 1)
         for name, value in row.items():
             if name != "epoch":
                 self._writer.add_scalar(name, value, row["epoch"])
