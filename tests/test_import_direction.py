@@ -23,6 +23,8 @@ WITHOUT_TORCH = (
     "smoothing/bounds.py",
     "smoothing/radius.py",
     "smoothing/decision.py",
+    "smoothing/sequence.py",
+    "smoothing/allocation.py",
     "ensemble/simplex.py",
     "evaluation/*.py",
 )

@@ -37,7 +37,10 @@ def run(
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:1888")] = None,
     every: Annotated[int | None, typer.Option(help="every so many test images")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
-    n0: Annotated[int, typer.Option(help="votes that select the class")] = 100,
+    n0: Annotated[
+        int | None,
+        typer.Option(help="votes that select the class [100; 1000 for tolerance and budget]"),
+    ] = None,
     n: Annotated[int, typer.Option(help="votes that bound its probability")] = 100_000,
     alpha: Alpha = 0.001,
     exit_name: Exit = "none",
@@ -45,6 +48,15 @@ def run(
     exit_alpha: ExitAlpha = 0.05,
     bound: Bound = "cohen",
     sampling: Annotated[str, typer.Option(help=f"one of {', '.join(SAMPLING)}")] = "fixed",
+    radius: Annotated[
+        list[float] | None, typer.Option(help="to decide, with decide; may be given again")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="share of the radius that may be lost, with tolerance")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="noisy images in all, pilots included, with budget")
+    ] = None,
     members: Annotated[
         bool, typer.Option("--members", help="certify every candidate in the same pass")
     ] = False,
@@ -65,12 +77,15 @@ def run(
 ) -> None:
     """Certify test images; a stopped run goes on where it stopped."""
     settings = CertifySettings(
-        n0=n0,
+        n0=n0 if n0 is not None else 1000 if sampling in {"tolerance", "budget"} else 100,
         n=n,
         alpha=alpha,
         bound=bound,
         sampling=sampling,
         seed=seed,
+        radii=tuple(radius or ()),
+        tolerance=tolerance,
+        budget=budget,
     )
     policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
     loaded = load(source, archs=arch or ())

@@ -15,8 +15,8 @@ from sween.errors import BadInput
 SMALLEST_ALPHA = 1e-100
 """Far below it the inverse beta function is no longer accurate."""
 
-Counts = int | npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Counts = int | npt.NDArray[np.int64] | Floats
 
 
 def check_probability(name: str, value: float) -> None:

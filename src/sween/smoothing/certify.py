@@ -1,32 +1,17 @@
 """From votes to certificates, image by image, for every classifier of a panel."""
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from sween.errors import BadInput
 from sween.records import Certificate
-from sween.smoothing.decision import decide
+from sween.smoothing.allocation import sizes_for_budget
+from sween.smoothing.decision import decide, decide_radii
+from sween.smoothing.draws import Counting, Drawn, OnProgress, decided, images_at_once, planned
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.votes import ImageVotes, VoteEngine
-
-OnProgress = Callable[[int], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-    """The votes of every classifier of the panel on one image, and the time they took."""
-
-    selection: list[ImageVotes]
-    estimation: list[ImageVotes]
-    seconds: float
-
-
-def images_at_once(engine: VoteEngine, settings: CertifySettings) -> int:
-    """How many images fill batches with their selection votes, and then with the others."""
-    together = engine.images_together(settings.n)
-    return together * -(-engine.images_together(settings.n0) // together)
+from sween.smoothing.votes import VoteEngine
 
 
 def certify_each(
@@ -36,6 +21,7 @@ def certify_each(
     labels: Sequence[int | None],
     settings: CertifySettings,
     *,
+    sizes: Sequence[int] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[list[Certificate]]:
     """For each image in turn, the certificates of every classifier of the panel.
@@ -48,14 +34,17 @@ def certify_each(
         indices: of the images; also the keys of their noise.
         labels: true classes, for the records.
         settings: of the sampling.
+        sizes: estimation votes of each image, where they were planned for all of them together.
         on_progress: called with the noisy copies done since the last call.
     """
     done = 0
     while done < len(indices):
-        stop = done + images_at_once(engine, settings)
-        group = slice(done, stop)
+        group = slice(done, done + images_at_once(engine, settings))
+        count = Counting(engine, images[group], indices[group], settings, on_progress)
+        own = None if sizes is None else sizes[group]
+        drawing = decided(count) if settings.sampling == "decide" else planned(count, own)
         try:
-            for drawn in fixed_votes(engine, images[group], indices[group], settings, on_progress):
+            for drawn in drawing:
                 yield [
                     _certificate(engine, voter, drawn, indices[done], labels[done], settings)
                     for voter in range(len(engine.panel.names))
@@ -66,37 +55,30 @@ def certify_each(
             engine.prepare(images[done])
 
 
-def fixed_votes(
+def plan_budget(
     engine: VoteEngine,
-    images: torch.Tensor,
-    indices: Sequence[int],
+    parts: Iterable[tuple[torch.Tensor, Sequence[int]]],
     settings: CertifySettings,
-    on_progress: OnProgress | None,
-) -> Iterator[Drawn]:
-    """n0 votes of each image, then n fresh ones; the few of the first kind for all at once."""
-    voters = range(len(engine.panel.names))
+) -> list[int]:
+    """Sizes for all images of a run from their pilot votes; see `sizes_for_budget`.
 
-    def count(part: slice, purpose: str, n: int) -> tuple[list[list[ImageVotes]], float]:
-        began = time.perf_counter()
-        votes = engine.count(
-            images[part],
-            examples=indices[part],
-            purpose=purpose,
-            n=n,
-            seed=settings.seed,
-            on_progress=on_progress,
-        )
-        size = len(indices[part])
-        each = [[votes.of(voter, position) for voter in voters] for position in range(size)]
-        return each, (time.perf_counter() - began) / size
-
-    selection, selecting = count(slice(None), "selection", settings.n0)
-    together = engine.images_together(settings.n)
-    for start in range(0, len(indices), together):
-        part = slice(start, start + together)
-        estimation, estimating = count(part, "estimation", settings.n)
-        for own, votes in zip(selection[part], estimation, strict=True):
-            yield Drawn(own, votes, selecting + estimating)
+    Args:
+        engine: prepared.
+        parts: the images, some at a time, with their indices.
+        settings: with a budget.
+    """
+    assert settings.budget is not None  # the settings checked it
+    tops: list[int] = []
+    for images, indices in parts:
+        selection, _ = Counting(engine, images, indices, settings, None).selection()
+        tops += [max(each[-1].counts) for each in selection]
+    return sizes_for_budget(
+        tops,
+        settings.n0,
+        budget=settings.budget,
+        largest=settings.n,
+        alpha=settings.alpha,
+    )
 
 
 def _certificate(
@@ -108,21 +90,38 @@ def _certificate(
     settings: CertifySettings,
 ) -> Certificate:
     selection, estimation = drawn.selection[voter], drawn.estimation[voter]
-    decision = decide(
-        selection.counts,
-        estimation.counts,
-        alpha=settings.alpha,
-        sigma=engine.sigma,
-        bound=settings.bound,
-    )
+    n = sum(estimation.counts)
+    decisions: dict[str, bool] | None = None
+    if settings.sampling == "decide":
+        decision, decisions = decide_radii(
+            selection.counts,
+            estimation.counts,
+            settings.radii,
+            largest=settings.n,
+            alpha=settings.alpha,
+            sigma=engine.sigma,
+        )
+    else:
+        decision = decide(
+            selection.counts,
+            estimation.counts,
+            alpha=settings.alpha,
+            sigma=engine.sigma,
+            bound=settings.bound,
+        )
     return Certificate(
         index=index,
         label=label,
         selection_counts=selection.counts,
         estimation_counts=estimation.counts,
+        n0=settings.n0,
+        n=settings.n if settings.sampling == "decide" else n,
+        alpha=settings.alpha,
         sigma=engine.sigma,
-        samples=settings.n0 + settings.n,
-        decisions=None,
+        bound=settings.bound,
+        sampling=settings.sampling,
+        samples=settings.n0 + n,
+        decisions=decisions,
         exit=engine.panel.exits[voter],
         votes="hard",
         noise="float32",
@@ -131,6 +130,17 @@ def _certificate(
         member_evaluations=selection.evaluations + estimation.evaluations,
         seconds=round(drawn.seconds, 6),
         model=engine.panel.names[voter],
-        **dataclasses.asdict(settings),
+        seed=settings.seed,
         **dataclasses.asdict(decision),
     )
+
+
+def check_sampling(engine: VoteEngine, settings: CertifySettings) -> None:
+    """Refuse adaptive sampling for several classifiers: each would stop at a time of its own."""
+    if settings.sampling != "fixed" and len(engine.panel.names) > 1:
+        raise BadInput(
+            f"sampling {settings.sampling}",
+            expected="one classifier",
+            got=f"{len(engine.panel.names)}: {', '.join(engine.panel.names)}",
+            fix="leave --members and --weighting out, or use --sampling fixed",
+        )

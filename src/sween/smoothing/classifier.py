@@ -12,7 +12,7 @@ from sween.ensemble.panel import build_panel
 from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput
 from sween.records import Certificate
-from sween.smoothing.certify import certify_each
+from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.decision import decide_prediction
 from sween.smoothing.radius import check_sigma
 from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
@@ -150,10 +150,14 @@ class SmoothedClassifier:
         alpha: float = 0.001,
         seed: int = 0,
         bound: str = "cohen",
+        sampling: str = "fixed",
+        radii: Sequence[float] = (),
+        tolerance: float | None = None,
+        budget: int | None = None,
         labels: Sequence[int] | torch.Tensor | int | None = None,
         indices: Sequence[int] | int | None = None,
     ) -> Certificate | list[Certificate]:
-        """Certificates by fixed-size sampling (Cohen et al.'s CERTIFY; see `decide`).
+        """Certificates by Cohen et al.'s CERTIFY, with the votes fixed or chosen as they come.
 
         For each image on its own, with probability at least 1 - alpha over the noise: it abstains,
         or g answers `prediction` everywhere closer than `radius`.
@@ -165,10 +169,24 @@ class SmoothedClassifier:
             alpha: failure probability of one certificate.
             seed: of the noise.
             bound: `cohen` or `two-class`; both radii are in the record, `radius` is this one's.
+            sampling: `fixed`, `decide`, `tolerance` or `budget`; see `CertifySettings`.
+            radii: to decide, with `decide`.
+            tolerance: share of the radius that may be lost, with `tolerance`; give it n0 = 1000.
+            budget: noisy images in all, with `budget`; give it n0 = 1000.
             labels: true classes, kept in the records.
             indices: the images' indices in their data set; also the keys of their noise.
         """
-        settings = CertifySettings(n0=n0, n=n, alpha=alpha, seed=seed, bound=bound)
+        settings = CertifySettings(
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            seed=seed,
+            bound=bound,
+            sampling=sampling,
+            radii=tuple(radii),
+            tolerance=tolerance,
+            budget=budget,
+        )
         batch = as_batch(images)
         results = self.certify_batch(batch, settings, labels=labels, indices=indices)
         return results[0] if images.ndim == 3 else results
@@ -200,7 +218,11 @@ class SmoothedClassifier:
         batch, keys = self._checked(images, indices)
         truth = check_labels(labels, len(keys), self.num_classes)
         self.engine.prepare(batch[0])
-        return list(certify_each(self.engine, batch, keys, truth, settings))
+        check_sampling(self.engine, settings)
+        sizes = None
+        if settings.sampling == "budget":
+            sizes = plan_budget(self.engine, [(batch, keys)], settings)
+        return list(certify_each(self.engine, batch, keys, truth, settings, sizes=sizes))
 
     def _count(self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int) -> Votes:
         while True:

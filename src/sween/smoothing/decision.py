@@ -9,7 +9,14 @@ from scipy import special
 from sween.errors import UnknownName
 from sween.records import ABSTAIN
 from sween.smoothing.bounds import lower_bound
-from sween.smoothing.radius import BOUNDS, level_of_class, radius_cohen, radius_two_class
+from sween.smoothing.radius import (
+    BOUNDS,
+    level_of_class,
+    radius_cohen,
+    radius_of_miss,
+    radius_two_class,
+)
+from sween.smoothing.sequence import sequential_miss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +26,7 @@ class Decision:
     prediction: int
     radius: float
     radius_cohen: float
-    radius_two_class: float
+    radius_two_class: float | None
     candidate: int
     lower_bound: float
 
@@ -38,12 +45,15 @@ def decide(
     estimation votes alone. The two must be independent draws: sharing votes makes the failure
     probability exceed alpha. Then with probability at least 1 - alpha over the estimation votes,
     either this abstains or the smoothed classifier answers `prediction` everywhere closer than
-    `radius` (Theorem 1 of the paper; see `radius_cohen` and `radius_two_class`).
+    `radius` (Theorem 1 of the paper; see `radius_cohen` and `radius_two_class`). Without estimation
+    votes, where a budget spends none on an image, it abstains.
     """
     if bound not in BOUNDS:
         raise UnknownName("bound", bound, BOUNDS)
     candidate = int(np.argmax(selection_counts))
     n = int(np.sum(estimation_counts))
+    if n == 0:
+        return Decision(ABSTAIN, 0.0, 0.0, 0.0, candidate, 0.0)
     count = int(estimation_counts[candidate])
     rivals = [int(votes) for k, votes in enumerate(estimation_counts) if k != candidate]
     cohen = float(radius_cohen(count, n, alpha=alpha, sigma=sigma))
@@ -57,6 +67,45 @@ def decide(
         candidate=candidate,
         lower_bound=float(lower_bound(count, n, level_of_class(alpha, bound))),
     )
+
+
+def decide_radii(
+    selection_counts: Sequence[int],
+    estimation_counts: Sequence[int],
+    radii: Sequence[float],
+    *,
+    largest: int,
+    alpha: float,
+    sigma: float,
+) -> tuple[Decision, dict[str, bool]]:
+    """The answer of a sequence that was stopped as soon as all radii were settled.
+
+    The class is chosen by the selection votes alone. The bound on its probability holds at every
+    look at once with probability at least 1 - alpha (see `sequential_miss`), so stopping at any of
+    them, for any reason, is allowed, and all radii are decided by it without a correction. A radius
+    with the answer False is not certified; that claims nothing. The two-class radius cannot be had.
+
+    Args:
+        selection_counts: of the pilot.
+        estimation_counts: at the look at which it stopped.
+        radii: to decide.
+        largest: votes at which the sequence would have ended.
+        alpha: failure probability of everything said.
+        sigma: noise level.
+    """
+    candidate = int(np.argmax(selection_counts))
+    n, count = int(np.sum(estimation_counts)), int(estimation_counts[candidate])
+    miss = sequential_miss(count, n, largest=largest, alpha=alpha)
+    radius = float(radius_of_miss(miss, sigma))
+    decision = Decision(
+        prediction=candidate if radius > 0 else ABSTAIN,
+        radius=radius,
+        radius_cohen=radius,
+        radius_two_class=None,
+        candidate=candidate,
+        lower_bound=float(np.maximum(np.nextafter(1 - miss, 0), 0.0)),
+    )
+    return decision, {repr(float(wanted)): 0 < radius >= wanted for wanted in radii}
 
 
 def binomial_p_value(top: int, second: int) -> float:

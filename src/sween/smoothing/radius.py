@@ -53,9 +53,14 @@ def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Flo
         alpha: failure probability.
         sigma: noise level.
     """
+    return radius_of_miss(upper_bound(np.asarray(n) - np.asarray(count), n, alpha), sigma)
+
+
+def radius_of_miss(miss: float | Floats, sigma: float) -> Floats:
+    """sigma * icdf(1 - miss) of a bound on the miss probability, rounded down; 0 means abstain."""
     check_sigma(sigma)
-    miss = upper_bound(np.asarray(n) - np.asarray(count), n, alpha)
-    return _nonnegative(-sigma * special.ndtri(np.minimum(miss, 0.5)), miss < 0.5)
+    bound = np.asarray(miss, np.float64)
+    return _nonnegative(-sigma * special.ndtri(np.minimum(bound, 0.5)), bound < 0.5)
 
 
 def radius_two_class(

@@ -13,10 +13,14 @@ from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
 from sween.runs import read_config, run_folder, run_tag
-from sween.smoothing.certify import certify_each, images_at_once
+from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.classifier import SmoothedClassifier
+from sween.smoothing.draws import images_at_once
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.votes import VoteEngine
+
+PILOTS_TOGETHER = 100
+"""Images whose pilot votes are counted at once."""
 
 
 def certify_images(
@@ -35,7 +39,7 @@ def certify_images(
     compile: bool | None = None,
     quiet: bool = False,
 ) -> list[Certificate]:
-    """Certify test images with fixed-size sampling and append their rows to `out`.
+    """Certify test images and append their rows to `out`.
 
     A folder of the same settings is taken up where it stopped: rows already there are kept, and the
     rest come out as they would have without the stop. Each certificate holds with probability
@@ -76,6 +80,7 @@ def certify_images(
         compile=compile,
     )
     engine = classifier.engine
+    check_sampling(engine, settings)
     _refuse_packed(out)
     if positions:
         engine.prepare(dataset.test.images(positions[:1]).to(engine.device)[0])
@@ -90,7 +95,22 @@ def certify_images(
         names = engine.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
-        return _certify_left(engine, dataset, left, settings, path, known, tag, quiet)
+        sizes = _planned_sizes(engine, dataset, positions, settings) if left else {}
+        return _certify_left(engine, dataset, left, settings, sizes, path, known, tag, quiet)
+
+
+def _planned_sizes(
+    engine: VoteEngine, dataset: Dataset, positions: Sequence[int], settings: CertifySettings
+) -> dict[int, int]:
+    """With a budget, the votes of each image: the pilots of all of them, also of those done."""
+    if settings.sampling != "budget":
+        return {}
+    parts = (
+        (dataset.test.images(keys).to(engine.device), keys)
+        for start in range(0, len(positions), PILOTS_TOGETHER)
+        for keys in [positions[start : start + PILOTS_TOGETHER]]
+    )
+    return dict(zip(positions, plan_budget(engine, parts, settings), strict=True))
 
 
 def _rows_so_far(path: Path) -> list[Certificate]:
@@ -113,6 +133,7 @@ def _certify_left(
     dataset: Dataset,
     left: Sequence[int],
     settings: CertifySettings,
+    sizes: Mapping[int, int],
     path: Path,
     known: Set[tuple[str, int]],
     tag: str,
@@ -123,14 +144,16 @@ def _certify_left(
         return []
     written: list[Certificate] = []
     together = images_at_once(engine, settings)
-    samples = len(left) * (settings.n0 + settings.n)
+    known_cost = settings.sampling == "fixed"  # else only the images can be counted down
+    total = len(left) * (settings.n0 + settings.n if known_cost else 1)
     with (
         RowWriter(path) as writer,
-        track(f"certify {engine.panel.names[-1]}", samples, quiet=quiet) as advance,
+        track(f"certify {engine.panel.names[-1]}", total, quiet=quiet) as advance,
     ):
 
         def on_progress(done: int) -> None:
-            advance(done, _note(written, len(engine.panel.names), len(left)))
+            if known_cost:
+                advance(done, _note(written, len(engine.panel.names), len(left)))
 
         for start in range(0, len(left), together):
             keys = left[start : start + together]
@@ -140,6 +163,7 @@ def _certify_left(
                 keys,
                 [int(dataset.test.labels[key]) for key in keys],
                 settings,
+                sizes=[sizes[key] for key in keys] if sizes else None,
                 on_progress=on_progress,
             )
             for group in groups:
@@ -150,6 +174,8 @@ def _certify_left(
                 ]
                 writer.append([to_row(certificate) for certificate in fresh])
                 written += fresh
+                if not known_cost:
+                    advance(1, f"images, last radius {format_radius(group[-1].radius)}")
     return written
 
 
@@ -199,7 +225,7 @@ def run_config(
         "weights": loaded.weights.tolist(),
         "sigma": loaded.sigma,
         "exit": policy.describe(),
-        **dataclasses.asdict(settings),
+        **settings.as_dict(),
     }
     if member_names is not None:
         config |= {"members": list(member_names), "ensemble": loaded.name}

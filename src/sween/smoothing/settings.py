@@ -3,6 +3,7 @@
 import dataclasses
 import operator
 import warnings
+from typing import Any
 
 from sween.errors import BadInput, SmallSampleWarning, UnknownName
 from sween.records import ABSTAIN
@@ -15,9 +16,13 @@ from sween.smoothing.radius import (
     level_of_class,
     smallest_certifiable_n,
 )
+from sween.smoothing.sequence import check_radii_to_decide
 
-SAMPLING = ("fixed",)
+SAMPLING = ("fixed", "decide", "tolerance", "budget")
 """How samples are spent on an image."""
+
+OPTION_OF = {"decide": "radii", "tolerance": "tolerance", "budget": "budget"}
+"""What each adaptive sampling needs to be told."""
 
 LARGEST_N = 10**9
 """The error of the inverse beta function was measured up to here."""
@@ -38,8 +43,15 @@ class CertifySettings:
         n: fresh votes that bound its probability.
         alpha: failure probability of one certificate.
         bound: `cohen` or `two-class`.
-        sampling: `fixed`.
+        sampling: how votes are spent, each certificate holding with probability 1 - alpha:
+            `fixed`, n votes an image; `decide`, until it is clear which of `radii` are certified,
+            n at most; `tolerance`, as many as the n0 pilot votes say are needed for a radius within
+            this share of what n votes would give; `budget`, a total over all images, spread by
+            their pilot votes for the largest average radius, n at most on each.
         seed: of the noise.
+        radii: of `decide`.
+        tolerance: of `tolerance`, between 0 and 1.
+        budget: of `budget`: noisy images in all, pilot votes included.
     """
 
     n0: int = 100
@@ -48,6 +60,9 @@ class CertifySettings:
     bound: str = "cohen"
     sampling: str = "fixed"
     seed: int = 0
+    radii: tuple[float, ...] = ()
+    tolerance: float | None = None
+    budget: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("n0", "n", "seed"):
@@ -58,6 +73,7 @@ class CertifySettings:
             raise UnknownName("bound", self.bound, BOUNDS)
         if self.sampling not in SAMPLING:
             raise UnknownName("sampling", self.sampling, SAMPLING)
+        self._check_options()
         for name, usual in (("n0", 100), ("n", 100_000)):
             if getattr(self, name) < 1:
                 got = getattr(self, name)
@@ -70,6 +86,41 @@ class CertifySettings:
                 fix="the paper uses 100000",
             )
         self._refuse_hopeless_n()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for a config; what another sampling would need is left out."""
+        content = dataclasses.asdict(self)
+        for sampling, option in OPTION_OF.items():
+            if sampling != self.sampling:
+                del content[option]
+        return content | ({"radii": list(self.radii)} if self.radii else {})
+
+    def _check_options(self) -> None:
+        for sampling, option in OPTION_OF.items():
+            given = getattr(self, option) not in ((), None)
+            if given and self.sampling != sampling:
+                raise BadInput(
+                    option,
+                    expected=f"sampling {sampling}",
+                    got=self.sampling,
+                    fix=f"pass --sampling {sampling}, or leave {option} out",
+                )
+            if not given and self.sampling == sampling and option != "radii":
+                raise BadInput(
+                    option, expected=f"a value for {sampling}", got="none", fix=f"pass --{option}"
+                )
+        if self.sampling == "decide":
+            object.__setattr__(self, "radii", check_radii_to_decide(self.radii))
+            if self.bound != "cohen":
+                raise BadInput(
+                    "bound", expected="cohen with decide", got=self.bound, fix="use --bound cohen"
+                )
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise BadInput(
+                "tolerance", expected="between 0 and 1", got=self.tolerance, fix="0.05 is 5%"
+            )
+        if self.budget is not None:
+            object.__setattr__(self, "budget", whole_number("budget", self.budget))
 
     def _refuse_hopeless_n(self) -> None:
         n, alpha, bound = self.n, self.alpha, self.bound

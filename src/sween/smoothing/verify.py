@@ -18,14 +18,8 @@ from sween.records import (
     to_line,
 )
 from sween.runs import read_config, run_tag
-from sween.smoothing.decision import decide
-from sween.smoothing.radius import BOUNDS
-from sween.smoothing.settings import LARGEST_N, SAMPLING
-
-ABOVE, BELOW = 1e-13, 1e-9
-"""How far a recorded number may lie above and below the one derived again, relatively: other
-versions of the special functions round differently, but never a radius up by more than this."""
-
+from sween.smoothing.rederive import check_budget, derivation_problems, size_problems
+from sween.smoothing.settings import OPTION_OF
 
 _CONFIG: dict[str, type | UnionType] = {
     "model": str,
@@ -45,13 +39,13 @@ _CONFIG: dict[str, type | UnionType] = {
 """What rows are held against, and its types."""
 
 
-_KNOWN: dict[str, tuple[str, ...]] = {
-    "bound": BOUNDS,
-    "sampling": SAMPLING,
-    "votes": ("hard",),
-    "noise": ("float32",),
+_OPTIONAL: dict[str, type | UnionType] = {
+    "members": list,
+    "weightings": dict,
+    "radii": list,
+    "tolerance": float,
+    "budget": int,
 }
-"""Values whose meaning this version knows how to derive from the votes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +80,8 @@ def verify_folder(folder: Path) -> VerifiedRun:
     ]
     models = (*config.get("members", ()), *_ensembles(config))
     _check_complete(certificates, models, config, file.name)
+    if config["sampling"] == "budget":
+        check_budget(certificates, config, file.name)
     return VerifiedRun(
         rows=len(certificates),
         images=len({certificate.index for certificate in certificates}),
@@ -98,9 +94,12 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     """The run's config; one from which a setting was taken would let any row pass."""
     config = read_config(folder)
     wrong = [name for name, kind in _CONFIG.items() if not isinstance(config.get(name), kind)]
-    for name, kind in (("members", list), ("weightings", dict)):
+    for name, kind in _OPTIONAL.items():
         if name in config and not isinstance(config[name], kind):
             wrong.append(name)
+    needed = OPTION_OF.get(str(config.get("sampling")))
+    if needed is not None and needed not in config:
+        wrong.append(needed)
     if wrong:
         raise CheckpointError(
             f"{folder}/config.toml",
@@ -117,7 +116,10 @@ def _check_row(row: dict[str, Any], line: bytes, where: str, config: dict[str, A
     except (BadInput, TypeError, ValueError) as error:
         raise CheckFailed(f"{where}: {error}") from None
     try:
-        problems = [*_derivation_problems(certificate), *_config_problems(certificate, config)]
+        problems = [
+            *derivation_problems(certificate, config),
+            *_config_problems(certificate, config),
+        ]
     except (BadInput, TypeError, ValueError, IndexError) as error:
         raise CheckFailed(f"{where}: {error}") from None
     if row.get("checksum") != row_checksum(row):
@@ -130,56 +132,14 @@ def _check_row(row: dict[str, Any], line: bytes, where: str, config: dict[str, A
     return certificate
 
 
-def _derivation_problems(certificate: Certificate) -> list[str]:
-    problems = []
-    for name, total in (("selection_counts", "n0"), ("estimation_counts", "n")):
-        counts, wanted = getattr(certificate, name), getattr(certificate, total)
-        if sum(counts) != wanted:
-            problems.append(f"{name} sum to {sum(counts)}, {total} is {wanted}")
-        if min(counts, default=0) < 0:
-            problems.append(f"{name} has a negative count")
-    classes = len(certificate.selection_counts), len(certificate.estimation_counts)
-    if classes[0] != classes[1] or classes[0] < 2:
-        problems.append(f"counts are of {classes[0]} and {classes[1]} classes")
-    if certificate.samples != certificate.n0 + certificate.n:
-        problems.append(f"samples {certificate.samples} is not n0 + n")
-    if certificate.n > LARGEST_N:
-        problems.append(f"n {certificate.n} is above {LARGEST_N}, where bounds are not proven")
-    for name, known in _KNOWN.items():
-        if getattr(certificate, name) not in known:
-            problems.append(f"{name} {getattr(certificate, name)!r} is none of {', '.join(known)}")
-    if certificate.decisions is not None:
-        problems.append("decisions are given where fixed sampling makes none")
-    if problems:
-        return problems
-    derived = decide(
-        certificate.selection_counts,
-        certificate.estimation_counts,
-        alpha=certificate.alpha,
-        sigma=certificate.sigma,
-        bound=certificate.bound,
-    )
-    for field in dataclasses.fields(derived):
-        recorded, again = getattr(certificate, field.name), getattr(derived, field.name)
-        if not _same(recorded, again):
-            problems.append(f"{field.name} is {recorded}, the votes give {again}")
-    return problems
-
-
-def _same(recorded: object, again: float | int) -> bool:
-    if isinstance(again, int):
-        return recorded == again
-    if not isinstance(recorded, int | float):
-        return False
-    return again * (1 - BELOW) <= recorded <= again * (1 + ABOVE)
-
-
 def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
     problems = []
-    for name in ("n0", "n", "alpha", "sigma", "bound", "sampling", "seed"):
+    for name in ("n0", "alpha", "sigma", "bound", "sampling", "seed"):
         if getattr(certificate, name) != config[name]:
             got = json.dumps(getattr(certificate, name))
             problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
+    if certificate.sampling == config["sampling"]:
+        problems += size_problems(certificate, config)
     rows, asked = certificate.forward_rows, config["forward_rows"]
     if rows < 1 or rows not in {asked >> halvings for halvings in range(64)}:
         problems.append(f"forward_rows is {rows}, the run's config says {asked} or a halving of it")

@@ -39,6 +39,10 @@ class ImageVotes:
     counts: tuple[int, ...]
     evaluations: int
 
+    def __add__(self, other: "ImageVotes") -> "ImageVotes":
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return ImageVotes(counts, self.evaluations + other.evaluations)
+
 
 @dataclasses.dataclass(frozen=True)
 class Votes:

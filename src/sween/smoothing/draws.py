@@ -1,0 +1,153 @@
+"""Drawing the votes of a group of images: as many as planned, or until their radii are settled."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from sween.smoothing.allocation import size_for_tolerance
+from sween.smoothing.sequence import STEP, looks, settled
+from sween.smoothing.settings import CertifySettings
+from sween.smoothing.votes import ImageVotes, VoteEngine
+
+OnProgress = Callable[[int], None]
+
+BATCHES_TOGETHER = 5
+"""Batches of first votes whose images go on together on a GPU: when few of them are left, or when
+they ask for different numbers of votes, forward passes must still be full."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The votes of every classifier of the panel on one image, and the time they took."""
+
+    selection: list[ImageVotes]
+    estimation: list[ImageVotes]
+    seconds: float
+
+
+def images_at_once(engine: VoteEngine, settings: CertifySettings) -> int:
+    """How many images fill batches with their selection votes, and then with the others."""
+    if settings.sampling != "fixed":
+        batches = BATCHES_TOGETHER if engine.compiled else 1
+        votes = STEP if settings.sampling == "decide" else settings.n0
+        return max(1, batches * engine.batch_blocks * STEP // votes)
+    together = engine.images_together(settings.n)
+    return together * -(-engine.images_together(settings.n0) // together)
+
+
+class Counting:
+    """Votes of all classifiers on a group of images, with the time an image took."""
+
+    def __init__(
+        self,
+        engine: VoteEngine,
+        images: torch.Tensor,
+        indices: Sequence[int],
+        settings: CertifySettings,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.engine, self.images, self.indices = engine, images, indices
+        self.settings, self.on_progress = settings, on_progress
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def selection(self) -> tuple[list[list[ImageVotes]], float]:
+        everything = list(range(len(self)))
+        return self.votes("selection", everything, [self.settings.n0] * len(self), [0] * len(self))
+
+    def votes(
+        self, purpose: str, positions: list[int], sizes: Sequence[int], first: Sequence[int]
+    ) -> tuple[list[list[ImageVotes]], float]:
+        """For each position the votes of every classifier; and the seconds an image took."""
+        began = time.perf_counter()
+        votes = self.engine.count(
+            self.images[positions],
+            examples=[self.indices[position] for position in positions],
+            purpose=purpose,
+            n=sizes,
+            seed=self.settings.seed,
+            first=first,
+            on_progress=self.on_progress,
+        )
+        voters = range(len(self.engine.panel.names))
+        each = [[votes.of(voter, row) for voter in voters] for row in range(len(positions))]
+        return each, (time.perf_counter() - began) / max(1, len(positions))
+
+
+def planned(counting: Counting, sizes: Sequence[int] | None) -> Iterator[Drawn]:
+    """n0 votes of each image, then fresh ones: n, or as many as the first ones call for."""
+    settings, engine = counting.settings, counting.engine
+    selection, selecting = counting.selection()
+    if sizes is None:
+        sizes = [_size(votes[-1], settings) for votes in selection]
+    for part in _parts(sizes, engine):
+        estimation, estimating = counting.votes(
+            "estimation", part, [sizes[i] for i in part], [0] * len(part)
+        )
+        for position, votes in zip(part, estimation, strict=True):
+            yield Drawn(selection[position], votes, selecting + estimating)
+
+
+def _parts(sizes: Sequence[int], engine: VoteEngine) -> Iterator[list[int]]:
+    """Positions to count together: few, but enough to fill batches where these have one size."""
+    if len(set(sizes)) == 1 and sizes[0] > 0:
+        together = engine.images_together(sizes[0])
+        for start in range(0, len(sizes), together):
+            yield list(range(start, min(start + together, len(sizes))))
+        return
+    wanted = engine.batch_blocks * STEP * (BATCHES_TOGETHER if engine.compiled else 1)
+    part: list[int] = []
+    for position in range(len(sizes)):
+        part.append(position)
+        if sum(sizes[i] for i in part) >= wanted:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _size(selection: ImageVotes, settings: CertifySettings) -> int:
+    if settings.tolerance is None:
+        return settings.n
+    return size_for_tolerance(
+        max(selection.counts),
+        settings.n0,
+        tolerance=settings.tolerance,
+        largest=settings.n,
+        alpha=settings.alpha,
+    )
+
+
+def decided(counting: Counting) -> Iterator[Drawn]:
+    """n0 votes of each image, then looks at more and more fresh ones until all is settled."""
+    settings, sigma = counting.settings, counting.engine.sigma
+    selection, selecting = counting.selection()
+    candidates = [int(np.argmax(votes[-1].counts)) for votes in selection]
+    sums = [ImageVotes((0,) * len(votes[-1].counts), 0) for votes in selection]
+    seconds = [selecting] * len(counting)
+    active, drawn = list(range(len(counting))), 0
+    for look in looks(settings.n):
+        fresh, took = counting.votes(
+            "estimation", active, [look - drawn] * len(active), [drawn // STEP] * len(active)
+        )
+        for position, own in zip(active, fresh, strict=True):
+            sums[position] = sums[position] + own[-1]
+            seconds[position] += took
+        stop = settled(
+            np.asarray([sums[i].counts[candidates[i]] for i in active]),
+            look,
+            settings.radii,
+            largest=settings.n,
+            alpha=settings.alpha,
+            sigma=sigma,
+        )
+        active = [i for i, is_settled in zip(active, stop, strict=True) if not is_settled]
+        drawn = look
+        if not active:
+            break
+    for position, votes in enumerate(sums):
+        yield Drawn(selection[position], [votes], seconds[position])

@@ -1,0 +1,145 @@
+"""Deriving a certificate again from its votes, for each way of sampling. No model, no torch."""
+
+import dataclasses
+from typing import Any
+
+from sween.errors import CheckFailed
+from sween.records import Certificate
+from sween.smoothing.allocation import size_for_tolerance, sizes_for_budget
+from sween.smoothing.decision import Decision, decide, decide_radii
+from sween.smoothing.radius import BOUNDS
+from sween.smoothing.sequence import looks, settled
+from sween.smoothing.settings import LARGEST_N, SAMPLING
+
+ABOVE, BELOW = 1e-13, 1e-9
+"""How far a recorded number may lie above and below the one derived again, relatively: other
+versions of the special functions round differently, but never a radius up by more than this."""
+
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "bound": BOUNDS,
+    "sampling": SAMPLING,
+    "votes": ("hard",),
+    "noise": ("float32",),
+}
+"""Values whose meaning this version knows how to derive from the votes."""
+
+
+def derivation_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
+    problems = []
+    drawn = sum(certificate.estimation_counts)
+    whole = certificate.sampling != "decide"
+    for name, total, wanted in (
+        ("selection_counts", "n0", certificate.n0),
+        (
+            "estimation_counts",
+            "n" if whole else "the votes drawn",
+            certificate.n if whole else drawn,
+        ),
+    ):
+        counts = getattr(certificate, name)
+        if sum(counts) != wanted:
+            problems.append(f"{name} sum to {sum(counts)}, {total} is {wanted}")
+        if min(counts, default=0) < 0:
+            problems.append(f"{name} has a negative count")
+    classes = len(certificate.selection_counts), len(certificate.estimation_counts)
+    if classes[0] != classes[1] or classes[0] < 2:
+        problems.append(f"counts are of {classes[0]} and {classes[1]} classes")
+    if certificate.samples != certificate.n0 + drawn:
+        problems.append(f"samples {certificate.samples} is not n0 + {'n' if whole else drawn}")
+    if certificate.n > LARGEST_N:
+        problems.append(f"n {certificate.n} is above {LARGEST_N}, where bounds are not proven")
+    for name, known in _KNOWN.items():
+        if getattr(certificate, name) not in known:
+            problems.append(f"{name} {getattr(certificate, name)!r} is none of {', '.join(known)}")
+    if certificate.decisions is not None and whole:
+        problems.append(f"decisions are given where {certificate.sampling} sampling makes none")
+    if problems or certificate.sampling != config["sampling"]:
+        return problems
+    derived, decisions = _derive(certificate, config)
+    if certificate.decisions != decisions:
+        problems.append(f"decisions are {certificate.decisions}, the votes give {decisions}")
+    for field in dataclasses.fields(derived):
+        recorded, again = getattr(certificate, field.name), getattr(derived, field.name)
+        if not _same(recorded, again):
+            problems.append(f"{field.name} is {recorded}, the votes give {again}")
+    return problems
+
+
+def _derive(
+    certificate: Certificate, config: dict[str, Any]
+) -> tuple[Decision, dict[str, bool] | None]:
+    selection, estimation = certificate.selection_counts, certificate.estimation_counts
+    if certificate.sampling == "decide":
+        return decide_radii(
+            selection,
+            estimation,
+            config["radii"],
+            largest=certificate.n,
+            alpha=certificate.alpha,
+            sigma=certificate.sigma,
+        )
+    derived = decide(
+        selection,
+        estimation,
+        alpha=certificate.alpha,
+        sigma=certificate.sigma,
+        bound=certificate.bound,
+    )
+    return derived, None
+
+
+def size_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
+    """Whether as many votes were drawn as the sampling asks for; budgets are judged together."""
+    if certificate.sampling in {"fixed", "decide"} and certificate.n != config["n"]:
+        return [f"n is {certificate.n}, the run's config says {config['n']}"]
+    if certificate.sampling == "tolerance":
+        wanted = size_for_tolerance(
+            max(certificate.selection_counts),
+            certificate.n0,
+            tolerance=config["tolerance"],
+            largest=config["n"],
+            alpha=certificate.alpha,
+        )
+        if certificate.n != wanted:
+            return [f"n is {certificate.n}, the pilot votes ask for {wanted}"]
+    if certificate.sampling == "decide":
+        drawn, sizes = sum(certificate.estimation_counts), looks(certificate.n)
+        count = certificate.estimation_counts[certificate.candidate]
+        stopped = drawn in sizes and settled(
+            count,
+            drawn,
+            config["radii"],
+            largest=certificate.n,
+            alpha=certificate.alpha,
+            sigma=certificate.sigma,
+        )
+        if not stopped:
+            return [f"{drawn} votes were drawn, which is no place to stop"]
+    return []
+
+
+def check_budget(certificates: list[Certificate], config: dict[str, Any], file: str) -> None:
+    """Every image got the votes that the pilots of all of them call for."""
+    wanted = sizes_for_budget(
+        [max(certificate.selection_counts) for certificate in certificates],
+        config["n0"],
+        budget=config["budget"],
+        largest=config["n"],
+        alpha=config["alpha"],
+    )
+    for number, (certificate, size) in enumerate(zip(certificates, wanted, strict=True), start=1):
+        if certificate.n != size:
+            raise CheckFailed(
+                f"{file}, line {number} (index {certificate.index}): n is {certificate.n}, the "
+                f"pilot votes of all images ask for {size}"
+            )
+
+
+def _same(recorded: object, again: float | int | None) -> bool:
+    if again is None:
+        return recorded is None
+    if isinstance(again, int):
+        return recorded == again
+    if not isinstance(recorded, int | float):
+        return False
+    return again * (1 - BELOW) <= recorded <= again * (1 + ABOVE)
