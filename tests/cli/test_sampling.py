@@ -1,0 +1,171 @@
+"""The ways of spending samples, end to end: rows, resuming, verify and its forgeries."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.records import row_checksum, to_line
+from tests.cli.command import run_line, succeed
+from tests.cli.conftest import Made
+from tests.cli.rows import rows_of
+
+MODES = {
+    "decide": "--sampling decide --radius 0.1 --radius 0.3",
+    "tolerance": "--sampling tolerance --tolerance 0.2",
+    "budget": "--sampling budget --budget 12000",
+}
+IMAGES = 5
+Row = dict[str, Any]
+
+
+def line(mode: str, made: Made, out: Path) -> str:
+    return (
+        f"certify {made.ensemble} --indices 0:{IMAGES} --n 3000 {MODES[mode]} --quiet --out {out}"
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_verify_and_cost_less(mode: str, made: Made, tmp_path: Path) -> None:
+    succeed(line(mode, made, tmp_path / "out"))
+    rows = rows_of(tmp_path / "out")
+    assert [row["index"] for row in rows] == list(range(IMAGES))
+    assert {row["sampling"] for row in rows} == {mode}
+    assert {row["n0"] for row in rows} == {100 if mode == "decide" else 1000}
+    assert sum(row["samples"] for row in rows) < IMAGES * (rows[0]["n0"] + 3000)
+    if mode == "budget":
+        assert sum(row["samples"] for row in rows) <= 12_000
+    assert all((row["decisions"] is not None) == (mode == "decide") for row in rows)
+    assert succeed(f"verify {tmp_path}/out").startswith(f"{IMAGES} rows re-derived")
+    assert "SWEEN-2" in succeed(f"report {tmp_path}/out --out {tmp_path}/report")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stopped_run_goes_on_to_the_same_rows(mode: str, made: Made, tmp_path: Path) -> None:
+    """Also where the votes of one image depend on the pilots of all."""
+    succeed(line(mode, made, tmp_path / "whole"))
+    succeed(line(mode, made, tmp_path / "stopped"))
+    path = tmp_path / "stopped" / "certificates.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+    succeed(line(mode, made, tmp_path / "stopped"))
+    assert rows_of(tmp_path / "stopped") == rows_of(tmp_path / "whole")
+
+
+def test_decisions_agree_with_fixed_sampling(made: Made, tmp_path: Path) -> None:
+    succeed(line("decide", made, tmp_path / "decide"))
+    succeed(f"certify {made.ensemble} --indices 0:{IMAGES} --n 3000 --quiet --out {tmp_path}/fixed")
+    fixed = {row["index"]: row for row in rows_of(tmp_path / "fixed")}
+    for row in rows_of(tmp_path / "decide"):
+        for radius, yes in row["decisions"].items():
+            # Within a hair of the radius the two may differ: each errs on its own side.
+            if abs(fixed[row["index"]]["radius"] - float(radius)) > 0.02:
+                assert yes == (fixed[row["index"]]["radius"] >= float(radius))
+
+
+def _put(folder: Path, number: int, change: Callable[[Row], Row]) -> None:
+    path = folder / "certificates.jsonl"
+    rows = [json.loads(text) for text in path.read_text().splitlines()]
+    rows[number] |= change(rows[number])
+    rows[number]["checksum"] = row_checksum(rows[number])
+    path.write_bytes(b"".join(to_line(row) for row in rows))
+
+
+def _without_a_vote(row: Row) -> Row:
+    """One vote less, everything else as if it had never been drawn."""
+    counts = list(row["estimation_counts"])
+    counts[row["candidate"]] -= 1
+    return {
+        "estimation_counts": counts,
+        "samples": row["samples"] - 1,
+        "member_evaluations": row["member_evaluations"] - 2,
+    }
+
+
+def _more_votes(row: Row) -> Row:
+    counts = list(row["estimation_counts"])
+    counts[row["candidate"]] += 100
+    return {
+        "estimation_counts": counts,
+        "samples": row["samples"] + 100,
+        "n": row["n"] + 100,
+        "member_evaluations": row["member_evaluations"] + 200,
+    }
+
+
+FORGERIES: dict[str, tuple[str, Callable[[Row], Row], str]] = {
+    "a decision turned": (
+        "decide",
+        lambda row: {"decisions": {name: not yes for name, yes in row["decisions"].items()}},
+        "decisions are",
+    ),
+    "a decision left out": ("decide", lambda row: {"decisions": None}, "decisions are None"),
+    "a stop between looks": ("decide", _without_a_vote, "no place to stop"),
+    "decide, another n": ("decide", lambda row: {"n": 100_000}, "n is 100000"),
+    "a radius for the runner-up": (
+        "decide",
+        lambda row: {"radius_two_class": 0.4},
+        "radius_two_class is 0.4, the votes give None",
+    ),
+    "more votes than asked for": ("tolerance", _more_votes, "the pilot votes ask for"),
+    "more votes than paid for": ("budget", _more_votes, "the pilot votes of all images ask for"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_row_is_found(name: str, made: Made, tmp_path: Path) -> None:
+    mode, change, said = FORGERIES[name]
+    out = tmp_path / "out"
+    succeed(line(mode, made, out))
+    _put(out, 1, change)
+    if name.startswith("more votes"):  # what follows from the votes is forged as well
+        from sween.records import from_row
+        from sween.smoothing.decision import decide
+
+        def rederived(row: Row) -> Row:
+            found = from_row(row)
+            again = decide(
+                found.selection_counts,
+                found.estimation_counts,
+                alpha=found.alpha,
+                sigma=found.sigma,
+            )
+            return dict(vars(again))
+
+        _put(out, 1, rederived)
+    code, stdout, stderr = run_line(f"verify {out}")
+    assert (code, stdout) == (1, "")
+    assert said in stderr
+    assert "(index 1)" in stderr
+
+
+BAD = [
+    ("--sampling decide", "radii", "pass --radius 0.5"),
+    ("--sampling decide --radius -0.5", "radii", "none of them negative"),
+    ("--sampling decide --radius 0.5 --radius nan", "radii", "nan"),
+    ("--sampling decide --radius 0.5 --bound two-class", "cohen with decide", "--bound cohen"),
+    ("--sampling decide --radius 0.5 --members", "one classifier", "--sampling fixed"),
+    ("--radius 0.5", "radii", "--sampling decide"),
+    ("--sampling tolerance", "tolerance", "pass --tolerance"),
+    ("--sampling tolerance --tolerance 5", "between 0 and 1, got 5", "0.05 is 5%"),
+    ("--sampling fixed --tolerance 0.1", "expected sampling tolerance, got fixed", "leave"),
+    ("--sampling budget", "budget", "pass --budget"),
+    ("--sampling budget --budget 3000", "1000 pilot votes for each of 5 images", "lower n0"),
+    ("--sampling decid --radius 0.5", "'decid'", "did you mean 'decide'"),
+    ("--precision float8", "'float8'", "did you mean"),
+]
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case[0])
+def test_bad_options_are_one_line(case: tuple[str, ...], made: Made, tmp_path: Path) -> None:
+    options, *parts = case
+    out = tmp_path / "out"
+    command = f"certify {made.ensemble} --indices 0:{IMAGES} --n 3000 {options} --out {out}"
+    code, stdout, stderr = run_line(command)
+    assert (code, stdout) == (2, "")
+    assert stderr.count("\n") == 1, stderr
+    for part in parts:
+        assert part in stderr, stderr
+    assert not out.exists()
