@@ -41,6 +41,10 @@ Precision = Annotated[
 Compile = Annotated[
     bool | None, typer.Option(help="compile the networks; by default on a GPU only")
 ]
+NoiseOption = Annotated[
+    str,
+    typer.Option("--noise", help="float32, or exact: certificates that hold in floating point"),
+]
 Bound = Annotated[str, typer.Option(help="cohen or two-class")]
 
 

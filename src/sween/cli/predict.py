@@ -16,6 +16,7 @@ from sween.cli.options import (
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
+    NoiseOption,
     Precision,
     Seed,
     Source,
@@ -47,6 +48,7 @@ def run(
     forward_rows: ForwardRows = None,
     precision: Precision = "auto",
     compile: Compile = None,
+    noise: NoiseOption = "float32",
     arch: TrustedArch = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -69,6 +71,7 @@ def run(
         forward_rows=forward_rows,
         precision=precision,
         compile=compile,
+        noise=noise,
     )
     batch = pixels.float() / 255
     if certify:

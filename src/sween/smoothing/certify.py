@@ -90,13 +90,14 @@ def _certificate(
     settings: CertifySettings,
 ) -> Certificate:
     selection, estimation = drawn.selection[voter], drawn.estimation[voter]
-    n = sum(estimation.counts)
+    n = estimation.drawn
     decisions: dict[str, bool] | None = None
     if settings.sampling == "decide":
         decision, decisions = decide_radii(
             selection.counts,
             estimation.counts,
             settings.radii,
+            n=n,
             largest=settings.n,
             alpha=settings.alpha,
             sigma=engine.sigma,
@@ -105,6 +106,7 @@ def _certificate(
         decision = decide(
             selection.counts,
             estimation.counts,
+            n=n,
             alpha=settings.alpha,
             sigma=engine.sigma,
             bound=settings.bound,
@@ -124,7 +126,7 @@ def _certificate(
         decisions=decisions,
         exit=engine.panel.exits[voter],
         votes="hard",
-        noise="float32",
+        noise=engine.noise.name,
         precision=engine.precision,
         forward_rows=engine.forward_rows,
         member_evaluations=selection.evaluations + estimation.evaluations,

@@ -14,6 +14,7 @@ from sween.errors import BadInput
 from sween.records import Certificate
 from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.decision import decide_prediction
+from sween.smoothing.noise import PIXEL_LEVELS, NoiseKind
 from sween.smoothing.radius import check_sigma
 from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
 from sween.smoothing.votes import VoteEngine, Votes
@@ -44,6 +45,9 @@ class SmoothedClassifier:
         weightings: other weights of the same members by name, counted by `certify_panel` too.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the model; on a GPU by default.
+        noise: `float32`, or `exact`, whose certificates hold in floating point too: then what is
+            certified, and answers, is the model on images rounded to multiples of 1/levels.
+        levels: of exact noise; 255 for 8-bit pixels.
     """
 
     def __init__(
@@ -60,6 +64,8 @@ class SmoothedClassifier:
         weightings: Mapping[str, Sequence[float]] | None = None,
         precision: str = "auto",
         compile: bool | None = None,
+        noise: str = "float32",
+        levels: int = PIXEL_LEVELS,
     ) -> None:
         check_sigma(sigma)
         if num_classes < 2:
@@ -82,6 +88,7 @@ class SmoothedClassifier:
             num_classes=num_classes,
             forward_rows=forward_rows,
             batch_size=batch_size,
+            noise=NoiseKind(noise, levels),
         )
 
     def predict(
@@ -245,4 +252,5 @@ class SmoothedClassifier:
                 got=f"shape {tuple(images.shape)}",
                 fix="pass a batch",
             )
+        self.engine.noise.check(images)
         return images.to(self.engine.device), check_indices(indices, len(images))

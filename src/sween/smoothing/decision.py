@@ -38,6 +38,7 @@ def decide(
     alpha: float,
     sigma: float,
     bound: str = "cohen",
+    n: int | None = None,
 ) -> Decision:
     """Cohen et al.'s CERTIFY, with the bound asked for.
 
@@ -47,17 +48,23 @@ def decide(
     either this abstains or the smoothed classifier answers `prediction` everywhere closer than
     `radius` (Theorem 1 of the paper; see `radius_cohen` and `radius_two_class`). Without estimation
     votes, where a budget spends none on an image, it abstains.
+
+    Of n votes drawn, those that counted for no class are taken to be against the answer: not for
+    its class, and all for the runner-up. n is the sum of the counts when None.
     """
     if bound not in BOUNDS:
         raise UnknownName("bound", bound, BOUNDS)
     candidate = int(np.argmax(selection_counts))
-    n = int(np.sum(estimation_counts))
+    answered = int(np.sum(estimation_counts))
+    n = answered if n is None else n
     if n == 0:
         return Decision(ABSTAIN, 0.0, 0.0, 0.0, candidate, 0.0)
     count = int(estimation_counts[candidate])
     rivals = [int(votes) for k, votes in enumerate(estimation_counts) if k != candidate]
     cohen = float(radius_cohen(count, n, alpha=alpha, sigma=sigma))
-    two_class = float(radius_two_class(count, max(rivals), n, alpha=alpha, sigma=sigma))
+    two_class = float(
+        radius_two_class(count, max(rivals) + n - answered, n, alpha=alpha, sigma=sigma)
+    )
     radius = cohen if bound == "cohen" else two_class
     return Decision(
         prediction=candidate if radius > 0 else ABSTAIN,
@@ -77,6 +84,7 @@ def decide_radii(
     largest: int,
     alpha: float,
     sigma: float,
+    n: int | None = None,
 ) -> tuple[Decision, dict[str, bool]]:
     """The answer of a sequence that was stopped as soon as all radii were settled.
 
@@ -92,9 +100,11 @@ def decide_radii(
         largest: votes at which the sequence would have ended.
         alpha: failure probability of everything said.
         sigma: noise level.
+        n: votes drawn at that look, the sum of the counts when None; see `decide`.
     """
     candidate = int(np.argmax(selection_counts))
-    n, count = int(np.sum(estimation_counts)), int(estimation_counts[candidate])
+    n = int(np.sum(estimation_counts)) if n is None else n
+    count = int(estimation_counts[candidate])
     miss = sequential_miss(count, n, largest=largest, alpha=alpha)
     radius = float(radius_of_miss(miss, sigma))
     decision = Decision(

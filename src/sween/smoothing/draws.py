@@ -127,7 +127,7 @@ def decided(counting: Counting) -> Iterator[Drawn]:
     settings, sigma = counting.settings, counting.engine.sigma
     selection, selecting = counting.selection()
     candidates = [int(np.argmax(votes[-1].counts)) for votes in selection]
-    sums = [ImageVotes((0,) * len(votes[-1].counts), 0) for votes in selection]
+    sums = [ImageVotes((0,) * len(votes[-1].counts), 0, 0) for votes in selection]
     seconds = [selecting] * len(counting)
     active, drawn = list(range(len(counting))), 0
     for look in looks(settings.n):

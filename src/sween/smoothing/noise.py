@@ -3,11 +3,19 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
+from sween.errors import BadInput, UnknownName
 from sween.philox import normal_draws
 from sween.seeding import Normals, derive_key, noisy_copies, normals_of, philox_normals
+from sween.smoothing.exact import ExactNoise
+
+NOISES = ("float32", "exact")
+
+PIXEL_LEVELS = 255
+"""Steps of an 8-bit pixel between 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,35 +27,105 @@ class Job:
     used: int
 
 
+class Noise(Protocol):
+    """A law of noise."""
+
+    @property
+    def name(self) -> str:
+        """For records."""
+        ...
+
+    def check(self, images: torch.Tensor) -> None:
+        """Refuse images that it cannot be added to."""
+        ...
+
+    def copies(
+        self, images: torch.Tensor, keys: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A block of noisy copies of each image, (N * NOISE_BLOCK, C, H, W), and which count.
+
+        None where all of them do.
+        """
+        ...
+
+
 class GaussianNoise:
-    """x + sigma * N(0, I) in float32.
+    """x + sigma * N(0, I) in float32; sound but for what rounding may leak (see `exact.py`).
 
     Args:
         sigma: noise level.
-        seed: of the noise.
         compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
     """
 
-    def __init__(self, *, sigma: float, seed: int, compile: bool) -> None:
-        self.sigma, self.seed = sigma, seed
+    name = "float32"
+
+    def __init__(self, *, sigma: float, compile: bool) -> None:
+        self.sigma = sigma
         self._normals: Normals = _compiled_normals if compile else normals_of
 
-    def noisy(
-        self, images: torch.Tensor, examples: Sequence[int], purpose: str, jobs: Sequence[Job]
-    ) -> torch.Tensor:
-        """The jobs' noisy copies, (len(jobs) * NOISE_BLOCK, C, H, W), in the jobs' order.
+    def check(self, images: torch.Tensor) -> None:
+        """Any images will do."""
 
-        Args:
-            images: (N, C, H, W), which the jobs' positions refer to.
-            examples: keys of the images' noise.
-            purpose: of the votes; different ones get independent noise.
-            jobs: which blocks.
-        """
-        keys = [derive_key(self.seed, purpose, examples[job.position], job.block) for job in jobs]
-        positions = torch.tensor([job.position for job in jobs])
-        if images.device.type == "cuda":
-            positions = positions.pin_memory().to(images.device, non_blocking=True)
-        return noisy_copies(images[positions], keys, sigma=self.sigma, normals=self._normals)
+    def copies(
+        self, images: torch.Tensor, keys: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A block of noisy copies of each image; all of them count."""
+        return noisy_copies(images, keys, sigma=self.sigma, normals=self._normals), None
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseKind:
+    """Which noise is asked for.
+
+    Attributes:
+        name: float32 or exact.
+        levels: steps of the grid of exact noise between 0 and 1; 255 for 8-bit pixels.
+    """
+
+    name: str = "float32"
+    levels: int = PIXEL_LEVELS
+
+    def __post_init__(self) -> None:
+        if self.name not in NOISES:
+            raise UnknownName("noise", self.name, NOISES)
+        if self.levels < 1:
+            raise BadInput("levels", expected="at least 1", got=self.levels, fix="use 255")
+
+    def make(self, sigma: float, *, compile: bool) -> Noise:
+        if self.name == "exact":
+            return ExactNoise(sigma=sigma, levels=self.levels, compile=compile)
+        return GaussianNoise(sigma=sigma, compile=compile)
+
+
+def noisy_of_jobs(
+    noise: Noise,
+    images: torch.Tensor,
+    jobs: Sequence[Job],
+    *,
+    seed: int,
+    purpose: str,
+    examples: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The jobs' noisy copies, in the jobs' order, and which of them count.
+
+    Args:
+        noise: the law.
+        images: (N, C, H, W), which the jobs' positions refer to.
+        jobs: which blocks.
+        seed: of the noise.
+        purpose: of the votes; different ones get independent noise.
+        examples: keys of the images' noise.
+    """
+    keys = [
+        derive_key(seed, f"{noise.name} {purpose}", examples[job.position], job.block)
+        if noise.name != GaussianNoise.name
+        else derive_key(seed, purpose, examples[job.position], job.block)
+        for job in jobs
+    ]
+    positions = torch.tensor([job.position for job in jobs])
+    if images.device.type == "cuda":
+        positions = positions.pin_memory().to(images.device, non_blocking=True)
+    return noise.copies(images[positions], keys)
 
 
 @functools.cache

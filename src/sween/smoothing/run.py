@@ -37,6 +37,7 @@ def certify_images(
     forward_rows: int | None = None,
     precision: str = "auto",
     compile: bool | None = None,
+    noise: str = "float32",
     quiet: bool = False,
 ) -> list[Certificate]:
     """Certify test images and append their rows to `out`.
@@ -58,6 +59,7 @@ def certify_images(
         forward_rows: rows of one forward pass; by default what suits the device.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the members; on a GPU by default.
+        noise: `float32`, or `exact` on the grid of the data set's pixels.
         quiet: no progress display.
 
     Returns:
@@ -78,6 +80,8 @@ def certify_images(
         weightings=weightings,
         precision=precision,
         compile=compile,
+        noise=noise,
+        levels=dataset.test.white,
     )
     engine = classifier.engine
     check_sampling(engine, settings)
@@ -89,6 +93,7 @@ def certify_images(
         "device": engine.device.type,
         "forward_rows": engine.rows_asked,
         "precision": engine.precision,
+        "noise": engine.noise.name,
     }
     with run_folder(out, config, rows="certificates.jsonl") as path:
         known = {(row.model, row.index) for row in _rows_so_far(path)}

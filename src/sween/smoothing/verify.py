@@ -35,6 +35,7 @@ _CONFIG: dict[str, type | UnionType] = {
     "candidates": list,
     "forward_rows": int,
     "precision": str,
+    "noise": str,
 }
 """What rows are held against, and its types."""
 
@@ -149,8 +150,9 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
     wanted_exit = config["exit"] if is_ensemble else "none"
     if certificate.exit != wanted_exit:
         problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
-    if certificate.precision != config["precision"]:
-        problems.append(f"precision is {certificate.precision!r}, not {config['precision']!r}")
+    for name in ("precision", "noise"):
+        if getattr(certificate, name) != config[name]:
+            problems.append(f"{name} is {getattr(certificate, name)!r}, not {config[name]!r}")
     if certificate.run != run_tag(config):
         problems.append("it belongs to a run of another config")
     most = certificate.samples * (len(config["candidates"]) if is_ensemble else 1)

@@ -17,7 +17,7 @@ from sween.ensemble.panel import Panel, arithmetic_of, check_panel
 from sween.errors import BadInput
 from sween.models.device import device_of, evaluating
 from sween.seeding import NOISE_BLOCK, noise_blocks
-from sween.smoothing.noise import GaussianNoise, Job
+from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
 
 EMPTY_SHARE = 0.02
 """How much of a GPU's work may go to filling up the last batch of a set of images."""
@@ -34,26 +34,31 @@ GPU_PASSES_TOGETHER = 10
 
 @dataclasses.dataclass(frozen=True)
 class ImageVotes:
-    """One classifier's votes on one image, and the member evaluations they took."""
+    """One classifier's votes on one image, and the member evaluations they took.
+
+    `drawn` votes were asked for; exact noise may, very rarely, leave one without an answer.
+    """
 
     counts: tuple[int, ...]
     evaluations: int
+    drawn: int
 
     def __add__(self, other: "ImageVotes") -> "ImageVotes":
         counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
-        return ImageVotes(counts, self.evaluations + other.evaluations)
+        return ImageVotes(counts, self.evaluations + other.evaluations, self.drawn + other.drawn)
 
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """counts (V, N, M) and member evaluations (V, N) of V classifiers on N images."""
+    """counts (V, N, M) and evaluations (V, N) of V classifiers on N images, and votes drawn (N)."""
 
     counts: torch.Tensor
     evaluations: torch.Tensor
+    drawn: Sequence[int]
 
     def of(self, voter: int, position: int) -> ImageVotes:
         counts = tuple(self.counts[voter, position].tolist())
-        return ImageVotes(counts, int(self.evaluations[voter, position]))
+        return ImageVotes(counts, int(self.evaluations[voter, position]), self.drawn[position])
 
 
 class VoteEngine:
@@ -67,6 +72,7 @@ class VoteEngine:
         forward_rows: rows of one forward pass; what suits the device and the images when None.
         batch_size: noisy inputs held at once, rounded up to whole noise blocks; more of them let an
             early exit fill its forward passes better. It does not change the counts.
+        noise: its law.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class VoteEngine:
         num_classes: int,
         forward_rows: int | None,
         batch_size: int | None,
+        noise: NoiseKind | None = None,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise BadInput("batch_size", expected="at least 1", got=batch_size, fix="try 1000")
@@ -86,6 +93,8 @@ class VoteEngine:
         self.device = device_of(model)
         self.rows_asked = forward_rows
         self._batch_size = batch_size
+        self._noise_kind = noise or NoiseKind()
+        self.noise: Noise = self._noise_kind.make(sigma, compile=False)
 
     @property
     def precision(self) -> str:
@@ -128,6 +137,7 @@ class VoteEngine:
             except (RuntimeError, MemoryError) as error:
                 self.shrink(error)
             else:
+                self.noise = self._noise_kind.make(self.sigma, compile=self.compiled)
                 return
 
     def shrink(self, error: BaseException) -> None:
@@ -189,17 +199,18 @@ class VoteEngine:
         """
         sizes = [n] * len(images) if isinstance(n, int) else list(n)
         starts = first or [0] * len(images)
-        noise = GaussianNoise(sigma=self.sigma, seed=seed, compile=self.compiled)
         tally = _Tally(len(self.panel.names), len(images), self.num_classes, images.device)
         with evaluating(self.model):
             for jobs in self._batches(sizes, starts):
-                noisy = noise.noisy(images, examples, purpose, jobs)
+                noisy, valid = noisy_of_jobs(
+                    self.noise, images, jobs, seed=seed, purpose=purpose, examples=examples
+                )
                 ballot = self.panel.vote(noisy)
-                tally.add(ballot.labels, ballot.evaluations, jobs)
+                tally.add(ballot.labels, ballot.evaluations, jobs, valid)
                 if on_progress is not None:
                     on_progress(sum(job.used for job in jobs))
         self.panel.forward.refuse_non_finite()
-        return tally.votes()
+        return tally.votes(sizes)
 
     def _batches(self, sizes: Sequence[int], starts: Sequence[int]) -> Iterator[list[Job]]:
         full, jobs = self.batch_blocks, list[Job]()
@@ -229,22 +240,31 @@ class _Tally:
         self.counts = torch.zeros(voters * images * classes, dtype=torch.long, device=device)
         self.evaluations = torch.zeros(voters * images, dtype=torch.long, device=device)
 
-    def add(self, labels: torch.Tensor, evaluations: torch.Tensor, jobs: Sequence[Job]) -> None:
+    def add(
+        self,
+        labels: torch.Tensor,
+        evaluations: torch.Tensor,
+        jobs: Sequence[Job],
+        valid: torch.Tensor | None,
+    ) -> None:
         """Count labels and evaluations (V, B) of the jobs' rows, NOISE_BLOCK to a job."""
         voters, images, classes = self.shape
         table = torch.tensor([[job.position, job.used] for job in jobs])
         if labels.device.type == "cuda":
             table = table.pin_memory().to(labels.device, non_blocking=True)
         within = torch.arange(NOISE_BLOCK, device=labels.device)
-        used = (within < table[:, 1:]).flatten().long().expand(voters, -1)
+        drawn = (within < table[:, 1:]).flatten().long()
+        counted = drawn if valid is None else drawn * valid
+        used, counted = drawn.expand(voters, -1), counted.expand(voters, -1)
         first = torch.arange(voters, device=labels.device)[:, None] * images
         cells = first + table[:, :1].expand(-1, NOISE_BLOCK).flatten()
-        self.counts.scatter_add_(0, (cells * classes + labels).flatten(), used.flatten())
+        self.counts.scatter_add_(0, (cells * classes + labels).flatten(), counted.flatten())
         self.evaluations.scatter_add_(0, cells.flatten(), (evaluations * used).flatten())
 
-    def votes(self) -> Votes:
+    def votes(self, drawn: Sequence[int]) -> Votes:
         voters, images, classes = self.shape
         return Votes(
             self.counts.cpu().view(voters, images, classes),
             self.evaluations.cpu().view(voters, images),
+            drawn,
         )

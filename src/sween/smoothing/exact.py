@@ -1,0 +1,144 @@
+"""Noise whose law is exact in floating point: Gaussian noise rounded to the pixels' own grid.
+
+x + noise in floating point is not Gaussian around x: its low-order bits tell x, and a classifier
+that reads them can be certified where it is not robust (Jin et al. 2022; Voracek and Hein 2023).
+Here the certified classifier is h(z) = f(z rounded to multiples of 1/levels). For an image on that
+grid, x + N(0, sigma^2) rounded is x + T / levels with
+
+    P(T = t) = Phi((t + 1/2) / (levels sigma)) - Phi((t - 1/2) / (levels sigma)),
+
+a law on whole numbers, drawn by comparing a 62-bit random number with a table of it made once with
+many digits. Sums of whole numbers are exact, and the conversion to float at the end is part of f.
+So the theorem holds for h as computed. The table rounds each probability down; what is lost in all
+(below 1e-14) belongs to no T, and a vote that draws it counts for no class.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from sween.errors import BadInput
+from sween.philox import counters, random_words, stream_words
+from sween.seeding import NOISE_BLOCK
+
+Words62 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+BITS = 62
+DIGITS = 60
+"""Of the table's arithmetic: far beyond the 19 that 62 bits hold."""
+
+GRID_TOLERANCE = 1e-6
+"""float32 pixels k / levels are this close to the grid, and images of another depth are not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseTable:
+    """Cumulative probabilities of T in units of 2**-62, from T = `first` on."""
+
+    first: int
+    cumulative: torch.Tensor
+
+
+@functools.lru_cache(maxsize=8)
+def noise_table(sigma: float, levels: int) -> NoiseTable:
+    """The law of T for a noise level; takes about a second."""
+    import mpmath  # comes with torch, by way of sympy
+
+    if sigma * levels < 1:
+        raise BadInput(
+            "sigma",
+            expected=f"at least a step of the grid, 1/{levels} = {1 / levels:.4g}, for exact noise",
+            got=sigma,
+            fix="raise sigma, or use --noise float32",
+        )
+    with mpmath.workdps(DIGITS):
+        scale = levels * mpmath.mpf(sigma)
+        masses = [_mass(0, scale)]
+        while masses[-1] > 0:
+            masses.append(_mass(len(masses), scale))
+        masses.pop()
+    whole = [*masses[:0:-1], *masses]
+    return NoiseTable(1 - len(masses), torch.from_numpy(np.cumsum(np.asarray(whole, np.int64))))
+
+
+def _mass(t: int, scale: object) -> int:
+    """floor(2**62 P(T = t)) for t >= 0, through the upper tail, which keeps all digits."""
+    import mpmath
+
+    half = mpmath.mpf(1) / 2
+    upper = (mpmath.erfc((t - half) / (scale * mpmath.sqrt(2)))) / 2
+    beyond = (mpmath.erfc((t + half) / (scale * mpmath.sqrt(2)))) / 2
+    return int(mpmath.floor((upper - beyond) * 2**BITS))
+
+
+class ExactNoise:
+    """x + T / levels, exactly, for images on the grid.
+
+    Args:
+        sigma: noise level.
+        levels: steps of the grid between 0 and 1.
+        compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
+    """
+
+    def __init__(self, *, sigma: float, levels: int, compile: bool) -> None:
+        self.table, self.levels = noise_table(sigma, levels), levels
+        self._words: Words62 = _compiled_words() if compile else words_of_62_bits
+
+    @property
+    def name(self) -> str:
+        return f"exact(levels={self.levels})"
+
+    def check(self, images: torch.Tensor) -> None:
+        """Refuse images off the grid: for them the law would be another."""
+        away = float((images - self._positions(images) / self.levels).abs().max())
+        if away > GRID_TOLERANCE:
+            raise BadInput(
+                "images",
+                expected=f"multiples of 1/{self.levels}, as pixels of {self.levels + 1} values "
+                "are, for exact noise",
+                got=f"one that is {away:.3g} away",
+                fix="round them to that grid first, or use --noise float32",
+            )
+
+    def copies(
+        self, images: torch.Tensor, keys: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A block of noisy copies of each image, and which of them drew a value of the table."""
+        cumulative = self.table.cumulative.to(images.device)
+        shape = (len(images), NOISE_BLOCK, *images.shape[1:])
+        numbers = self._draw(keys, torch.Size(shape[1:]).numel(), images.device)
+        drawn = torch.searchsorted(cumulative, numbers, right=True)
+        valid = (drawn < len(cumulative)).view(len(images) * NOISE_BLOCK, -1).all(dim=1)
+        steps = (drawn + self.table.first).view(shape)
+        positions = self._positions(images)[:, None].long() + steps
+        return (positions.float() / self.levels).flatten(0, 1), valid
+
+    def _positions(self, images: torch.Tensor) -> torch.Tensor:
+        return (images * self.levels).round()
+
+    def _draw(self, keys: Sequence[int], count: int, device: torch.device) -> torch.Tensor:
+        """62-bit numbers, (len(keys), count)."""
+        if device.type == "cpu":
+            numbers = [
+                np.random.Generator(np.random.Philox(key=key)).integers(
+                    0, 1 << BITS, count, dtype=np.int64
+                )
+                for key in keys
+            ]
+            return torch.from_numpy(np.stack(numbers))
+        words = self._words(stream_words(keys, device), counters(2 * count, device))
+        return words[:, :count].contiguous()
+
+
+def words_of_62_bits(streams: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Two 62-bit numbers of every counter of each stream: (S, 2 * len(steps))."""
+    a, b, c, d = random_words(streams, steps)
+    return torch.cat([(a << 30) | (b >> 2), (c << 30) | (d >> 2)], dim=1)
+
+
+@functools.cache
+def _compiled_words() -> Words62:
+    return torch.compile(words_of_62_bits, dynamic=False)
