@@ -13,7 +13,17 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
 FACADE = "(the package itself)"
 ORDER = (
     *("errors", "philox", "seeding", "version", "records", "runs", "progress"),
-    *("data", "models", "training", "ensemble", "zoo", "smoothing", "attack", "evaluation"),
+    *(
+        "data",
+        "models",
+        "training",
+        "ensemble",
+        "zoo",
+        "smoothing",
+        "bench",
+        "attack",
+        "evaluation",
+    ),
     *("distributed", "report", "theory", FACADE, "demo", "cli", "serve", "__main__"),
 )
 """A room imports itself and what stands before it. `sween/__init__.py` stands where it does so

@@ -19,7 +19,7 @@ from tests.cli.conftest import IMAGES, Made
 from tests.cli.digits import write_digit
 from tests.cli.rows import rows_of
 
-VERBS = ("demo", "train", "weigh", "certify", "predict", "report", "verify", "plan", "zoo")
+VERBS = ("demo", "train", "weigh", "certify", "predict", "report", "verify", "plan", "zoo", "bench")
 THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"
 
 

@@ -146,7 +146,9 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
 ) -> None:
     """Trap 10: the noisy copies of an image are never all in memory."""
     recorder = _Recorder()
-    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, batch_size=200)
+    smoothed = SmoothedClassifier(
+        recorder, sigma=0.5, num_classes=2, batch_size=200, forward_rows=NOISE_BLOCK
+    )
     held: list[int] = []
     vote = smoothed.engine.panel.vote
 
@@ -173,7 +175,7 @@ def test_a_smaller_forward_shape_is_padded() -> None:
 def test_selection_and_estimation_never_share_noise() -> None:
     """Trap 4, in the engine: no noisy image is shown for both, nor twice for either."""
     recorder = _Recorder()
-    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2)
+    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
     smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400))
     rows = torch.cat(recorder.seen[PROBED:]).flatten(1)
     assert len(rows) == 600
@@ -184,7 +186,7 @@ def test_noise_has_the_right_size_in_pixel_units() -> None:
     """Trap 9: the noise is added to [0,1] pixels, before anything the model does."""
     recorder = _Recorder()
     image = _images(1)
-    smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2)
+    smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2, forward_rows=NOISE_BLOCK)
     smoothed.certify_batch(image, CertifySettings(n0=100, n=2_000))
     noise = torch.cat(recorder.seen[PROBED:]) - image
     assert abs(float(noise.mean())) < 0.01
@@ -288,18 +290,22 @@ class _SmallMemory(nn.Module):
         return torch.stack([total - 32, 32 - total], dim=1)
 
 
+def _limited(room: int, fits: int = 0, forward_rows: int = NOISE_BLOCK) -> SmoothedClassifier:
+    return SmoothedClassifier(
+        _SmallMemory(room, fits), sigma=0.5, num_classes=2, forward_rows=forward_rows
+    )
+
+
 @pytest.mark.parametrize("fits", [0, PROBED + 4])
 def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: int) -> None:
     """At once, or in the middle of an image: the votes are those of the shape it ends in."""
     images = _images(2)
-    smoothed = SmoothedClassifier(_SmallMemory(30, fits), sigma=0.5, num_classes=2)
+    smoothed = _limited(30, fits)
     rows = smoothed.certify_batch(images, SETTINGS)
-    wanted = SmoothedClassifier(_SmallMemory(30), sigma=0.5, num_classes=2, forward_rows=25)
+    wanted = _limited(30, forward_rows=25)
     assert _counts(rows) == _counts(wanted.certify_batch(images, SETTINGS))
     assert [row.forward_rows for row in rows] == [25, 25]
-    answers = SmoothedClassifier(_SmallMemory(30, fits), sigma=0.5, num_classes=2).predict_batch(
-        images, n=500
-    )
+    answers = _limited(30, fits).predict_batch(images, n=500)
     assert [sum(answer.counts) for answer in answers] == [500, 500]
 
 

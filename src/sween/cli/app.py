@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 
 from sween import __version__
-from sween.cli import certify, demo, plan, predict, report, train, verify, weigh, zoo
+from sween.cli import bench, certify, demo, plan, predict, report, train, verify, weigh, zoo
 from sween.errors import CheckFailed, SweenError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, train, weigh, certify, predict, report, verify, plan, zoo):
+for verb in (demo, train, weigh, certify, predict, report, verify, plan, zoo, bench):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 
 

@@ -12,13 +12,16 @@ from sween.ensemble.prepare import Forward
 from sween.errors import BadInput, ContractError
 from sween.seeding import NOISE_BLOCK, standard_normal
 
-CPU_FORWARD_ROWS = NOISE_BLOCK
-"""On a CPU one forward pass is one noise block: the same rows in the same places, always."""
+CIFAR_NUMBERS = 3 * 32 * 32
+
+MOST_CPU_BLOCKS = 5
+"""Noise blocks of one forward pass on a CPU for small images; one, from CIFAR's size on, keeps what
+a layer works on in the cache."""
 
 MOST_GPU_BLOCKS = 100
 """Noise blocks of one forward pass on a GPU, which needs many rows to be busy."""
 
-GPU_FORWARD_NUMBERS = MOST_GPU_BLOCKS * NOISE_BLOCK * 3 * 32 * 32
+GPU_FORWARD_NUMBERS = MOST_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
 """Numbers of one forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
 
 BATCH_MATE_TOLERANCE = 1e-4
@@ -28,7 +31,7 @@ BATCH_MATE_TOLERANCE = 1e-4
 def default_forward_rows(device: torch.device, image_numbers: int) -> int:
     """Rows of one forward pass on this kind of device, for images of so many numbers."""
     if device.type == "cpu":
-        return CPU_FORWARD_ROWS
+        return max(1, min(CIFAR_NUMBERS // image_numbers, MOST_CPU_BLOCKS)) * NOISE_BLOCK
     blocks = GPU_FORWARD_NUMBERS // (image_numbers * NOISE_BLOCK)
     return max(1, min(blocks, MOST_GPU_BLOCKS)) * NOISE_BLOCK
 

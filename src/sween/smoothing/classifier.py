@@ -39,7 +39,7 @@ class SmoothedClassifier:
         exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
         name: of the model, for records.
         batch_size: noisy inputs held at once; never changes a result. One forward pass on a GPU,
-            1,000 on a CPU by default.
+            ten on a CPU and with an early exit by default.
         forward_rows: rows of one forward pass; the same for every result that is compared.
         member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
         weightings: other weights of the same members by name, counted by `certify_panel` too.

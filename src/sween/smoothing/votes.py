@@ -25,11 +25,9 @@ EMPTY_SHARE = 0.02
 MOST_TOGETHER = 100
 """Images counted together at most; a stopped run loses what it has of them."""
 
-CPU_BATCH = 1000
-"""Noisy inputs held at once on a CPU."""
-
-GPU_PASSES_TOGETHER = 10
-"""Forward passes whose survivors of an early exit are gathered before the next member."""
+PASSES_TOGETHER = 10
+"""Forward passes of one batch, where survivors of an early exit are gathered for the next member;
+and on a CPU, where a few images with few votes then share a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +113,9 @@ class VoteEngine:
     def batch_blocks(self) -> int:
         """Noise blocks of one batch."""
         size = self._batch_size
-        if size is None and self.device.type == "cpu":
-            size = max(CPU_BATCH, self.forward_rows)
-        elif size is None:
-            size = self.forward_rows * (GPU_PASSES_TOGETHER if self.panel.compacts else 1)
+        if size is None:
+            gathers = self.device.type == "cpu" or self.panel.compacts
+            size = self.forward_rows * (PASSES_TOGETHER if gathers else 1)
         return -(-size // NOISE_BLOCK)
 
     def prepare(self, image: torch.Tensor) -> None:

@@ -1,0 +1,94 @@
+"""`sween bench`"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import nn
+
+from sween.bench import BenchResult, measure, to_table
+from sween.cli.options import (
+    Compile,
+    Device,
+    Exit,
+    ExitAlpha,
+    ExitThreshold,
+    ForwardRows,
+    NoiseOption,
+    Precision,
+    choose_device,
+)
+from sween.ensemble import ExitPolicy
+from sween.errors import BadInput
+from sween.models import create_model, list_models
+from sween.runs import describe_environment, write_json
+from sween.zoo import load
+
+CIFAR = (3, 32, 32)
+
+
+def run(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="architectures, zoo names or folders [resnet20]"),
+    ] = None,
+    n: Annotated[int, typer.Option(help="votes of a certificate, for its time")] = 100_000,
+    sigma: Annotated[float, typer.Option(help="noise level, for architectures")] = 0.5,
+    seconds: Annotated[float, typer.Option(help="of each turn")] = 3.0,
+    rounds: Annotated[int, typer.Option(help="turns of each loop")] = 3,
+    exit_name: Exit = "none",
+    exit_threshold: ExitThreshold = 0.999,
+    exit_alpha: ExitAlpha = 0.05,
+    precision: Precision = "auto",
+    compile: Compile = None,
+    noise: NoiseOption = "float32",
+    forward_rows: ForwardRows = None,
+    device: Device = "auto",
+    out: Annotated[Path | None, typer.Option(help="JSON file with everything")] = None,
+) -> None:
+    """Samples a second on this machine, beside a plain loop as published code has it."""
+    for name, value in (("--seconds", seconds), ("--rounds", rounds), ("--n", n)):
+        if value <= 0:
+            raise BadInput(name, expected="more than 0", got=value, fix="leave it out")
+    chosen = choose_device(device)
+    results: list[BenchResult] = []
+    for name in models or ["resnet20"]:
+        model, shape, classes, level = _model(name, sigma)
+        policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
+        results.append(
+            measure(
+                model.to(chosen),
+                torch.full(shape, 0.5).mul(255).round() / 255,
+                name=name,
+                sigma=level,
+                num_classes=classes,
+                n=n,
+                seconds=seconds,
+                rounds=rounds,
+                exit=policy if hasattr(model, "members") else "none",
+                precision=precision,
+                compile=compile,
+                noise=noise,
+                forward_rows=forward_rows,
+            )
+        )
+    if out is not None:
+        content = [dataclasses.asdict(result) for result in results]
+        write_json(out, {"environment": describe_environment(), "results": content})
+    typer.echo(to_table(results), nl=False)
+    if out is not None:
+        typer.echo(json.dumps({"written": str(out)}))
+
+
+def _model(name: str, sigma: float) -> tuple[nn.Module, tuple[int, int, int], int, float]:
+    """The module, its image shape, its classes and its noise level."""
+    if name in list_models():
+        shape = (1, 8, 8) if name.startswith("digits") else CIFAR
+        if name.startswith("imagenet"):
+            shape = (3, 224, 224)
+        return create_model(name, num_classes=10, image_shape=shape).eval(), shape, 10, sigma
+    loaded = load(name)
+    return loaded, loaded.image_shape, loaded.num_classes, loaded.sigma
