@@ -29,6 +29,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
 
 
 def derivation_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
+    """What in a row does not follow from its own votes."""
     problems = []
     drawn = certificate.samples - certificate.n0
     whole = certificate.sampling != "decide"

@@ -1,0 +1,151 @@
+"""What only a GPU can show: compiled members, kernels and counting. Skipped where there is none."""
+
+import itertools
+
+import pytest
+import torch
+
+from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.ensemble.prepare import Member, Preparation
+from sween.models import create_model
+from sween.philox import counters, normal_draws, stream_words
+from sween.records import Certificate
+from sween.seeding import derive_key
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing.exact import ExactNoise, words_of_62_bits
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+SETTINGS = CertifySettings(n0=100, n=5_000)
+
+
+def _ensemble() -> WeightedEnsemble:
+    members = []
+    for seed in range(2):
+        model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32), seed=seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.3)
+        members.append(model.eval())
+    return WeightedEnsemble(members, [0.6, 0.4]).cuda()
+
+
+def _images(count: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 3, 32, 32), generator=generator).float() / 255
+
+
+def _counts(rows: list[Certificate]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return [(row.selection_counts, row.estimation_counts) for row in rows]
+
+
+def test_noise_is_that_of_the_reference_word_for_word() -> None:
+    keys = [derive_key(0, "gpu", key) for key in range(8)]
+    for device, other in itertools.pairwise((torch.device("cpu"), torch.device("cuda"))):
+        for draw in (words_of_62_bits, normal_draws):
+            here = draw(stream_words(keys, device), counters(4096, device)).cpu()
+            there = draw(stream_words(keys, other), counters(4096, other)).cpu()
+            compiled = torch.compile(draw, dynamic=False)(
+                stream_words(keys, other), counters(4096, other)
+            ).cpu()
+            if draw is words_of_62_bits:
+                assert torch.equal(here, there)
+                assert torch.equal(here, compiled)
+            else:
+                assert float((here - there).abs().max()) < 1e-5
+                assert float((here - compiled).abs().max()) < 1e-5
+
+
+def test_rows_of_a_compiled_member_do_not_feel_their_batch() -> None:
+    model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32)).eval().cuda()
+    images = torch.rand(1000, 3, 32, 32, device="cuda")
+    with torch.inference_mode():
+        member = Member(model, Preparation())
+        member.refresh(images)
+        assert member.compiled
+        assert member.arithmetic == "float16+compiled"
+        wanted = member(images)
+        assert torch.equal(member(images.flip(0)).flip(0), wanted)
+        others = torch.rand_like(images)
+        others[17] = images[17]
+        assert torch.equal(member(others)[17], wanted[17])
+        exact = model(images)
+        spread = float(exact.max() - exact.min())
+        assert float((wanted - exact).abs().max()) < 0.01 * spread
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_counts_do_not_depend_on_batches_or_company(compile: bool) -> None:
+    images, results = _images(), []
+    for batch_size in (1000, 4000):
+        smoothed = SmoothedClassifier(
+            _ensemble(),
+            sigma=0.5,
+            num_classes=10,
+            compile=compile,
+            forward_rows=1000,
+            batch_size=batch_size,
+        )
+        results.append(_counts(smoothed.certify_batch(images, SETTINGS)))
+        results.append(
+            _counts(
+                [
+                    smoothed.certify_batch(images[i : i + 1], SETTINGS, indices=[i])[0]
+                    for i in range(3)
+                ]
+            )
+        )
+    assert all(result == results[0] for result in results)
+    assert all(sum(estimation) == SETTINGS.n for _, estimation in results[0])
+
+
+@pytest.mark.parametrize("name", ["exact", "paper"])
+def test_exits_with_and_without_members_agree(name: str) -> None:
+    images, policy = _images(), ExitPolicy(name, threshold=0.6)
+    alone, panel = (
+        SmoothedClassifier(
+            _ensemble(),
+            sigma=0.5,
+            num_classes=10,
+            exit=policy,
+            forward_rows=1000,
+            member_names=names,
+        )
+        for names in (None, ["a", "b"])
+    )
+    assert not panel.engine.panel.compacts
+    assert alone.engine.panel.compacts
+    groups = panel.certify_panel(images, SETTINGS)
+    own = alone.certify_batch(images, SETTINGS)
+    assert _counts([group[-1] for group in groups]) == _counts(own)
+    assert [group[-1].member_evaluations for group in groups] == [
+        row.member_evaluations for row in own
+    ]
+
+
+def test_exact_noise_and_sampling_modes_run() -> None:
+    images = _images()
+    for options in (
+        {"sampling": "decide", "radii": (0.25, 0.5)},
+        {"sampling": "tolerance", "tolerance": 0.1, "n0": 1000},
+        {"sampling": "budget", "budget": 12_000, "n0": 1000},
+    ):
+        smoothed = SmoothedClassifier(
+            _ensemble(), sigma=0.5, num_classes=10, forward_rows=1000, noise="exact"
+        )
+        rows = smoothed.certify(images, n=5_000, **options)
+        assert isinstance(rows, list)
+        assert {row.noise for row in rows} == {"exact(levels=255)"}
+        assert all(row.samples <= 6_000 for row in rows)
+
+
+def test_exact_copies_are_on_the_grid() -> None:
+    image = _images(1).cuda()
+    for compile in (False, True):
+        noise = ExactNoise(sigma=0.5, levels=255, compile=compile)
+        copies, valid = noise.copies(image, [derive_key(0, "p")])
+        assert valid is not None
+        assert bool(valid.all())
+        whole = (copies.double() * 255).round()
+        assert torch.equal(copies, whole.float() / 255)
+        steps = (whole - (image.double() * 255).round()).float()
+        assert abs(float(steps.std()) / (255 * 0.5) - 1) < 0.02
