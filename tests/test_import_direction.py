@@ -34,6 +34,7 @@ WITHOUT_TORCH = (
     "smoothing/radius.py",
     "smoothing/decision.py",
     "smoothing/sequence.py",
+    "smoothing/soft.py",
     "smoothing/allocation.py",
     "ensemble/simplex.py",
     "evaluation/*.py",

@@ -33,6 +33,7 @@ CERTIFICATES = st.builds(
     **dict.fromkeys(("bound", "sampling", "exit", "votes", "noise"), st.text()),
     **dict.fromkeys(("precision", "model"), st.text()),
     **dict.fromkeys(("selection_counts", "estimation_counts"), COUNTS),
+    **dict.fromkeys(("selection_scores", "estimation_scores"), st.none() | COUNTS),
     label=st.none() | WHOLE,
     decisions=st.none() | st.dictionaries(st.text(), st.booleans()),
 )

@@ -68,6 +68,10 @@ class Certificate:
     seed: int
     run: str | None = None
     """Names the config of the run that the row belongs to; None outside a run folder."""
+    selection_scores: tuple[int, ...] | None = None
+    """Soft votes: the class's pilot scores in steps of 1/1024, as bin, count, bin, count, ..."""
+    estimation_scores: tuple[int, ...] | None = None
+    """Soft votes: its fresh scores, likewise; then `estimation_counts` are for comparison only."""
 
     @property
     def abstained(self) -> bool:
@@ -86,6 +90,7 @@ class Certificate:
 
 _TYPES = {field.name: field.type for field in dataclasses.fields(Certificate)}
 _FIELDS = tuple(_TYPES)
+_TUPLES = ("selection_counts", "estimation_counts", "selection_scores", "estimation_scores")
 
 
 def row_checksum(row: Mapping[str, Any]) -> str:
@@ -136,13 +141,15 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
             fix="restore the file from its source",
         )
     values = {name: row[name] for name in _FIELDS}
-    for name in ("selection_counts", "estimation_counts"):
-        values[name] = tuple(values[name])
+    for name in _TUPLES:
+        values[name] = None if values[name] is None else tuple(values[name])
     return Certificate(**values)
 
 
 def _fits(value: object, annotation: Any) -> bool:
     """Whether a JSON value is of a field's type; a whole number is a float too."""
+    if annotation == tuple[int, ...] | None:
+        return value is None or _fits(value, tuple[int, ...])
     if get_origin(annotation) is tuple:
         return isinstance(value, list) and all(type(item) is int for item in value)
     if annotation == Mapping[str, bool] | None:

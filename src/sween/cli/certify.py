@@ -49,6 +49,9 @@ def run(
     exit_alpha: ExitAlpha = 0.05,
     bound: Bound = "cohen",
     sampling: Annotated[str, typer.Option(help=f"one of {', '.join(SAMPLING)}")] = "fixed",
+    votes: Annotated[
+        str, typer.Option(help="hard, or soft: certify the mean probability instead")
+    ] = "hard",
     radius: Annotated[
         list[float] | None, typer.Option(help="to decide, with decide; may be given again")
     ] = None,
@@ -88,6 +91,7 @@ def run(
         radii=tuple(radius or ()),
         tolerance=tolerance,
         budget=budget,
+        votes=votes,
     )
     policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
     loaded = load(source, archs=arch or ())

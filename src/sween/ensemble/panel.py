@@ -10,7 +10,7 @@ from torch import nn
 from sween.ensemble.early_exit import ExitPolicy, ExitVotes, vote_with_exit, votes_of_known
 from sween.ensemble.forward import FixedShapeForward, check_row_independence, probe_batch
 from sween.ensemble.prepare import Member, Preparation
-from sween.ensemble.weighted import WeightedEnsemble
+from sween.ensemble.weighted import WeightedEnsemble, add_weighted
 from sween.errors import BadInput
 
 
@@ -39,6 +39,10 @@ class Panel(Protocol):
 
     def vote(self, noisy: torch.Tensor) -> Ballot: ...
 
+    def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
+        """What the last classifier's vote is the argmax of, (B, M) on the simplex."""
+        ...
+
 
 def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
     """Prepare the members; refuse those that break the contract of a member."""
@@ -66,6 +70,14 @@ class ModelPanel:
     @property
     def compacts(self) -> bool:
         return False
+
+    def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
+        raise BadInput(
+            "soft votes",
+            expected="a WeightedEnsemble, whose outputs are probabilities",
+            got=type(self.members[0].module).__name__,
+            fix="wrap the model: sween.WeightedEnsemble([model])",
+        )
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
         labels = self.forward(self.members[0], noisy).argmax(dim=1)
@@ -132,6 +144,14 @@ class EnsemblePanel:
             labels.append(votes.labels)
             evaluations.append(votes.evaluations)
         return Ballot(torch.stack(labels), torch.stack(evaluations))
+
+    def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
+        weights = self.ensemble.weights.tolist()
+        scores: torch.Tensor | None = None
+        for member in self.ensemble.order:
+            scores = add_weighted(scores, weights[member], self._probabilities(member, noisy))
+        assert scores is not None  # there is at least one member
+        return scores
 
     def _vote_with_exit(self, noisy: torch.Tensor) -> ExitVotes:
         return vote_with_exit(

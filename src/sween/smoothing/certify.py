@@ -8,8 +8,16 @@ import torch
 from sween.errors import BadInput
 from sween.records import Certificate
 from sween.smoothing.allocation import sizes_for_budget
-from sween.smoothing.decision import decide, decide_radii
-from sween.smoothing.draws import Counting, Drawn, OnProgress, decided, images_at_once, planned
+from sween.smoothing.decision import decide, decide_radii, decide_soft
+from sween.smoothing.draws import (
+    Counting,
+    Drawn,
+    OnProgress,
+    decided,
+    images_at_once,
+    planned,
+    softly,
+)
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.votes import VoteEngine
 
@@ -42,7 +50,12 @@ def certify_each(
         group = slice(done, done + images_at_once(engine, settings))
         count = Counting(engine, images[group], indices[group], settings, on_progress)
         own = None if sizes is None else sizes[group]
-        drawing = decided(count) if settings.sampling == "decide" else planned(count, own)
+        if settings.votes == "soft":
+            drawing = softly(count)
+        elif settings.sampling == "decide":
+            drawing = decided(count)
+        else:
+            drawing = planned(count, own)
         try:
             for drawn in drawing:
                 yield [
@@ -92,7 +105,16 @@ def _certificate(
     selection, estimation = drawn.selection[voter], drawn.estimation[voter]
     n = estimation.drawn
     decisions: dict[str, bool] | None = None
-    if settings.sampling == "decide":
+    if settings.votes == "soft":
+        decision = decide_soft(
+            selection.counts,
+            selection.scores or (),
+            estimation.scores or (),
+            n=n,
+            alpha=settings.alpha,
+            sigma=engine.sigma,
+        )
+    elif settings.sampling == "decide":
         decision, decisions = decide_radii(
             selection.counts,
             estimation.counts,
@@ -125,7 +147,9 @@ def _certificate(
         samples=settings.n0 + n,
         decisions=decisions,
         exit=engine.panel.exits[voter],
-        votes="hard",
+        votes=settings.votes,
+        selection_scores=selection.scores,
+        estimation_scores=estimation.scores,
         noise=engine.noise.name,
         precision=engine.precision,
         forward_rows=engine.forward_rows,
@@ -138,11 +162,20 @@ def _certificate(
 
 
 def check_sampling(engine: VoteEngine, settings: CertifySettings) -> None:
-    """Refuse adaptive sampling for several classifiers: each would stop at a time of its own."""
-    if settings.sampling != "fixed" and len(engine.panel.names) > 1:
+    """Refuse for several classifiers what only one can have; refuse an exit with soft votes."""
+    names, soft = engine.panel.names, settings.votes == "soft"
+    if (settings.sampling != "fixed" or soft) and len(names) > 1:
+        what = "votes soft" if soft else f"sampling {settings.sampling}"
         raise BadInput(
-            f"sampling {settings.sampling}",
+            what,
             expected="one classifier",
-            got=f"{len(engine.panel.names)}: {', '.join(engine.panel.names)}",
-            fix="leave --members and --weighting out, or use --sampling fixed",
+            got=f"{len(names)}: {', '.join(names)}",
+            fix="leave --members and --weighting out, or use hard votes and --sampling fixed",
+        )
+    if soft and engine.panel.exits[-1] != "none":
+        raise BadInput(
+            "votes soft",
+            expected="no exit: a mean needs every member",
+            got=engine.panel.exits[-1],
+            fix="leave --exit out",
         )

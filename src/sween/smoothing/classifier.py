@@ -161,6 +161,7 @@ class SmoothedClassifier:
         radii: Sequence[float] = (),
         tolerance: float | None = None,
         budget: int | None = None,
+        votes: str = "hard",
         labels: Sequence[int] | torch.Tensor | int | None = None,
         indices: Sequence[int] | int | None = None,
     ) -> Certificate | list[Certificate]:
@@ -180,6 +181,7 @@ class SmoothedClassifier:
             radii: to decide, with `decide`.
             tolerance: share of the radius that may be lost, with `tolerance`; give it n0 = 1000.
             budget: noisy images in all, with `budget`; give it n0 = 1000.
+            votes: `hard` or `soft`; see `CertifySettings`.
             labels: true classes, kept in the records.
             indices: the images' indices in their data set; also the keys of their noise.
         """
@@ -193,6 +195,7 @@ class SmoothedClassifier:
             radii=tuple(radii),
             tolerance=tolerance,
             budget=budget,
+            votes=votes,
         )
         batch = as_batch(images)
         results = self.certify_batch(batch, settings, labels=labels, indices=indices)

@@ -17,6 +17,7 @@ from sween.smoothing.radius import (
     radius_two_class,
 )
 from sween.smoothing.sequence import sequential_miss
+from sween.smoothing.soft import soft_miss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +117,42 @@ def decide_radii(
         lower_bound=float(np.maximum(np.nextafter(1 - miss, 0), 0.0)),
     )
     return decision, {repr(float(wanted)): 0 < radius >= wanted for wanted in radii}
+
+
+def decide_soft(
+    selection_counts: Sequence[int],
+    pilot_scores: Sequence[int],
+    scores: Sequence[int],
+    *,
+    n: int,
+    alpha: float,
+    sigma: float,
+) -> Decision:
+    """The answer of soft votes: the classifier is argmax_k E f_k; see `soft.py`.
+
+    The class is the one with most hard votes in the pilot. With probability at least 1 - alpha over
+    the fresh scores, either this abstains or that classifier answers `prediction` everywhere closer
+    than `radius`. The two-class radius cannot be had: only one class was scored.
+
+    Args:
+        selection_counts: hard votes of the pilot.
+        pilot_scores: histogram of the class's scores in the pilot.
+        scores: histogram of its fresh scores.
+        n: fresh scores drawn.
+        alpha: failure probability.
+        sigma: noise level.
+    """
+    candidate = int(np.argmax(selection_counts))
+    miss = soft_miss(pilot_scores, scores, n=n, alpha=alpha)
+    radius = float(radius_of_miss(miss, sigma))
+    return Decision(
+        prediction=candidate if radius > 0 else ABSTAIN,
+        radius=radius,
+        radius_cohen=radius,
+        radius_two_class=None,
+        candidate=candidate,
+        lower_bound=float(np.maximum(np.nextafter(1 - miss, 0), 0.0)),
+    )
 
 
 def binomial_p_value(top: int, second: int) -> float:

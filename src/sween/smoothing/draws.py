@@ -59,8 +59,21 @@ class Counting:
         everything = list(range(len(self)))
         return self.votes("selection", everything, [self.settings.n0] * len(self), [0] * len(self))
 
+    def scored(
+        self, purpose: str, positions: list[int], n: int, classes: Sequence[int]
+    ) -> tuple[list[list[ImageVotes]], float]:
+        """`votes` with the scores of one class of each image."""
+        none = [0] * len(positions)
+        return self.votes(purpose, positions, [n] * len(positions), none, scored=classes)
+
     def votes(
-        self, purpose: str, positions: list[int], sizes: Sequence[int], first: Sequence[int]
+        self,
+        purpose: str,
+        positions: list[int],
+        sizes: Sequence[int],
+        first: Sequence[int],
+        *,
+        scored: Sequence[int] | None = None,
     ) -> tuple[list[list[ImageVotes]], float]:
         """For each position the votes of every classifier; and the seconds an image took."""
         began = time.perf_counter()
@@ -71,6 +84,7 @@ class Counting:
             n=sizes,
             seed=self.settings.seed,
             first=first,
+            scored=scored,
             on_progress=self.on_progress,
         )
         voters = range(len(self.engine.panel.names))
@@ -90,6 +104,20 @@ def planned(counting: Counting, sizes: Sequence[int] | None) -> Iterator[Drawn]:
         )
         for position, votes in zip(part, estimation, strict=True):
             yield Drawn(selection[position], votes, selecting + estimating)
+
+
+def softly(counting: Counting) -> Iterator[Drawn]:
+    """Pilot votes choose the class; then its scores are collected: the pilot's, and fresh ones."""
+    settings, engine = counting.settings, counting.engine
+    selection, selecting = counting.selection()
+    classes = [int(np.argmax(votes[-1].counts)) for votes in selection]
+    everything = list(range(len(counting)))
+    # The pilot's noise once more: now it is known whose scores to collect.
+    pilot, again = counting.scored("selection", everything, settings.n0, classes)
+    for part in _parts([settings.n] * len(counting), engine):
+        fresh, took = counting.scored("estimation", part, settings.n, [classes[i] for i in part])
+        for position, votes in zip(part, fresh, strict=True):
+            yield Drawn(pilot[position], votes, selecting + again + took)
 
 
 def _parts(sizes: Sequence[int], engine: VoteEngine) -> Iterator[list[int]]:

@@ -7,10 +7,10 @@ from typing import Any
 from sween.errors import CheckFailed
 from sween.records import Certificate
 from sween.smoothing.allocation import size_for_tolerance, sizes_for_budget
-from sween.smoothing.decision import Decision, decide, decide_radii
+from sween.smoothing.decision import Decision, decide, decide_radii, decide_soft
 from sween.smoothing.radius import BOUNDS
 from sween.smoothing.sequence import looks, settled
-from sween.smoothing.settings import LARGEST_N, SAMPLING
+from sween.smoothing.settings import LARGEST_N, SAMPLING, VOTES
 
 ABOVE, BELOW = 1e-13, 1e-9
 """How far a recorded number may lie above and below the one derived again, relatively: other
@@ -22,7 +22,7 @@ LOST_VOTES = 10
 _KNOWN: dict[str, tuple[str, ...]] = {
     "bound": BOUNDS,
     "sampling": SAMPLING,
-    "votes": ("hard",),
+    "votes": VOTES,
     "noise": ("float32",),
 }
 """Values whose meaning this version knows how to derive from the votes."""
@@ -46,6 +46,13 @@ def derivation_problems(certificate: Certificate, config: dict[str, Any]) -> lis
             problems.append(f"{name} sum to {sum(counts)}, {total} is {wanted}")
         if min(counts, default=0) < 0:
             problems.append(f"{name} has a negative count")
+    for name, wanted in (("selection_scores", certificate.n0), ("estimation_scores", drawn)):
+        scores = getattr(certificate, name)
+        if (scores is not None) != (certificate.votes == "soft"):
+            given = "missing" if scores is None else "given"
+            problems.append(f"{name} are {given} with {certificate.votes} votes")
+        elif scores is not None and not wanted - lost <= sum(scores[1::2]) <= wanted:
+            problems.append(f"{name} are of {sum(scores[1::2])} votes, not {wanted}")
     classes = len(certificate.selection_counts), len(certificate.estimation_counts)
     if classes[0] != classes[1] or classes[0] < 2:
         problems.append(f"counts are of {classes[0]} and {classes[1]} classes")
@@ -76,6 +83,16 @@ def _derive(
     certificate: Certificate, config: dict[str, Any]
 ) -> tuple[Decision, dict[str, bool] | None]:
     selection, estimation = certificate.selection_counts, certificate.estimation_counts
+    if certificate.votes == "soft":
+        soft = decide_soft(
+            selection,
+            certificate.selection_scores or (),
+            certificate.estimation_scores or (),
+            n=certificate.n,
+            alpha=certificate.alpha,
+            sigma=certificate.sigma,
+        )
+        return soft, None
     if certificate.sampling == "decide":
         return decide_radii(
             selection,

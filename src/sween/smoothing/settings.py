@@ -21,6 +21,8 @@ from sween.smoothing.sequence import check_radii_to_decide
 SAMPLING = ("fixed", "decide", "tolerance", "budget")
 """How samples are spent on an image."""
 
+VOTES = ("hard", "soft")
+
 OPTION_OF = {"decide": "radii", "tolerance": "tolerance", "budget": "budget"}
 """What each adaptive sampling needs to be told."""
 
@@ -52,6 +54,9 @@ class CertifySettings:
         radii: of `decide`.
         tolerance: of `tolerance`, between 0 and 1.
         budget: of `budget`: noisy images in all, pilot votes included.
+        votes: `hard`, the argmax of each noisy image votes; or `soft`, the mean probability is
+            bounded (see `soft.py`): another smoothed classifier, with fixed sampling and Cohen's
+            bound only.
     """
 
     n0: int = 100
@@ -63,6 +68,7 @@ class CertifySettings:
     radii: tuple[float, ...] = ()
     tolerance: float | None = None
     budget: int | None = None
+    votes: str = "hard"
 
     def __post_init__(self) -> None:
         for name in ("n0", "n", "seed"):
@@ -73,6 +79,8 @@ class CertifySettings:
             raise UnknownName("bound", self.bound, BOUNDS)
         if self.sampling not in SAMPLING:
             raise UnknownName("sampling", self.sampling, SAMPLING)
+        if self.votes not in VOTES:
+            raise UnknownName("votes", self.votes, VOTES)
         self._check_options()
         for name, usual in (("n0", 100), ("n", 100_000)):
             if getattr(self, name) < 1:
@@ -115,6 +123,13 @@ class CertifySettings:
                 raise BadInput(
                     "bound", expected="cohen with decide", got=self.bound, fix="use --bound cohen"
                 )
+        if self.votes == "soft" and (self.sampling, self.bound) != ("fixed", "cohen"):
+            raise BadInput(
+                "votes soft",
+                expected="sampling fixed and bound cohen",
+                got=f"{self.sampling} and {self.bound}",
+                fix="leave --sampling and --bound out",
+            )
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise BadInput(
                 "tolerance", expected="between 0 and 1", got=self.tolerance, fix="0.05 is 5%"

@@ -36,6 +36,7 @@ _CONFIG: dict[str, type | UnionType] = {
     "forward_rows": int,
     "precision": str,
     "noise": str,
+    "votes": str,
 }
 """What rows are held against, and its types."""
 
@@ -150,7 +151,7 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
     wanted_exit = config["exit"] if is_ensemble else "none"
     if certificate.exit != wanted_exit:
         problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
-    for name in ("precision", "noise"):
+    for name in ("precision", "noise", "votes"):
         if getattr(certificate, name) != config[name]:
             problems.append(f"{name} is {getattr(certificate, name)!r}, not {config[name]!r}")
     if certificate.run != run_tag(config):

@@ -18,6 +18,8 @@ from sween.errors import BadInput
 from sween.models.device import device_of, evaluating
 from sween.seeding import NOISE_BLOCK, noise_blocks
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
+from sween.smoothing.soft import pairs_of
+from sween.smoothing.tally import Tally
 
 EMPTY_SHARE = 0.02
 """How much of a GPU's work may go to filling up the last batch of a set of images."""
@@ -35,11 +37,13 @@ class ImageVotes:
     """One classifier's votes on one image, and the member evaluations they took.
 
     `drawn` votes were asked for; exact noise may, very rarely, leave one without an answer.
+    `scores` is the histogram of one class's probability, where it was asked for.
     """
 
     counts: tuple[int, ...]
     evaluations: int
     drawn: int
+    scores: tuple[int, ...] | None = None
 
     def __add__(self, other: "ImageVotes") -> "ImageVotes":
         counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
@@ -53,10 +57,13 @@ class Votes:
     counts: torch.Tensor
     evaluations: torch.Tensor
     drawn: Sequence[int]
+    scores: torch.Tensor | None = None
 
     def of(self, voter: int, position: int) -> ImageVotes:
         counts = tuple(self.counts[voter, position].tolist())
-        return ImageVotes(counts, int(self.evaluations[voter, position]), self.drawn[position])
+        scores = None if self.scores is None else pairs_of(self.scores[position].tolist())
+        evaluations = int(self.evaluations[voter, position])
+        return ImageVotes(counts, evaluations, self.drawn[position], scores)
 
 
 class VoteEngine:
@@ -180,6 +187,7 @@ class VoteEngine:
         n: int | Sequence[int],
         seed: int,
         first: Sequence[int] | None = None,
+        scored: Sequence[int] | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Votes:
         """Votes on n noisy copies of each image.
@@ -191,23 +199,37 @@ class VoteEngine:
             n: noisy copies an image; one number, or one for each.
             seed: of the noise.
             first: the noise block to begin with, for each image; 0 by default.
+            scored: a class of each image whose probabilities are collected too; for one ensemble
+                without an exit.
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
         """
         sizes = [n] * len(images) if isinstance(n, int) else list(n)
         starts = first or [0] * len(images)
-        tally = _Tally(len(self.panel.names), len(images), self.num_classes, images.device)
+        tally = Tally(len(self.panel.names), len(images), self.num_classes, images.device, scored)
         with evaluating(self.model):
             for jobs in self._batches(sizes, starts):
                 noisy, valid = noisy_of_jobs(
                     self.noise, images, jobs, seed=seed, purpose=purpose, examples=examples
                 )
-                ballot = self.panel.vote(noisy)
-                tally.add(ballot.labels, ballot.evaluations, jobs, valid)
+                if scored is None:
+                    ballot = self.panel.vote(noisy)
+                    tally.add(ballot.labels, ballot.evaluations, jobs, valid)
+                else:
+                    probabilities = self.panel.probabilities(noisy)
+                    labels = probabilities.argmax(dim=1)[None]
+                    everyone = torch.full_like(labels, len(self.panel.members))
+                    tally.add(labels, everyone, jobs, valid)
+                    tally.add_scores(probabilities, jobs, valid)
                 if on_progress is not None:
                     on_progress(sum(job.used for job in jobs))
         self.panel.forward.refuse_non_finite()
-        return tally.votes(sizes)
+        return Votes(
+            tally.counts.cpu().view(tally.shape),
+            tally.evaluations.cpu().view(tally.shape[:2]),
+            sizes,
+            None if scored is None else tally.scores.cpu(),
+        )
 
     def _batches(self, sizes: Sequence[int], starts: Sequence[int]) -> Iterator[list[Job]]:
         full, jobs = self.batch_blocks, list[Job]()
@@ -227,41 +249,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )
-
-
-class _Tally:
-    """Running counts on the device."""
-
-    def __init__(self, voters: int, images: int, classes: int, device: torch.device) -> None:
-        self.shape = (voters, images, classes)
-        self.counts = torch.zeros(voters * images * classes, dtype=torch.long, device=device)
-        self.evaluations = torch.zeros(voters * images, dtype=torch.long, device=device)
-
-    def add(
-        self,
-        labels: torch.Tensor,
-        evaluations: torch.Tensor,
-        jobs: Sequence[Job],
-        valid: torch.Tensor | None,
-    ) -> None:
-        """Count labels and evaluations (V, B) of the jobs' rows, NOISE_BLOCK to a job."""
-        voters, images, classes = self.shape
-        table = torch.tensor([[job.position, job.used] for job in jobs])
-        if labels.device.type == "cuda":
-            table = table.pin_memory().to(labels.device, non_blocking=True)
-        within = torch.arange(NOISE_BLOCK, device=labels.device)
-        drawn = (within < table[:, 1:]).flatten().long()
-        counted = drawn if valid is None else drawn * valid
-        used, counted = drawn.expand(voters, -1), counted.expand(voters, -1)
-        first = torch.arange(voters, device=labels.device)[:, None] * images
-        cells = first + table[:, :1].expand(-1, NOISE_BLOCK).flatten()
-        self.counts.scatter_add_(0, (cells * classes + labels).flatten(), counted.flatten())
-        self.evaluations.scatter_add_(0, cells.flatten(), (evaluations * used).flatten())
-
-    def votes(self, drawn: Sequence[int]) -> Votes:
-        voters, images, classes = self.shape
-        return Votes(
-            self.counts.cpu().view(voters, images, classes),
-            self.evaluations.cpu().view(voters, images),
-            drawn,
-        )
