@@ -100,7 +100,7 @@ BAD: dict[str, Refusal] = {
     "other classes": (
         lambda: smoothed(num_classes=9).certify(GOOD, n=200),
         ContractError,
-        ("(100, 10)", "num_classes"),
+        ("(500, 10)", "num_classes"),
     ),
     "label out of range": (
         lambda: certify(labels=[0, 10]),
@@ -157,7 +157,7 @@ BAD: dict[str, Refusal] = {
     "members of different classes": (
         lambda: certify(model=sween.WeightedEnsemble([net(), net(9)])),
         ContractError,
-        ("(100, 9)", "num_classes"),
+        ("(500, 9)", "num_classes"),
     ),
     "their probabilities": (
         lambda: sween.WeightedEnsemble([net(), net(9)])(GOOD),
