@@ -2,16 +2,16 @@
 
     python benchmarks/certification_speed.py --arch resnet20 --device cpu --out FILE
 
-ART (pip install adversarial-robustness-toolbox) is measured where it is installed, at its best batch
-size. All take turns in one run; rates are medians over rounds. The limit is a large matrix product
-in the arithmetic that votes, measured here too.
+ART (pip install adversarial-robustness-toolbox) is measured where it is installed, at its best of
+several batch sizes, right after the other two, which take turns. The limit is a large matrix product
+in the arithmetic that votes.
 """
 
 import argparse
 import dataclasses
 import importlib.util
-import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,13 +109,12 @@ def main() -> None:
                 "ratio_to_art": None if best is None else result.samples_per_second / best,
             }
         )
-        print(to_table([result]), end="")
-        print(f"{used / limit:.0%} of a matrix product's {limit / 1e9:,.0f} GFLOP/s")
-        if best is not None:
-            print(f"{result.samples_per_second / best:.2f} times ART's best, {best:,.0f} samples/s")
+        sys.stdout.write(to_table([result]))
+        share = f"{used / limit:.0%} of a matrix product's {limit / 1e9:,.0f} GFLOP/s"
+        ratio = "" if best is None else f"; {result.samples_per_second / best:.2f} times ART's best"
+        sys.stdout.write(f"{share}{ratio}\n")
     if arguments.out is not None:
         write_json(arguments.out, {"environment": describe_environment(), "results": rows})
-        print(json.dumps({"written": str(arguments.out)}))
 
 
 if __name__ == "__main__":
