@@ -3,8 +3,8 @@
     python benchmarks/certification_speed.py --arch resnet20 --device cpu --out FILE
 
 ART (pip install adversarial-robustness-toolbox) is measured where it is installed, at its best of
-several batch sizes, right after the other two, which take turns. The limit is a large matrix product
-in the arithmetic that votes.
+several batch sizes, right after the other two, which take turns. The limit is a large product of
+matrices in the arithmetic that votes.
 """
 
 import argparse
@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", action="append")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--art-samples", type=int, default=2000)
@@ -92,8 +93,10 @@ def main() -> None:
             num_classes=10,
             seconds=arguments.seconds,
             rounds=arguments.rounds,
+            precision=arguments.precision,
         )
-        dtype = torch.float32 if "float32" in result.precision else torch.float16
+        kinds = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+        dtype = kinds.get(result.precision.partition("+")[0], torch.float32)
         limit = matmul_flops(device, dtype)
         # count_flops counts multiply-adds, as the paper does.
         used = 2 * count_flops(model, SHAPE) * result.evaluations_per_second
