@@ -23,7 +23,7 @@ from sween.cli.options import (
     Seed,
     Source,
     TrustedArch,
-    choose_device,
+    choose_devices,
     dataset_of,
 )
 from sween.data import parse_indices
@@ -99,7 +99,8 @@ def run(
     positions = parse_indices(
         indices=indices, every=every, everything=everything, size=len(dataset.test)
     )
-    loaded.to(choose_device(device))
+    devices = choose_devices(device)
+    loaded.to(devices[0])
     written = certify_images(
         loaded,
         dataset,
@@ -114,6 +115,7 @@ def run(
         noise=noise,
         batch_size=batch_size,
         forward_rows=forward_rows,
+        devices=devices if len(devices) > 1 else None,
         quiet=quiet,
     )
     typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")

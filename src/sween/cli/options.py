@@ -68,6 +68,14 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def choose_devices(name: str) -> list[torch.device]:
+    """The devices to share a run; `auto` and `cuda` take all GPUs there are."""
+    first = choose_device(name)
+    if first.type == "cuda" and first.index is None:
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return [first]
+
+
 def dataset_of(loaded: LoadedEnsemble, root: Path | None, *, convert: bool = False) -> Dataset:
     """The data set that an ensemble's members were trained for, at their image size."""
     size = loaded.image_shape[1] if loaded.dataset == "image_folder" else None

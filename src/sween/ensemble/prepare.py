@@ -224,17 +224,19 @@ class _Recorded:
     def __init__(self, run: Forward, images: torch.Tensor) -> None:
         self.run = run  # the graph reads its weights where they are: they must stay alive
         self.images = images.clone()
-        stream = torch.cuda.Stream(images.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP_PASSES):
-                run(self.images)
-        torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.outputs = run(self.images)
+        with torch.cuda.device(images.device):  # of several GPUs, the one that the images are on
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(WARMUP_PASSES):
+                    run(self.images)
+            torch.cuda.current_stream().wait_stream(stream)
+            with torch.cuda.graph(self.graph):
+                self.outputs = run(self.images)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        self.images.copy_(images)
-        self.graph.replay()
-        return self.outputs.clone()
+        with torch.cuda.device(self.images.device):
+            self.images.copy_(images)
+            self.graph.replay()
+            return self.outputs.clone()

@@ -1,9 +1,12 @@
 """Certifying a data set's test images into a folder, row by row, resumable."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
@@ -18,6 +21,7 @@ from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.draws import images_at_once
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.votes import VoteEngine
+from sween.smoothing.workers import Emit, Item, Work, run_all
 
 PILOTS_TOGETHER = 100
 """Images whose pilot votes are counted at once."""
@@ -38,6 +42,7 @@ def certify_images(
     precision: str = "auto",
     compile: bool | None = None,
     noise: str = "float32",
+    devices: Sequence[torch.device] | None = None,
     quiet: bool = False,
 ) -> list[Certificate]:
     """Certify test images and append their rows to `out`.
@@ -47,7 +52,7 @@ def certify_images(
     1 - alpha on its own (see `SmoothedClassifier.certify`).
 
     Args:
-        loaded: the ensemble, on the device to use.
+        loaded: the ensemble, on the device to use unless `devices` says otherwise.
         dataset: the one its members were trained for.
         positions: which test images.
         settings: of the sampling.
@@ -60,6 +65,7 @@ def certify_images(
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the members; on a GPU by default.
         noise: `float32`, or `exact` on the grid of the data set's pixels.
+        devices: of one kind, to share the images; the ensemble's own when None.
         quiet: no progress display.
 
     Returns:
@@ -68,26 +74,31 @@ def certify_images(
     _check_fit(loaded, dataset)
     policy = exit or ExitPolicy()
     member_names = loaded.member_names if members and len(loaded.member_names) > 1 else None
-    classifier = SmoothedClassifier(
-        loaded,
-        sigma=loaded.sigma,
-        num_classes=loaded.num_classes,
-        exit=policy,
-        name=loaded.name,
-        batch_size=batch_size,
-        forward_rows=forward_rows,
-        member_names=member_names,
-        weightings=weightings,
-        precision=precision,
-        compile=compile,
-        noise=noise,
-        levels=dataset.test.white,
-    )
-    engine = classifier.engine
+
+    def engine_on(device: torch.device | None) -> VoteEngine:
+        own = loaded if device is None else copy.deepcopy(loaded).to(device)
+        return SmoothedClassifier(
+            own,
+            sigma=loaded.sigma,
+            num_classes=loaded.num_classes,
+            exit=policy,
+            name=loaded.name,
+            batch_size=batch_size,
+            forward_rows=forward_rows,
+            member_names=member_names,
+            weightings=weightings,
+            precision=precision,
+            compile=compile,
+            noise=noise,
+            levels=dataset.test.white,
+        ).engine
+
+    engines = [engine_on(device) for device in devices or (None,)]
+    engine = engines[0]
     check_sampling(engine, settings)
     _refuse_packed(out)
-    if positions:
-        engine.prepare(dataset.test.images(positions[:1]).to(engine.device)[0])
+    for each in engines if positions else ():
+        each.prepare(dataset.test.images(positions[:1]).to(each.device)[0])
     config = run_config(loaded, dataset, positions, settings, policy, member_names, weightings)
     config |= {
         "device": engine.device.type,
@@ -101,7 +112,7 @@ def certify_images(
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
         sizes = _planned_sizes(engine, dataset, positions, settings) if left else {}
-        return _certify_left(engine, dataset, left, settings, sizes, path, known, tag, quiet)
+        return _certify_left(engines, dataset, left, settings, sizes, path, known, tag, quiet)
 
 
 def _planned_sizes(
@@ -134,7 +145,7 @@ def _refuse_packed(out: Path) -> None:
 
 
 def _certify_left(
-    engine: VoteEngine,
+    engines: Sequence[VoteEngine],
     dataset: Dataset,
     left: Sequence[int],
     settings: CertifySettings,
@@ -148,40 +159,51 @@ def _certify_left(
     if not left:
         return []
     written: list[Certificate] = []
-    together = images_at_once(engine, settings)
+    names = engines[0].panel.names
+    together = images_at_once(engines[0], settings)
+    groups = [left[start : start + together] for start in range(0, len(left), together)]
     known_cost = settings.sampling == "fixed"  # else only the images can be counted down
     total = len(left) * (settings.n0 + settings.n if known_cost else 1)
     with (
         RowWriter(path) as writer,
-        track(f"certify {engine.panel.names[-1]}", total, quiet=quiet) as advance,
+        track(f"certify {names[-1]}", total, quiet=quiet) as advance,
     ):
 
-        def on_progress(done: int) -> None:
-            if known_cost:
-                advance(done, _note(written, len(engine.panel.names), len(left)))
+        def handle(item: Item) -> None:
+            if isinstance(item, int):
+                if known_cost:
+                    advance(item, _note(written, len(names), len(left)))
+                return
+            fresh = [
+                dataclasses.replace(row, run=tag)
+                for row in item
+                if (row.model, row.index) not in known
+            ]
+            writer.append([to_row(certificate) for certificate in fresh])
+            written.extend(fresh)
+            if not known_cost:
+                advance(1, f"images, last radius {format_radius(item[-1].radius)}")
 
-        for start in range(0, len(left), together):
-            keys = left[start : start + together]
-            groups = certify_each(
-                engine,
-                dataset.test.images(keys).to(engine.device),
-                keys,
-                [int(dataset.test.labels[key]) for key in keys],
-                settings,
-                sizes=[sizes[key] for key in keys] if sizes else None,
-                on_progress=on_progress,
-            )
-            for group in groups:
-                fresh = [
-                    dataclasses.replace(row, run=tag)
-                    for row in group
-                    if (row.model, row.index) not in known
-                ]
-                writer.append([to_row(certificate) for certificate in fresh])
-                written += fresh
-                if not known_cost:
-                    advance(1, f"images, last radius {format_radius(group[-1].radius)}")
+        run_all(engines, groups, _work_on(dataset, settings, sizes), handle)
     return written
+
+
+def _work_on(dataset: Dataset, settings: CertifySettings, sizes: Mapping[int, int]) -> Work:
+    """How an engine certifies a group of test images."""
+
+    def work(engine: VoteEngine, keys: Sequence[int], emit: Emit) -> None:
+        for rows in certify_each(
+            engine,
+            dataset.test.images(keys).to(engine.device),
+            keys,
+            [int(dataset.test.labels[key]) for key in keys],
+            settings,
+            sizes=[sizes[key] for key in keys] if sizes else None,
+            on_progress=emit,
+        ):
+            emit(rows)
+
+    return work
 
 
 def _note(written: Sequence[Certificate], models: int, images: int) -> str:
