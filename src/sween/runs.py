@@ -214,17 +214,20 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """The commit this source runs from, with + where the tree has changes.
+    """The commit this source runs from, with + where the tree has changes; None where unknown.
 
-    Outside git, as on a machine that was sent the source alone, what SWEEN_COMMIT says; else None.
+    SWEEN_COMMIT says it where git cannot, as on a machine that was sent the source alone.
     """
+    told = os.environ.get("SWEEN_COMMIT")
+    if told:
+        return told
     source = Path(__file__).resolve().parent
     command = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return os.environ.get("SWEEN_COMMIT")
-    return answer.stdout.strip() or os.environ.get("SWEEN_COMMIT")
+        return None
+    return answer.stdout.strip() or None
 
 
 def _processor() -> str:
