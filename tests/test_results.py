@@ -1,12 +1,17 @@
 """What is shipped in results/ verifies, and the README says what it says."""
 
+import importlib.util
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from sween.records import format_radius, read_certificates
 from sween.smoothing import verify_folder
 
 ROOT = Path(__file__).parents[1]
@@ -28,3 +33,52 @@ def test_links_lead_somewhere(name: str) -> None:
     page = ROOT / name
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def _updater() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "docs/update_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_beside_the_papers_rows(tmp_path: Path) -> None:
+    """With the digits run in the place of a CIFAR-10 one of sigma 0.50."""
+    shutil.copytree(ROOT / "results" / "published", tmp_path / "published")
+    shutil.copytree(
+        ROOT / "results" / "digits-demo", tmp_path / "cifar10-sween3-gaussian-sigma0.50"
+    )
+    lines = _updater().beside_paper(tmp_path, "cifar10").splitlines()
+    models = [line.split("|")[3].strip() for line in lines[2:]]
+    assert models == [
+        "paper: ResNet-110",
+        "paper: UE-3",
+        "paper: SWEEN-3",
+        "ours: UE",
+        "**ours: SWEEN-3**",
+    ]
+    paper = "| 70.9 | 61.4 | 50.8 | 38.3 | 27.7 | 20.1 | 12.8 | 6.7 | 0.0 | 0.630 |"
+    assert paper in lines[4]
+    rows = [row for row in read_certificates(digits) if row.model == "SWEEN-3"]
+    right = [row.radius for row in rows if row.prediction == row.label]
+    assert f"**{100 * sum(r >= 0.5 for r in right) / len(rows):.1f}**" in lines[6]
+    assert f"**{format_radius(sum(right) / len(rows))}**" in lines[6]
+
+
+def test_published_rows_are_whole() -> None:
+    rows = tomllib.loads((ROOT / "results/published/cifar10.toml").read_text())["row"]
+    assert len(rows) == 18
+    for row in rows:
+        accuracies = row["accuracies"]
+        assert len(accuracies) == 9
+        assert accuracies == sorted(accuracies, reverse=True)
+        # The average radius is the area under the curve: between its lower and upper sums, which
+        # also know that no radius exceeds 3.9 sigma.
+        lower = 0.25 * sum(accuracies[1:]) / 100
+        upper = 0.25 * sum(accuracies[:-1]) / 100 + accuracies[-1] / 100 * max(
+            0.25, 3.9 * row["sigma"] - 2
+        )
+        assert lower <= row["acr"] + 0.0005
+        assert row["acr"] <= upper + 0.0005
