@@ -50,6 +50,7 @@ def test_the_table_beside_the_papers_rows(tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "results" / "digits-demo", tmp_path / "cifar10-sween3-gaussian-sigma0.50"
     )
+    digits = ROOT / "results" / "digits-demo"
     lines = _updater().beside_paper(tmp_path, "cifar10").splitlines()
     models = [line.split("|")[3].strip() for line in lines[2:]]
     assert models == [

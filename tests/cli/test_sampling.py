@@ -141,6 +141,29 @@ def test_a_forged_row_is_found(name: str, made: Made, tmp_path: Path) -> None:
     assert "(index 1)" in stderr
 
 
+@pytest.mark.parametrize(
+    ("line_", "said"),
+    [
+        ('bound = "two-class"', "cohen with decide"),
+        ('votes = "soft"', "sampling fixed and bound cohen"),
+        ("radii = [-1.0]", "none of them negative"),
+    ],
+)
+def test_a_config_that_no_run_can_have(line_: str, said: str, made: Made, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    succeed(line("decide", made, out))
+    path = out / "config.toml"
+    name = line_.partition(" ")[0]
+    lines = [
+        line_ if text.startswith(f"{name} =") else text for text in path.read_text().splitlines()
+    ]
+    assert line_ in lines
+    path.write_text("\n".join(lines) + "\n")
+    code, stdout, stderr = run_line(f"verify {out}")
+    assert (code, stdout) == (2, "")
+    assert said in stderr
+
+
 BAD = [
     ("--sampling decide", "radii", "pass --radius 0.5"),
     ("--sampling decide --radius -0.5", "radii", "none of them negative"),

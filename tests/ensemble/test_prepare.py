@@ -11,7 +11,7 @@ from torch import nn
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.fold import fold_batch_norm
 from sween.ensemble.prepare import Member, Preparation, prepare
-from sween.errors import ContractError, PreparationWarning, UnknownName
+from sween.errors import BadInput, ContractError, PreparationWarning, UnknownName
 from sween.models import create_model
 from sween.smoothing import CertifySettings, SmoothedClassifier
 
@@ -263,3 +263,64 @@ def test_the_module_itself_is_not_changed_by_certifying(tmp_path: Path) -> None:
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(before[name].dtype == after[name].dtype for name in before)
+
+
+class TwoInARow(nn.Module):
+    """A convolution and two norms: the second must be folded into what the first made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out.mean(dim=(2, 3))
+
+
+@torch.no_grad()
+def test_two_norms_in_a_row_are_both_folded() -> None:
+    model = TwoInARow().eval()
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            assert part.running_mean is not None
+            part.running_mean.uniform_(-1, 1)
+            part.weight.uniform_(0.5, 2)
+    images, folded = torch.rand(4, 1, 8, 8), fold_batch_norm(model)
+    assert norms(folded) == 0
+    assert float((folded(images) - model(images)).abs().max()) < 1e-5
+
+
+class Random(TwoInARow):
+    """Draws for itself: tracing it would freeze the draw and make it look like a function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.randn(4)
+
+
+def test_a_module_that_draws_for_itself_is_refused() -> None:
+    smoothed = SmoothedClassifier(Random(), sigma=0.5, num_classes=4)
+    with pytest.raises(ContractError, match="the same answer each time"):
+        smoothed.certify_batch(torch.rand(1, 1, 8, 8), SETTINGS)
+
+
+def test_a_model_that_compiles_to_something_else_is_used_uncompiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "sween.ensemble.prepare._compiled", lambda module, images: lambda x: module(x).flip(1)
+    )
+    model, images = used("digits-conv", (1, 8, 8)), torch.rand(8, 1, 8, 8)
+    with pytest.warns(PreparationWarning, match="outputs are others when compiled"):
+        prepared = prepare(model, Preparation(compile=True), images)
+    assert (prepared.compiled, prepared.arithmetic) == (False, "float32")
+
+
+def test_a_precision_that_changes_on_the_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's rows must all be of the arithmetic that its config names."""
+    model, image = used("digits-conv", (1, 8, 8)), torch.rand(1, 8, 8)
+    engine = SmoothedClassifier(model, sigma=0.5, num_classes=10).engine
+    engine.prepare(image)
+    monkeypatch.setattr(Preparation, "describe", lambda *_, **__: "float16")
+    engine.panel.members[0].forget()
+    with pytest.raises(BadInput, match=r"expected float32, as when .*got float16"):
+        engine.prepare(image)

@@ -11,7 +11,7 @@ from sween.philox import counters, stream_words
 from sween.records import ABSTAIN, Certificate
 from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
-from sween.smoothing.decision import decide, decide_radii
+from sween.smoothing.decision import decide, decide_prediction, decide_radii
 from sween.smoothing.exact import BITS, ExactNoise, noise_table, words_of_62_bits
 from sween.smoothing.radius import radius_cohen, radius_two_class
 from sween.smoothing.votes import VoteEngine
@@ -196,6 +196,12 @@ def test_votes_of_the_two_laws_agree_on_a_smooth_classifier() -> None:
             ("images", "multiples of 1/255", "--noise float32"),
         ),
         (
+            lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
+                torch.full((3, 4, 4), 77 / 255 + 3e-8), n=200
+            ),
+            ("images", "multiples of 1/255"),
+        ),
+        (
             lambda: SmoothedClassifier(
                 LowBits(), sigma=0.5, num_classes=2, noise="exact", levels=0
             ),
@@ -235,3 +241,10 @@ def test_exact_votes_do_not_depend_on_the_batch() -> None:
             engine.count(images, examples=[0, 1, 2], purpose="estimation", n=330, seed=0).counts
         )
     assert torch.equal(results[0], results[1])
+
+
+def test_a_prediction_takes_lost_votes_for_the_runner_up() -> None:
+    assert decide_prediction((90, 5), alpha=0.001, n=100) == decide_prediction(
+        (90, 10), alpha=0.001
+    )
+    assert decide_prediction((60, 0), alpha=0.001, n=100)[0] == ABSTAIN

@@ -16,8 +16,8 @@ from sween.smoothing import CertifySettings, SmoothedClassifier
 
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
-PROBED = 5
-"""Forward passes before the first vote: two to prepare a member, three for its batch-mates."""
+PROBED = 6
+"""Forward passes before the first vote: three to prepare a member, three for its batch-mates."""
 
 
 def _images(count: int = 3) -> torch.Tensor:
@@ -322,3 +322,41 @@ def test_other_errors_of_a_model_are_not_taken_for_missing_memory() -> None:
 
     with pytest.raises(RuntimeError, match="shape mismatch"):
         SmoothedClassifier(Broken(), sigma=0.5, num_classes=2).certify(_images(1), n=200)
+
+
+def test_a_budget_that_runs_out_of_memory_is_planned_again() -> None:
+    images = _images(3)
+    rows = []
+    for smoothed in (_limited(30, PROBED + 4), _limited(30, forward_rows=25)):
+        answer = smoothed.certify(images, n=2_000, n0=300, sampling="budget", budget=4_000)
+        assert isinstance(answer, list)
+        rows.append(answer)
+    assert _counts(rows[0]) == _counts(rows[1])
+    assert [row.forward_rows for row in rows[0]] == [25] * 3
+
+
+class _Standardised(nn.Module):
+    """Scales each image by its own spread: no answer for an image of nothing, as padding is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        score = (flat[:, :32].sum(1) - flat[:, 32:].sum(1)) / flat.std(1)
+        return torch.stack([score, -score], dim=1)
+
+
+def test_answers_for_padding_are_nobodys_business() -> None:
+    smoothed = SmoothedClassifier(_Standardised(), sigma=0.5, num_classes=2, forward_rows=64)
+    (row,) = smoothed.certify_batch(_images(1), SETTINGS)
+    assert sum(row.estimation_counts) == SETTINGS.n
+
+
+def test_an_exchanged_member_votes() -> None:
+    """The panel follows the ensemble, not the list that it was made of."""
+    ensemble, images = _ensemble(), _images(1)
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    before = smoothed.certify_batch(images, SETTINGS)
+    ensemble.members[1] = create_model("digits-conv", num_classes=10, image_shape=SHAPE, seed=9)
+    after = smoothed.certify_batch(images, SETTINGS)
+    fresh = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    assert _counts(after) == _counts(fresh.certify_batch(images, SETTINGS))
+    assert _counts(after) != _counts(before)

@@ -21,7 +21,8 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
     for node in list(traced.graph.nodes):
         if _foldable(node, parts):
             before = node.args[0]
-            _replace(traced, before.target, _folded(parts[before.target], parts[node.target]))
+            parts[before.target] = _folded(parts[before.target], parts[node.target])
+            _replace(traced, before.target, parts[before.target])
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()

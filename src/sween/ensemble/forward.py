@@ -89,6 +89,10 @@ class FixedShapeForward:
         self._all_finite = finite if self._all_finite is None else self._all_finite & finite
         return output
 
+    def forget_non_finite(self) -> None:
+        """Start anew, after passes whose outputs nobody counts."""
+        self._all_finite = None
+
     def refuse_non_finite(self) -> None:
         """Refuse if any output since the last call was NaN or infinite; waits for the device."""
         finite, self._all_finite = self._all_finite, None
@@ -123,6 +127,7 @@ def check_row_independence(
     forward.refuse_non_finite()
     wanted = outputs[places]
     answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
+    forward.forget_non_finite()  # of images of nothing, or of another scale
     spread = float(outputs.max() - outputs.min())
     difference = max(float((answer - wanted).abs().max()) for answer in answers)
     if difference > BATCH_MATE_TOLERANCE * spread:

@@ -32,6 +32,10 @@ class Panel(Protocol):
     @property
     def members(self) -> Sequence[Member]: ...
 
+    def follow(self) -> None:
+        """Take up modules that were exchanged since the last call."""
+        ...
+
     @property
     def compacts(self) -> bool:
         """Whether later members see fewer inputs: then many at once fill forward passes better."""
@@ -46,6 +50,7 @@ class Panel(Protocol):
 
 def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
     """Prepare the members; refuse those that break the contract of a member."""
+    panel.follow()
     for member in panel.members:
         member.refresh(probe_batch(image, panel.forward.rows, sigma))
         check_row_independence(member, panel.forward, image, sigma)
@@ -66,6 +71,9 @@ class ModelPanel:
         self.names: tuple[str, ...] = (name,)
         self.exits: tuple[str, ...] = ("none",)
         self.forward = forward
+
+    def follow(self) -> None:
+        """The module is fixed."""
 
     @property
     def compacts(self) -> bool:
@@ -113,6 +121,7 @@ class EnsemblePanel:
         weightings: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self.ensemble = ensemble
+        self.preparation = preparation
         self.members = [Member(member, preparation) for member in ensemble.members]
         self.with_members = member_names is not None
         self.weightings = dict(weightings or {})
@@ -124,6 +133,14 @@ class EnsemblePanel:
         )
         self.forward = forward
         self.policy = policy
+
+    def follow(self) -> None:
+        """Whoever exchanges a member of the ensemble exchanges who votes."""
+        known = {id(member.module): member for member in self.members}
+        self.members = [
+            known.get(id(module)) or Member(module, self.preparation)
+            for module in self.ensemble.members
+        ]
 
     @property
     def compacts(self) -> bool:

@@ -16,7 +16,6 @@ from torch import nn
 
 from sween.ensemble.fold import fold_batch_norm
 from sween.errors import ContractError, PreparationWarning, UnknownName
-from sween.models.device import device_of
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -24,6 +23,9 @@ PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 COMPILE_MODE = "max-autotune-no-cudagraphs"
 """The slowest to compile and the fastest to run; the recording is our own."""
+
+MOST_GRAPHS = 4096
+"""Members that may be compiled in one process."""
 
 WARMUP_PASSES = 3
 """Passes before a recording, in which compilation and workspaces settle."""
@@ -86,14 +88,18 @@ class Member:
     @property
     def compiled(self) -> bool:
         """Whether it could be compiled; known once it is refreshed."""
+        return self._ready.compiled
+
+    @property
+    def _ready(self) -> "Prepared":
         if self._prepared is None:
             raise RuntimeError("refresh the member first")
-        return self._prepared.compiled
+        return self._prepared
 
     @property
     def arithmetic(self) -> str:
         """What the prepared module computes in, for records; see `Preparation.describe`."""
-        return self.preparation.describe(device_of(self.module), compiled=self.compiled)
+        return self._ready.arithmetic
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if self._prepared is None:
@@ -133,10 +139,11 @@ def _same(tensors: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A forward pass made ready, and whether it is compiled."""
+    """A forward pass made ready, whether it is compiled, and its arithmetic for records."""
 
     run: Forward
     compiled: bool
+    arithmetic: str
 
 
 @torch.no_grad()
@@ -150,6 +157,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     """
     device, dtype = images.device, preparation.dtype(images.device)
     wanted = module(images)
+    _refuse_random(wanted, module(images))
     ready = _Arithmetic(fold_batch_norm(module), device, dtype)
     if not _close(ready(images), wanted, dtype):
         ready = _Arithmetic(module, device, dtype)
@@ -161,10 +169,14 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 got="others",
                 fix="use --precision float32; turn off dropout and anything else that is random",
             )
+    plain = Prepared(ready, False, preparation.describe(device, compiled=False))
     if not preparation.compiles(device):
-        return Prepared(ready, compiled=False)
+        return plain
     try:
-        return Prepared(_compiled(ready, images), compiled=True)
+        run = _compiled(ready, images)
+        if not _close(run(images), wanted, dtype):
+            raise RuntimeError("its outputs are others when compiled")
+        return Prepared(run, True, preparation.describe(device, compiled=True))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # torch.compile fails in many ways, all of which mean: do without
@@ -174,7 +186,24 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             PreparationWarning,
             stacklevel=2,
         )
-        return Prepared(ready, compiled=False)
+        return plain
+
+
+def _refuse_random(first: object, second: object) -> None:
+    """Refuse a module that answers one batch in two ways.
+
+    Tracing would freeze what it draws and make it look like a function.
+    """
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return
+    spread = float(first.max() - first.min()) if first.numel() else 0.0
+    if torch.isfinite(first).all() and float((first - second).abs().max()) > 1e-4 * spread:
+        raise ContractError(
+            "model",
+            expected="the same answer each time it sees a batch",
+            got="others",
+            fix="put dropout in evaluation mode and turn off anything else that is random",
+        )
 
 
 class _Arithmetic(nn.Module):
@@ -214,7 +243,11 @@ def _close(outputs: object, wanted: object, dtype: torch.dtype) -> bool:
 @torch.inference_mode()
 def _compiled(module: nn.Module, images: torch.Tensor) -> Forward:
     run = torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE)
-    run(images)
+    # Every member is a graph of its own behind the same code, which counts as a recompilation.
+    with torch._dynamo.config.patch(
+        recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+    ):
+        run(images)
     return _Recorded(run, images) if images.device.type == "cuda" else run
 
 
@@ -232,10 +265,13 @@ class _Recorded:
                 for _ in range(WARMUP_PASSES):
                     run(self.images)
             torch.cuda.current_stream().wait_stream(stream)
-            with torch.cuda.graph(self.graph):
+            # Thread-local: other engines may be at work on other GPUs meanwhile.
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.outputs = run(self.images)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if images.shape != self.images.shape:  # copy_ would broadcast
+            raise ValueError(f"recorded for {tuple(self.images.shape)}, got {tuple(images.shape)}")
         with torch.cuda.device(self.images.device):
             self.images.copy_(images)
             self.graph.replay()

@@ -83,10 +83,11 @@ def sizes_for_budget(
         alpha: of each certificate.
     """
     left = budget - n0 * len(counts)
-    if left < SMALLEST:
+    least = min(SMALLEST, largest)
+    if left < least:
         raise BadInput(
             "budget",
-            expected=f"more than {n0 * len(counts) + SMALLEST}: {n0} pilot votes for each of "
+            expected=f"more than {n0 * len(counts) + least}: {n0} pilot votes for each of "
             f"{len(counts)} images, and some to spend",
             got=budget,
             fix="raise the budget, or lower n0",

@@ -1,7 +1,7 @@
 """From votes to certificates, image by image, for every classifier of a panel."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -64,27 +64,41 @@ def certify_each(
                 ]
                 done += 1
         except (RuntimeError, MemoryError) as error:
-            engine.shrink(error)
-            engine.prepare(images[done])
+            failure = error.with_traceback(None)  # which would keep the failed batch in memory
+        else:
+            continue
+        engine.shrink(failure)
+        engine.prepare(images[done])
 
 
 def plan_budget(
     engine: VoteEngine,
-    parts: Iterable[tuple[torch.Tensor, Sequence[int]]],
+    parts: Callable[[], Iterable[tuple[torch.Tensor, Sequence[int]]]],
     settings: CertifySettings,
 ) -> list[int]:
     """Sizes for all images of a run from their pilot votes; see `sizes_for_budget`.
 
     Args:
         engine: prepared.
-        parts: the images, some at a time, with their indices.
+        parts: gives the images, some at a time, with their indices; again after running out of
+            memory, since the votes of all must come from one shape.
         settings: with a budget.
     """
     assert settings.budget is not None  # the settings checked it
-    tops: list[int] = []
-    for images, indices in parts:
-        selection, _ = Counting(engine, images, indices, settings, None).selection()
-        tops += [max(each[-1].counts) for each in selection]
+    tops: list[int] | None = None
+    while tops is None:
+        try:
+            tops = [
+                max(each[-1].counts)
+                for images, indices in parts()
+                for each in Counting(engine, images, indices, settings, None).selection()[0]
+            ]
+        except (RuntimeError, MemoryError) as error:
+            failure = error.with_traceback(None)
+        else:
+            break
+        engine.shrink(failure)
+        engine.prepare(next(iter(parts()))[0][0])
     return sizes_for_budget(
         tops,
         settings.n0,

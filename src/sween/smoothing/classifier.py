@@ -133,7 +133,7 @@ class SmoothedClassifier:
         results = []
         for position, key in enumerate(keys):
             counts = tuple(votes.counts[-1, position].tolist())
-            prediction, p_value = decide_prediction(counts, alpha=alpha)
+            prediction, p_value = decide_prediction(counts, alpha=alpha, n=n)
             results.append(
                 Prediction(
                     index=key,
@@ -231,7 +231,7 @@ class SmoothedClassifier:
         check_sampling(self.engine, settings)
         sizes = None
         if settings.sampling == "budget":
-            sizes = plan_budget(self.engine, [(batch, keys)], settings)
+            sizes = plan_budget(self.engine, lambda: [(batch, keys)], settings)
         return list(certify_each(self.engine, batch, keys, truth, settings, sizes=sizes))
 
     def _count(self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int) -> Votes:

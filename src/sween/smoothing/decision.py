@@ -163,14 +163,17 @@ def binomial_p_value(top: int, second: int) -> float:
     return min(1.0, 2 * float(special.betainc(top, second + 1, 0.5)) * (1 + 1e-9))
 
 
-def decide_prediction(counts: Sequence[int], *, alpha: float) -> tuple[int, float]:
+def decide_prediction(
+    counts: Sequence[int], *, alpha: float, n: int | None = None
+) -> tuple[int, float]:
     """Cohen et al.'s PREDICT: the leading class, or ABSTAIN, and the p-value.
 
     The answer differs from the smoothed classifier's with probability at most alpha (Proposition 2
     of Cohen et al. 2019, by Hung and Fithian 2019): a two-sided binomial test that the two leading
-    classes are equally likely, among the votes for either.
+    classes are equally likely, among the votes for either. Of n votes drawn, those that counted for
+    no class are taken to be for the runner-up.
     """
     order = np.argsort(-np.asarray(counts), kind="stable")
     top, second = int(counts[order[0]]), int(counts[order[1]])
-    p_value = binomial_p_value(top, second)
+    p_value = binomial_p_value(top, second + (0 if n is None else n - sum(counts)))
     return (int(order[0]) if p_value <= alpha else ABSTAIN), p_value

@@ -117,7 +117,9 @@ def softly(counting: Counting) -> Iterator[Drawn]:
     for part in _parts([settings.n] * len(counting), engine):
         fresh, took = counting.scored("estimation", part, settings.n, [classes[i] for i in part])
         for position, votes in zip(part, fresh, strict=True):
-            yield Drawn(pilot[position], votes, selecting + again + took)
+            # The class is the one that the first pass chose, whatever a second one would say.
+            chosen = dataclasses.replace(pilot[position][0], counts=selection[position][0].counts)
+            yield Drawn([chosen], votes, selecting + again + took)
 
 
 def _parts(sizes: Sequence[int], engine: VoteEngine) -> Iterator[list[int]]:

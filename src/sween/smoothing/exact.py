@@ -30,9 +30,6 @@ BITS = 62
 DIGITS = 60
 """Of the table's arithmetic: far beyond the 19 that 62 bits hold."""
 
-GRID_TOLERANCE = 1e-6
-"""float32 pixels k / levels are this close to the grid, and images of another depth are not."""
-
 
 @dataclasses.dataclass(frozen=True)
 class NoiseTable:
@@ -85,6 +82,7 @@ class ExactNoise:
 
     def __init__(self, *, sigma: float, levels: int, compile: bool) -> None:
         self.table, self.levels = noise_table(sigma, levels), levels
+        self._cumulative = self.table.cumulative
         self._words: Words62 = _compiled_words() if compile else words_of_62_bits
 
     @property
@@ -93,8 +91,9 @@ class ExactNoise:
 
     def check(self, images: torch.Tensor) -> None:
         """Refuse images off the grid: for them the law would be another."""
-        away = float((images - self._positions(images) / self.levels).abs().max())
-        if away > GRID_TOLERANCE:
+        grid = self._positions(images) / self.levels
+        if not torch.equal(grid, images):
+            away = float((images - grid).abs().max())
             raise BadInput(
                 "images",
                 expected=f"multiples of 1/{self.levels}, as pixels of {self.levels + 1} values "
@@ -107,7 +106,7 @@ class ExactNoise:
         self, images: torch.Tensor, keys: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A block of noisy copies of each image, and which of them drew a value of the table."""
-        cumulative = self.table.cumulative.to(images.device)
+        cumulative = self._cumulative = self._cumulative.to(images.device)
         shape = (len(images), NOISE_BLOCK, *images.shape[1:])
         numbers = self._draw(keys, torch.Size(shape[1:]).numel(), images.device)
         drawn = torch.searchsorted(cumulative, numbers, right=True)

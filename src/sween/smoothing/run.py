@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ def certify_images(
         The certificates computed by this call.
     """
     _check_fit(loaded, dataset)
+    if not positions:
+        raise BadInput("positions", expected="at least one image", got="none", fix="name some")
     policy = exit or ExitPolicy()
     member_names = loaded.member_names if members and len(loaded.member_names) > 1 else None
 
@@ -97,8 +99,15 @@ def certify_images(
     engine = engines[0]
     check_sampling(engine, settings)
     _refuse_packed(out)
-    for each in engines if positions else ():
+    for each in engines:
         each.prepare(dataset.test.images(positions[:1]).to(each.device)[0])
+        if each.precision != engine.precision:
+            raise BadInput(
+                f"precision on {each.device}",
+                expected=f"{engine.precision}, as on {engine.device}",
+                got=each.precision,
+                fix="use --no-compile, or one device",
+            )
     config = run_config(loaded, dataset, positions, settings, policy, member_names, weightings)
     config |= {
         "device": engine.device.type,
@@ -121,11 +130,12 @@ def _planned_sizes(
     """With a budget, the votes of each image: the pilots of all of them, also of those done."""
     if settings.sampling != "budget":
         return {}
-    parts = (
-        (dataset.test.images(keys).to(engine.device), keys)
-        for start in range(0, len(positions), PILOTS_TOGETHER)
-        for keys in [positions[start : start + PILOTS_TOGETHER]]
-    )
+
+    def parts() -> Iterator[tuple[torch.Tensor, Sequence[int]]]:
+        for start in range(0, len(positions), PILOTS_TOGETHER):
+            keys = positions[start : start + PILOTS_TOGETHER]
+            yield dataset.test.images(keys).to(engine.device), keys
+
     return dict(zip(positions, plan_budget(engine, parts, settings), strict=True))
 
 

@@ -22,8 +22,8 @@ from sween.smoothing.bounds import Counts, Floats, check_probability, upper_boun
 EARLY_SHARE = 0.5
 """Of alpha, for stopping early; the rest is for the exact bound at the last look."""
 
-MARGIN = 1e-6
-"""More than the error of a logarithm of evidence, measured against 50 digits."""
+MARGIN, MARGIN_PER_VOTE = 1e-6, 1e-14
+"""More than the error of a logarithm of evidence, measured against 50 digits; it grows with n."""
 
 WIDEN = 1 + 1e-9
 """More than the error of the bisection."""
@@ -59,6 +59,11 @@ def log_evidence(count: Counts, n: Counts, miss: float | Floats) -> Floats:
     return cast(Floats, np.where(np.isnan(value), -np.inf, value))
 
 
+def margin(n: Counts) -> Floats:
+    """What is asked of the logarithm of evidence beyond its mark."""
+    return cast(Floats, np.maximum(MARGIN, MARGIN_PER_VOTE * np.asarray(n, np.float64)))
+
+
 def anytime_upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Floats:
     """Upper bound on 1 - p that holds at all looks at once with probability at least 1 - alpha.
 
@@ -72,7 +77,7 @@ def anytime_upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Float
     check_probability("alpha", alpha)
     k, total = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(n, np.float64))
     low, high = np.log(np.maximum((total - k) / total, 1e-300)), np.zeros_like(k)
-    wanted = -np.log(alpha) + MARGIN
+    wanted = -np.log(alpha) + margin(total)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         enough = log_evidence(k, total, np.exp(middle)) >= wanted
@@ -126,7 +131,7 @@ def settled(
     counts, totals = np.broadcast_arrays(np.asarray(count), np.asarray(n))
     k, total = counts[..., None], totals[..., None]
     needed = miss_of_radius(np.asarray(radii), sigma)
-    enough = -np.log(EARLY_SHARE * alpha) + MARGIN
+    enough = -np.log(EARLY_SHARE * alpha) + margin(total)
     certified = (total - k < needed * total) & (log_evidence(k, total, needed) >= enough)
     hopeless = (total - k > needed * total) & (
         log_evidence(total - k, total, 1 - needed) >= -np.log(alpha)

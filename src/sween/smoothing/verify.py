@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from sween.data.selection import parse_indices
-from sween.errors import BadInput, CheckFailed, CheckpointError
+from sween.errors import BadInput, CheckFailed, CheckpointError, SmallSampleWarning
 from sween.records import (
     Certificate,
     from_row,
@@ -19,7 +20,7 @@ from sween.records import (
 )
 from sween.runs import read_config, run_tag
 from sween.smoothing.rederive import check_budget, derivation_problems, size_problems
-from sween.smoothing.settings import OPTION_OF
+from sween.smoothing.settings import OPTION_OF, CertifySettings
 
 _CONFIG: dict[str, type | UnionType] = {
     "model": str,
@@ -109,7 +110,27 @@ def _checked_config(folder: Path) -> dict[str, Any]:
             got=", ".join(repr(config.get(name)) for name in wrong),
             fix="restore the file from its source",
         )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallSampleWarning)
+            settings_of(config)
+    except BadInput as error:
+        raise CheckpointError(
+            f"{folder}/config.toml",
+            expected="settings that fit together",
+            got=error,
+            fix="restore it",
+        ) from None
     return config
+
+
+def settings_of(config: dict[str, Any]) -> CertifySettings:
+    """The settings that a run's config tells of; refuses what `sween certify` would refuse."""
+    if config["votes"] == "soft" and config["exit"] != "none":
+        raise BadInput("exit", expected="none with soft votes", got=config["exit"])
+    fields = {field.name for field in dataclasses.fields(CertifySettings)}
+    content = {name: value for name, value in config.items() if name in fields}
+    return CertifySettings(**content | {"radii": tuple(content.get("radii", ()))})
 
 
 def _check_row(row: dict[str, Any], line: bytes, where: str, config: dict[str, Any]) -> Certificate:

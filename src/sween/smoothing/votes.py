@@ -99,6 +99,7 @@ class VoteEngine:
         self.rows_asked = forward_rows
         self._batch_size = batch_size
         self._noise_kind = noise or NoiseKind()
+        self._precision: str | None = None
         self.noise: Noise = self._noise_kind.make(sigma, compile=False)
 
     @property
@@ -134,15 +135,26 @@ class VoteEngine:
             self.rows_asked = default_forward_rows(self.device, image.numel())
         if not self.panel.forward.settled:
             self.panel.forward.settle(self.rows_asked)
-        while True:
-            try:
-                with evaluating(self.model):
-                    check_panel(self.panel, image, self.sigma)
-            except (RuntimeError, MemoryError) as error:
-                self.shrink(error)
-            else:
-                self.noise = self._noise_kind.make(self.sigma, compile=self.compiled)
-                return
+        while (error := self._try_to_prepare(image)) is not None:
+            self.shrink(error)
+        self.noise = self._noise_kind.make(self.sigma, compile=self.compiled)
+        self._precision = self._precision or self.precision
+        if self.precision != self._precision:
+            raise BadInput(
+                "precision",
+                expected=f"{self._precision}, as when the members were first prepared",
+                got=self.precision,
+                fix="run again with --no-compile",
+            )
+
+    def _try_to_prepare(self, image: torch.Tensor) -> BaseException | None:
+        """The error, if there is one; its traceback would keep the failed batch in memory."""
+        try:
+            with evaluating(self.model):
+                check_panel(self.panel, image, self.sigma)
+        except (RuntimeError, MemoryError) as error:
+            return error.with_traceback(None)
+        return None
 
     def shrink(self, error: BaseException) -> None:
         """Halve the forward pass after running out of memory; raise any other error again.
@@ -207,6 +219,7 @@ class VoteEngine:
         sizes = [n] * len(images) if isinstance(n, int) else list(n)
         starts = first or [0] * len(images)
         tally = Tally(len(self.panel.names), len(images), self.num_classes, images.device, scored)
+        self.panel.forward.forget_non_finite()
         with evaluating(self.model):
             for jobs in self._batches(sizes, starts):
                 noisy, valid = noisy_of_jobs(
