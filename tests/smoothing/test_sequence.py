@@ -20,6 +20,7 @@ from sween.smoothing.sequence import (
     check_radii_to_decide,
     log_evidence,
     looks,
+    margin,
     miss_of_radius,
     sequential_miss,
     settled,
