@@ -13,6 +13,7 @@ from torch import nn
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.models.device import evaluating
+from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier
 
 REFERENCE_BATCH = 1000
@@ -106,7 +107,7 @@ def measure(
     began = time.perf_counter()
     engine.prepare(image)
     prepared = time.perf_counter() - began
-    size = max(engine.batch_blocks * 100, engine.forward_rows)
+    size = max(engine.batch_blocks * NOISE_BLOCK, engine.forward_rows)
     evaluations = samples = 0
 
     def ours(batches: int) -> int:

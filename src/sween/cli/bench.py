@@ -1,7 +1,6 @@
 """`sween bench`"""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,7 @@ from sween.cli.options import (
     Precision,
     choose_device,
 )
-from sween.ensemble import ExitPolicy
+from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import BadInput
 from sween.models import create_model, list_models
 from sween.runs import describe_environment, write_json
@@ -68,7 +67,7 @@ def run(
                 n=n,
                 seconds=seconds,
                 rounds=rounds,
-                exit=policy if hasattr(model, "members") else "none",
+                exit=policy if isinstance(model, WeightedEnsemble) else "none",
                 precision=precision,
                 compile=compile,
                 noise=noise,
@@ -80,7 +79,7 @@ def run(
         write_json(out, {"environment": describe_environment(), "results": content})
     typer.echo(to_table(results), nl=False)
     if out is not None:
-        typer.echo(json.dumps({"written": str(out)}))
+        typer.echo(f"everything measured is in {out}")
 
 
 def _model(name: str, sigma: float) -> tuple[nn.Module, tuple[int, int, int], int, float]:

@@ -13,6 +13,7 @@ from sween.smoothing.draws import (
     Counting,
     Drawn,
     OnProgress,
+    Plan,
     decided,
     images_at_once,
     planned,
@@ -29,7 +30,7 @@ def certify_each(
     labels: Sequence[int | None],
     settings: CertifySettings,
     *,
-    sizes: Sequence[int] | None = None,
+    plans: Sequence[Plan] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[list[Certificate]]:
     """For each image in turn, the certificates of every classifier of the panel.
@@ -42,14 +43,14 @@ def certify_each(
         indices: of the images; also the keys of their noise.
         labels: true classes, for the records.
         settings: of the sampling.
-        sizes: estimation votes of each image, where they were planned for all of them together.
+        plans: of each image, where votes were planned for all of them together.
         on_progress: called with the noisy copies done since the last call.
     """
     done = 0
     while done < len(indices):
         group = slice(done, done + images_at_once(engine, settings))
         count = Counting(engine, images[group], indices[group], settings, on_progress)
-        own = None if sizes is None else sizes[group]
+        own = None if plans is None else plans[group]
         if settings.votes == "soft":
             drawing = softly(count)
         elif settings.sampling == "decide":
@@ -69,13 +70,14 @@ def certify_each(
             continue
         engine.shrink(failure)
         engine.prepare(images[done])
+        plans = plans and [dataclasses.replace(plan, pilot=None) for plan in plans]
 
 
 def plan_budget(
     engine: VoteEngine,
     parts: Callable[[], Iterable[tuple[torch.Tensor, Sequence[int]]]],
     settings: CertifySettings,
-) -> list[int]:
+) -> list[Plan]:
     """Sizes for all images of a run from their pilot votes; see `sizes_for_budget`.
 
     Args:
@@ -85,27 +87,26 @@ def plan_budget(
         settings: with a budget.
     """
     assert settings.budget is not None  # the settings checked it
-    tops: list[int] | None = None
-    while tops is None:
+    while True:
         try:
-            tops = [
-                max(each[-1].counts)
+            pilots = [
+                each[-1]
                 for images, indices in parts()
                 for each in Counting(engine, images, indices, settings, None).selection()[0]
             ]
+            break
         except (RuntimeError, MemoryError) as error:
             failure = error.with_traceback(None)
-        else:
-            break
         engine.shrink(failure)
         engine.prepare(next(iter(parts()))[0][0])
-    return sizes_for_budget(
-        tops,
+    sizes = sizes_for_budget(
+        [max(pilot.counts) for pilot in pilots],
         settings.n0,
         budget=settings.budget,
         largest=settings.n,
         alpha=settings.alpha,
     )
+    return [Plan(size, pilot) for size, pilot in zip(sizes, pilots, strict=True)]
 
 
 def _certificate(

@@ -229,10 +229,10 @@ class SmoothedClassifier:
         truth = check_labels(labels, len(keys), self.num_classes)
         self.engine.prepare(batch[0])
         check_sampling(self.engine, settings)
-        sizes = None
+        plans = None
         if settings.sampling == "budget":
-            sizes = plan_budget(self.engine, lambda: [(batch, keys)], settings)
-        return list(certify_each(self.engine, batch, keys, truth, settings, sizes=sizes))
+            plans = plan_budget(self.engine, lambda: [(batch, keys)], settings)
+        return list(certify_each(self.engine, batch, keys, truth, settings, plans=plans))
 
     def _count(self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int) -> Votes:
         while True:

@@ -107,8 +107,14 @@ def decide_radii(
     n = int(np.sum(estimation_counts)) if n is None else n
     count = int(estimation_counts[candidate])
     miss = sequential_miss(count, n, largest=largest, alpha=alpha)
+    decision = _decision_of_miss(candidate, miss, sigma)
+    return decision, {repr(float(wanted)): 0 < decision.radius >= wanted for wanted in radii}
+
+
+def _decision_of_miss(candidate: int, miss: float, sigma: float) -> Decision:
+    """What a bound on the probability of all other classes proves, by Cohen's radius."""
     radius = float(radius_of_miss(miss, sigma))
-    decision = Decision(
+    return Decision(
         prediction=candidate if radius > 0 else ABSTAIN,
         radius=radius,
         radius_cohen=radius,
@@ -116,7 +122,6 @@ def decide_radii(
         candidate=candidate,
         lower_bound=float(np.maximum(np.nextafter(1 - miss, 0), 0.0)),
     )
-    return decision, {repr(float(wanted)): 0 < radius >= wanted for wanted in radii}
 
 
 def decide_soft(
@@ -144,15 +149,7 @@ def decide_soft(
     """
     candidate = int(np.argmax(selection_counts))
     miss = soft_miss(pilot_scores, scores, n=n, alpha=alpha)
-    radius = float(radius_of_miss(miss, sigma))
-    return Decision(
-        prediction=candidate if radius > 0 else ABSTAIN,
-        radius=radius,
-        radius_cohen=radius,
-        radius_two_class=None,
-        candidate=candidate,
-        lower_bound=float(np.maximum(np.nextafter(1 - miss, 0), 0.0)),
-    )
+    return _decision_of_miss(candidate, miss, sigma)
 
 
 def binomial_p_value(top: int, second: int) -> float:

@@ -92,12 +92,30 @@ class Counting:
         return each, (time.perf_counter() - began) / max(1, len(positions))
 
 
-def planned(counting: Counting, sizes: Sequence[int] | None) -> Iterator[Drawn]:
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the pilots of all images gave one of them: its size, and its own pilot votes.
+
+    The votes of a certificate come from one forward shape; after a change of shape the pilot is
+    None and counted again, the size stays.
+    """
+
+    size: int
+    pilot: ImageVotes | None
+
+
+def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]:
     """n0 votes of each image, then fresh ones: n, or as many as the first ones call for."""
     settings, engine = counting.settings, counting.engine
-    selection, selecting = counting.selection()
-    if sizes is None:
+    pilots = [plan.pilot for plan in plans or () if plan.pilot is not None]
+    if len(pilots) == len(counting):
+        selection, selecting = [[pilot] for pilot in pilots], 0.0
+    else:
+        selection, selecting = counting.selection()
+    if plans is None:
         sizes = [_size(votes[-1], settings) for votes in selection]
+    else:
+        sizes = [plan.size for plan in plans]
     for part in _parts(sizes, engine):
         estimation, estimating = counting.votes(
             "estimation", part, [sizes[i] for i in part], [0] * len(part)

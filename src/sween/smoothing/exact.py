@@ -89,6 +89,10 @@ class ExactNoise:
     def name(self) -> str:
         return f"exact(levels={self.levels})"
 
+    @property
+    def stream_prefix(self) -> str:
+        return f"{self.name} "
+
     def check(self, images: torch.Tensor) -> None:
         """Refuse images off the grid: for them the law would be another."""
         grid = self._positions(images) / self.levels

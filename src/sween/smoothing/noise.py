@@ -35,6 +35,11 @@ class Noise(Protocol):
         """For records."""
         ...
 
+    @property
+    def stream_prefix(self) -> str:
+        """Before the purpose in a stream's key: laws do not share their draws."""
+        ...
+
     def check(self, images: torch.Tensor) -> None:
         """Refuse images that it cannot be added to."""
         ...
@@ -58,6 +63,7 @@ class GaussianNoise:
     """
 
     name = "float32"
+    stream_prefix = ""
 
     def __init__(self, *, sigma: float, compile: bool) -> None:
         self.sigma = sigma
@@ -116,12 +122,8 @@ def noisy_of_jobs(
         purpose: of the votes; different ones get independent noise.
         examples: keys of the images' noise.
     """
-    keys = [
-        derive_key(seed, f"{noise.name} {purpose}", examples[job.position], job.block)
-        if noise.name != GaussianNoise.name
-        else derive_key(seed, purpose, examples[job.position], job.block)
-        for job in jobs
-    ]
+    stream = f"{noise.stream_prefix}{purpose}"
+    keys = [derive_key(seed, stream, examples[job.position], job.block) for job in jobs]
     positions = torch.tensor([job.position for job in jobs])
     if images.device.type == "cuda":
         positions = positions.pin_memory().to(images.device, non_blocking=True)

@@ -18,7 +18,7 @@ from sween.records import Certificate, RowWriter, format_radius, read_certificat
 from sween.runs import read_config, run_folder, run_tag
 from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.classifier import SmoothedClassifier
-from sween.smoothing.draws import images_at_once
+from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.votes import VoteEngine
 from sween.smoothing.workers import Emit, Item, Work, run_all
@@ -120,13 +120,13 @@ def certify_images(
         names = engine.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
-        sizes = _planned_sizes(engine, dataset, positions, settings) if left else {}
-        return _certify_left(engines, dataset, left, settings, sizes, path, known, tag, quiet)
+        plans = _plans(engine, dataset, positions, settings) if left else {}
+        return _certify_left(engines, dataset, left, settings, plans, path, known, tag, quiet)
 
 
-def _planned_sizes(
+def _plans(
     engine: VoteEngine, dataset: Dataset, positions: Sequence[int], settings: CertifySettings
-) -> dict[int, int]:
+) -> dict[int, Plan]:
     """With a budget, the votes of each image: the pilots of all of them, also of those done."""
     if settings.sampling != "budget":
         return {}
@@ -159,7 +159,7 @@ def _certify_left(
     dataset: Dataset,
     left: Sequence[int],
     settings: CertifySettings,
-    sizes: Mapping[int, int],
+    plans: Mapping[int, Plan],
     path: Path,
     known: Set[tuple[str, int]],
     tag: str,
@@ -194,11 +194,11 @@ def _certify_left(
             if not known_cost:
                 advance(1, f"images, last radius {format_radius(item[-1].radius)}")
 
-        run_all(engines, groups, _work_on(dataset, settings, sizes), handle)
+        run_all(engines, groups, _work_on(dataset, settings, plans), handle)
     return written
 
 
-def _work_on(dataset: Dataset, settings: CertifySettings, sizes: Mapping[int, int]) -> Work:
+def _work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Plan]) -> Work:
     """How an engine certifies a group of test images."""
 
     def work(engine: VoteEngine, keys: Sequence[int], emit: Emit) -> None:
@@ -208,7 +208,7 @@ def _work_on(dataset: Dataset, settings: CertifySettings, sizes: Mapping[int, in
             keys,
             [int(dataset.test.labels[key]) for key in keys],
             settings,
-            sizes=[sizes[key] for key in keys] if sizes else None,
+            plans=[plans[key] for key in keys] if plans else None,
             on_progress=emit,
         ):
             emit(rows)

@@ -3,8 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 FOLDER = "tensorboard"
 
@@ -34,14 +33,7 @@ class Board:
             if name != "epoch":
                 self._writer.add_scalar(name, value, row["epoch"])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Write what is left."""
         if self._writer is not None:
             self._writer.close()

@@ -95,7 +95,10 @@ class Trainer:
             if self.finished:
                 return
             self._take_up(path)
-            with RowWriter(path) as metrics, Board(self.out, self.epochs_done) as board:
+            with (
+                RowWriter(path) as metrics,
+                contextlib.closing(Board(self.out, self.epochs_done)) as board,
+            ):
                 yield from self._epochs(metrics, board)
         self._save_checkpoint()
         drop_state(self.out)

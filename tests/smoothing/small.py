@@ -1,0 +1,42 @@
+"""Small networks and images for tests of the vote engine."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from sween.ensemble import WeightedEnsemble
+from sween.models import create_model
+from sween.records import Certificate
+from sween.smoothing import CertifySettings
+
+SHAPE = (1, 8, 8)
+SETTINGS = CertifySettings(n0=130, n=750)
+PROBED = 6
+"""Forward passes before the first vote: three to prepare a member, three for its batch-mates."""
+
+
+def images(count: int = 3) -> torch.Tensor:
+    return torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+
+def members() -> list[nn.Module]:
+    members = []
+    for seed, arch in enumerate(("digits-mlp", "digits-conv", "digits-resnet")):
+        model = create_model(arch, num_classes=10, image_shape=SHAPE, seed=seed)
+        with torch.no_grad():  # sharp enough for exits to happen, undecided enough to be hard
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        members.append(model)
+    return members
+
+
+def ensemble() -> WeightedEnsemble:
+    return WeightedEnsemble(members(), [0.2, 0.5, 0.3])
+
+
+def counts(certificates: Sequence[Certificate]) -> list[tuple[tuple[int, ...], ...]]:
+    return [
+        (row.selection_counts, row.estimation_counts, (row.member_evaluations,))
+        for row in certificates
+    ]
