@@ -21,14 +21,14 @@ def images(count: int = 3) -> torch.Tensor:
 
 
 def members() -> list[nn.Module]:
-    members = []
+    made = []
     for seed, arch in enumerate(("digits-mlp", "digits-conv", "digits-resnet")):
         model = create_model(arch, num_classes=10, image_shape=SHAPE, seed=seed)
         with torch.no_grad():  # sharp enough for exits to happen, undecided enough to be hard
             for parameter in model.parameters():
                 parameter.mul_(1.5)
-        members.append(model)
-    return members
+        made.append(model)
+    return made
 
 
 def ensemble() -> WeightedEnsemble:

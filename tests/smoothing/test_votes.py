@@ -1,7 +1,5 @@
 """The vote engine: the same counts whatever the batch, constant memory, fresh noise."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import nn
@@ -13,37 +11,11 @@ from sween.models import create_model
 from sween.records import Certificate
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import CertifySettings, SmoothedClassifier
-
-SHAPE = (1, 8, 8)
-SETTINGS = CertifySettings(n0=130, n=750)
-PROBED = 6
-"""Forward passes before the first vote: three to prepare a member, three for its batch-mates."""
-
-
-def _images(count: int = 3) -> torch.Tensor:
-    return torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(0))
-
-
-def _members() -> list[nn.Module]:
-    members = []
-    for seed, arch in enumerate(("digits-mlp", "digits-conv", "digits-resnet")):
-        model = create_model(arch, num_classes=10, image_shape=SHAPE, seed=seed)
-        with torch.no_grad():  # sharp enough for exits to happen, undecided enough to be hard
-            for parameter in model.parameters():
-                parameter.mul_(1.5)
-        members.append(model)
-    return members
-
-
-def _ensemble() -> WeightedEnsemble:
-    return WeightedEnsemble(_members(), [0.2, 0.5, 0.3])
-
-
-def _counts(certificates: Sequence[Certificate]) -> list[tuple[tuple[int, ...], ...]]:
-    return [
-        (row.selection_counts, row.estimation_counts, (row.member_evaluations,))
-        for row in certificates
-    ]
+from tests.smoothing.small import PROBED, SETTINGS, SHAPE
+from tests.smoothing.small import counts as _counts
+from tests.smoothing.small import ensemble as _ensemble
+from tests.smoothing.small import images as _images
+from tests.smoothing.small import members as _members
 
 
 @pytest.mark.parametrize("exit_name", ["none", "paper", "exact"])
@@ -182,6 +154,17 @@ def test_selection_and_estimation_never_share_noise() -> None:
     assert len(torch.unique(rows, dim=0)) == 600
 
 
+def test_a_budget_is_what_is_evaluated() -> None:
+    """The pilots that plan it are the pilots that select: no forward pass is done twice."""
+    recorder = _Recorder()
+    smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
+    rows = smoothed.certify(_images(3), n=4_000, n0=200, sampling="budget", budget=6_000)
+    assert isinstance(rows, list)
+    seen = torch.cat(recorder.seen[PROBED:]).flatten(1)
+    assert len(seen) == sum(row.samples for row in rows) <= 6_000
+    assert len(torch.unique(seen, dim=0)) == len(seen)
+
+
 def test_noise_has_the_right_size_in_pixel_units() -> None:
     """Trap 9: the noise is added to [0,1] pixels, before anything the model does."""
     recorder = _Recorder()
@@ -272,67 +255,6 @@ def test_a_nan_answer_is_not_counted() -> None:
 def test_exits_need_an_ensemble() -> None:
     with pytest.raises(BadInput, match="WeightedEnsemble"):
         SmoothedClassifier(_members()[0], sigma=0.5, num_classes=10, exit="exact")
-
-
-class _SmallMemory(nn.Module):
-    """Runs out of memory on more than `room` rows, after some passes that fitted."""
-
-    def __init__(self, room: int, fits: int = 0) -> None:
-        super().__init__()
-        self.room, self.fits = room, fits
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > self.room:
-            if self.fits == 0:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-            self.fits -= 1
-        total = x.flatten(1).sum(1)
-        return torch.stack([total - 32, 32 - total], dim=1)
-
-
-def _limited(room: int, fits: int = 0, forward_rows: int = NOISE_BLOCK) -> SmoothedClassifier:
-    return SmoothedClassifier(
-        _SmallMemory(room, fits), sigma=0.5, num_classes=2, forward_rows=forward_rows
-    )
-
-
-@pytest.mark.parametrize("fits", [0, PROBED + 4])
-def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: int) -> None:
-    """At once, or in the middle of an image: the votes are those of the shape it ends in."""
-    images = _images(2)
-    smoothed = _limited(30, fits)
-    rows = smoothed.certify_batch(images, SETTINGS)
-    wanted = _limited(30, forward_rows=25)
-    assert _counts(rows) == _counts(wanted.certify_batch(images, SETTINGS))
-    assert [row.forward_rows for row in rows] == [25, 25]
-    answers = _limited(30, fits).predict_batch(images, n=500)
-    assert [sum(answer.counts) for answer in answers] == [500, 500]
-
-
-def test_no_memory_even_for_one_image_is_one_clear_line() -> None:
-    smoothed = SmoothedClassifier(_SmallMemory(0), sigma=0.5, num_classes=2)
-    with pytest.raises(BadInput, match=r"out of memory on cpu even at batch 1; .* --device"):
-        smoothed.certify_batch(_images(1), SETTINGS)
-
-
-def test_other_errors_of_a_model_are_not_taken_for_missing_memory() -> None:
-    class Broken(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("shape mismatch")
-
-    with pytest.raises(RuntimeError, match="shape mismatch"):
-        SmoothedClassifier(Broken(), sigma=0.5, num_classes=2).certify(_images(1), n=200)
-
-
-def test_a_budget_that_runs_out_of_memory_is_planned_again() -> None:
-    images = _images(3)
-    rows = []
-    for smoothed in (_limited(30, PROBED + 4), _limited(30, forward_rows=25)):
-        answer = smoothed.certify(images, n=2_000, n0=300, sampling="budget", budget=4_000)
-        assert isinstance(answer, list)
-        rows.append(answer)
-    assert _counts(rows[0]) == _counts(rows[1])
-    assert [row.forward_rows for row in rows[0]] == [25] * 3
 
 
 class _Standardised(nn.Module):
