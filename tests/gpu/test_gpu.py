@@ -14,7 +14,16 @@ from sween.seeding import derive_key
 from sween.smoothing import CertifySettings, SmoothedClassifier
 from sween.smoothing.exact import ExactNoise, words_of_62_bits
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    # The compiler's own warnings are not ours to mend; a member that does not compile is.
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning",
+        "ignore::FutureWarning",
+        "ignore::UserWarning",
+        "error::sween.errors.PreparationWarning",
+    ),
+]
 SETTINGS = CertifySettings(n0=100, n=5_000)
 
 

@@ -272,7 +272,8 @@ class _Recorded:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if images.shape != self.images.shape:  # copy_ would broadcast
             raise ValueError(f"recorded for {tuple(self.images.shape)}, got {tuple(images.shape)}")
-        with torch.cuda.device(self.images.device):
+        # Recorded in inference mode: its tensors can be written in that mode only.
+        with torch.inference_mode(), torch.cuda.device(self.images.device):
             self.images.copy_(images)
             self.graph.replay()
             return self.outputs.clone()
