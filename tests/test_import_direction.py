@@ -16,6 +16,7 @@ ORDER = (
     *(
         "data",
         "models",
+        "kernels",
         "training",
         "ensemble",
         "zoo",

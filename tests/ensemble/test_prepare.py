@@ -203,7 +203,9 @@ def test_a_model_that_does_not_compile_is_used_uncompiled_with_one_warning(
 
     monkeypatch.setattr(torch, "compile", fail)
     model, images = used("digits-conv", (1, 8, 8)), torch.rand(8, 1, 8, 8)
-    with pytest.warns(PreparationWarning, match="uncompiled: no compiler here$"):
+    with pytest.warns(
+        PreparationWarning, match="cannot be compiled, going on without: no compiler here$"
+    ):
         prepared = prepare(model, Preparation(compile=True), images)
     assert not prepared.compiled
     assert torch.allclose(prepared.run(images), model(images), atol=1e-4)
@@ -232,11 +234,11 @@ def test_running_out_of_memory_while_compiling_is_not_taken_for_a_failed_compila
 def test_precision_of_a_gpu_says_when_products_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert Preparation("float32").describe(gpu, compiled=False) == "tf32"
+    assert Preparation("float32").describe(gpu) == "tf32"
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert Preparation("float32").describe(gpu, compiled=True) == "float32+compiled"
-    assert Preparation().describe(gpu, compiled=True) == "float16+compiled"
-    assert Preparation().describe(CPU, compiled=False) == "float32"
+    assert Preparation("float32").describe(gpu, "compiled") == "float32+compiled"
+    assert Preparation().describe(gpu, "compiled") == "float16+compiled"
+    assert Preparation().describe(CPU) == "float32"
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100])
@@ -310,7 +312,7 @@ def test_a_model_that_compiles_to_something_else_is_used_uncompiled(
         "sween.ensemble.prepare._compiled", lambda module, images: lambda x: module(x).flip(1)
     )
     model, images = used("digits-conv", (1, 8, 8)), torch.rand(8, 1, 8, 8)
-    with pytest.warns(PreparationWarning, match="outputs are others when compiled"):
+    with pytest.warns(PreparationWarning, match="cannot be compiled, .*outputs are others"):
         prepared = prepare(model, Preparation(compile=True), images)
     assert (prepared.compiled, prepared.arithmetic) == (False, "float32")
 

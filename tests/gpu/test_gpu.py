@@ -7,12 +7,14 @@ import torch
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.ensemble.prepare import Member, Preparation
+from sween.kernels import FusedResNet, launcher
 from sween.models import create_model
 from sween.philox import counters, normal_draws, stream_words
 from sween.records import Certificate
 from sween.seeding import derive_key
 from sween.smoothing import CertifySettings, SmoothedClassifier
 from sween.smoothing.exact import ExactNoise, words_of_62_bits
+from tests.kernels.networks import of_whole_numbers
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
@@ -64,15 +66,18 @@ def test_noise_is_that_of_the_reference_word_for_word() -> None:
                 assert float((here - compiled).abs().max()) < 1e-5
 
 
-def test_rows_of_a_compiled_member_do_not_feel_their_batch() -> None:
-    model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32)).eval().cuda()
+@pytest.mark.parametrize("how", ["fused", "compiled"])
+def test_rows_of_a_prepared_member_do_not_feel_their_batch(how: str) -> None:
+    network = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
+    model = (network if how == "fused" else torch.nn.Sequential(network)).eval().cuda()
     images = torch.rand(1000, 3, 32, 32, device="cuda")
     with torch.inference_mode():
         member = Member(model, Preparation())
         member.refresh(images)
         assert member.compiled
-        assert member.arithmetic == "float16+compiled"
+        assert member.arithmetic == f"float16+{how}"
         wanted = member(images)
+        assert torch.equal(member(images), wanted)
         assert torch.equal(member(images.flip(0)).flip(0), wanted)
         others = torch.rand_like(images)
         others[17] = images[17]
@@ -80,6 +85,18 @@ def test_rows_of_a_compiled_member_do_not_feel_their_batch() -> None:
         exact = model(images)
         spread = float(exact.max() - exact.min())
         assert float((wanted - exact).abs().max()) < 0.01 * spread
+
+
+@pytest.mark.parametrize("depth", [8, 20])
+@torch.no_grad()
+def test_kernels_count_exactly(depth: int) -> None:
+    """Whole numbers are exact in float16: what differs is a fault, a race for instance."""
+    model = of_whole_numbers(depth, seed=depth).cuda()
+    images = torch.randint(-3, 4, (4001, 3, 32, 32), device="cuda").float()
+    fused = FusedResNet(model, launcher(images.device))
+    for _ in range(10):
+        assert torch.equal(fused(images), model.double()(images.double()).float())
+        model.float()
 
 
 @pytest.mark.parametrize("compile", [False, True])

@@ -2,8 +2,9 @@
 
 A member is prepared once, before it votes: batch norm folded into the convolutions before it,
 channels-last, the arithmetic chosen for the device, and on a GPU compiled and recorded as a CUDA
-graph. The certified classifier is the prepared one, in the arithmetic that the record names; what
-predicts, attacks or serves must be prepared in the same way.
+graph; the paper's CIFAR networks run there by kernels of our own (`sween.kernels`). The certified
+classifier is the prepared one, in the arithmetic that the record names; what predicts, attacks or
+serves must be prepared in the same way.
 """
 
 import copy
@@ -16,6 +17,7 @@ from torch import nn
 
 from sween.ensemble.fold import fold_batch_norm
 from sween.errors import ContractError, PreparationWarning, UnknownName
+from sween.kernels import FusedResNet, is_cifar_resnet, launcher, supports
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -60,13 +62,18 @@ class Preparation:
     def compiles(self, device: torch.device) -> bool:
         return device.type == "cuda" if self.compile is None else self.compile
 
-    def describe(self, device: torch.device, *, compiled: bool) -> str:
-        """The arithmetic as one string for records; GPUs may round float32 products to TF32."""
+    def describe(self, device: torch.device, how: str = "") -> str:
+        """The arithmetic as one string for records; GPUs may round float32 products to TF32.
+
+        Args:
+            device: where.
+            how: compiled, fused (kernels of our own) or nothing: each rounds in its own places.
+        """
         name = str(self.dtype(device)).removeprefix("torch.")
         loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
         if name == "float32" and device.type == "cuda" and loose:
             name = "tf32"
-        return f"{name}+compiled" if compiled else name
+        return f"{name}+{how}" if how else name
 
 
 class Member:
@@ -139,7 +146,7 @@ def _same(tensors: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A forward pass made ready, whether it is compiled, and its arithmetic for records."""
+    """A forward pass made ready, whether kernels were made for it, and its arithmetic."""
 
     run: Forward
     compiled: bool
@@ -169,24 +176,28 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 got="others",
                 fix="use --precision float32; turn off dropout and anything else that is random",
             )
-    plain = Prepared(ready, False, preparation.describe(device, compiled=False))
+    plain = Prepared(ready, False, preparation.describe(device))
     if not preparation.compiles(device):
         return plain
-    try:
-        run = _compiled(ready, images)
-        if not _close(run(images), wanted, dtype):
-            raise RuntimeError("its outputs are others when compiled")
-        return Prepared(run, True, preparation.describe(device, compiled=True))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # torch.compile fails in many ways, all of which mean: do without
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(
-            f"the model does not compile, using it uncompiled: {reason}",
-            PreparationWarning,
-            stacklevel=2,
-        )
-        return plain
+    ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: _compiled(ready, images)}
+    if dtype == torch.float16 and supports(device) and is_cifar_resnet(module, images.shape[1:]):
+        ways = {"fused": lambda: FusedResNet(module, launcher(device)), **ways}
+    for how, make in ways.items():
+        try:
+            run = make()
+            if not _close(run(images), wanted, dtype):
+                raise RuntimeError("its outputs are others")
+            return Prepared(run, True, preparation.describe(device, how))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compilers fail in many ways, all of which mean: do without
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(
+                f"the model cannot be {how}, going on without: {reason}",
+                PreparationWarning,
+                stacklevel=2,
+            )
+    return plain
 
 
 def _refuse_random(first: object, second: object) -> None:

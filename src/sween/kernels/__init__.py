@@ -1,0 +1,10 @@
+"""GPU kernels of our own: the forward pass of the paper's CIFAR networks.
+
+Compiled when first used, by the compiler that torch brings along; a CPU emulation in the tests runs
+the same source.
+"""
+
+from sween.kernels.cifar_resnet import FusedResNet, is_cifar_resnet
+from sween.kernels.launch import launcher, supports
+
+__all__ = ["FusedResNet", "is_cifar_resnet", "launcher", "supports"]

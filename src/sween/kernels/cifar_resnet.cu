@@ -1,0 +1,182 @@
+// The CIFAR ResNets' forward pass in three kernels, one a stage, for batches of any size.
+//
+// An image's activations stay in shared memory for a whole stage, so that device memory is touched at
+// the stages' borders only; products are of float16, sums in float32. Each image is computed on its
+// own, by the same instructions wherever it stands in the batch: outputs do not depend on batch-mates
+// or on the batch's size.
+//
+// Comes after convolution.cu. Compile with -DSTAGE=1, 2 or 3.
+
+#if STAGE == 1
+
+// Normalised pixels, the first convolution, stage 1, and the first convolutions of stage 2.
+// 8 warps an image, each with 8 of its 64 tiles.
+KERNEL(256, 3)
+run(const float *images, const float *normalize, const uint4 *weights, const float *bias,
+    int convolutions, u32 *inner_out, u32 *outer_out) {
+    using M = Map<16, 32>;
+    constexpr u32 outer = 0, inner = M::bytes;
+    // A warp's tiles: 4 rows on the left, and on the right.
+    auto tile_of = [](int i) { return i / 4 * 32 + warp_index() * 4 + i % 4; };
+
+    clear_borders<M>(4, 256);
+    const float *image = images + block_index() * 3 * 1024;
+    for (int i = thread_index(); i < 1024; i += 256) {
+        float pixel[3];
+        UNROLL for (int c = 0; c < 3; c++) {
+            pixel[c] = (image[c * 1024 + i] - normalize[c]) / normalize[3 + c];
+        }
+        quad(inner + M::at(i / 32 + 1, i % 32 + 1)) =
+            uint4{pack(pixel[0], pixel[1]), pack(pixel[2], 0), 0, 0};
+    }
+    barrier();
+
+    {  // Three channels fill one plane: two taps share a product, and a tenth has weight 0.
+        uint4 b[5];
+        UNROLL for (int i = 0; i < 5; i++) b[i] = load(weights + i * 32 + lane_index());
+        for (int i = 0; i < 8; i++) {
+            const int tile = tile_of(i);
+            float sums[1][2][4];
+            start<1, 2>(sums, bias);
+            int y, x;
+            place<32>(tile, lane_index() & 15, y, x);
+            const u32 row = inner + M::at(y, x);
+            UNROLL for (int pair = 0; pair < 5; pair++) {
+                const int even = 2 * pair, odd = pair == 4 ? even : even + 1;
+                u32 left = M::at(even / 3, even % 3), right = M::at(odd / 3, odd % 3), a[4];
+                load_matrices(a, row + (lane_index() < 16 ? left : right));
+                uint4 own[1] = {b[pair]};
+                multiply<2>(sums[0], a, own);
+            }
+            finish<M>(sums, outer, tile, 0, false);
+        }
+        weights += 5 * 32;
+        bias += 16;
+    }
+    barrier();
+
+    for (int i = 0; i < convolutions; i++) {
+        const bool second = i & 1;
+        const u32 in = second ? inner : outer;
+        uint4 b[3][3][1];
+        UNROLL for (int column = 0; column < 3; column++) {
+            load_column<16, 2>(b[column], weights + column * 3 * 32 + lane_index());
+        }
+        ROLLED for (int k = 0; k < 8; k += 2) {
+            const int tile = tile_of(k);
+            float sums[2][2][4];
+            start<2, 2>(sums, bias);
+            const u32 row = row_of<M, 1, 32>(in, tile);
+            UNROLL for (int column = 0; column < 3; column++) {
+                multiply_column<M, 2, 2>(sums, row + M::at(0, column), b[column]);
+            }
+            finish<M>(sums, second ? outer : inner, tile, 0, second);
+        }
+        weights += 9 * 32;
+        bias += 16;
+        barrier();
+    }
+
+    const int tile = warp_index() * 2;
+    float sums[2][4][4];
+    start<2, 4>(sums, bias);
+    convolve_down<M, 3>(sums, outer, tile, weights);
+    leave<16>(sums, inner_out + block_index() * 4096, tile, 0, true);
+    start<2, 4>(sums, bias + 32);
+    convolve_down<M, 1>(sums, outer, tile, weights + 9 * 2 * 32);
+    leave<16>(sums, outer_out + block_index() * 4096, tile, 0, false);
+}
+
+#elif STAGE == 2
+
+// Stage 2 from its second convolution on, and the first convolutions of stage 3.
+// 4 warps an image, each with 4 rows of it.
+KERNEL(128, 4)
+run(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
+    int convolutions, u32 *inner_out, u32 *outer_out) {
+    using M = Map<32, 16>;
+    constexpr u32 outer = 0, inner = M::bytes;
+    const int tile = warp_index() * 4;
+
+    clear_borders<M>(8, 128);
+    take<M>(inner, inner_in + block_index() * 1024, thread_index(), 128);
+    take<M>(outer, outer_in + block_index() * 1024, thread_index(), 128);
+    barrier();
+
+    ROLLED for (int i = 0; i < convolutions; i++) {
+        const bool second = !(i & 1);
+        float sums[4][4][4];
+        start<4, 4>(sums, bias);
+        convolve<M>(sums, second ? inner : outer, tile, weights);
+        finish<M>(sums, second ? outer : inner, tile, 0, second);
+        weights += 9 * 2 * 2 * 32;
+        bias += 32;
+        barrier();
+    }
+
+    const int channel = warp_index() * 16;
+    float sums[4][2][4];
+    start<4, 2>(sums, bias + channel);
+    convolve_down<M, 3>(sums, outer, 0, weights + channel / 16 * 32);
+    leave<8>(sums, inner_out + block_index() * 2048, 0, channel, true);
+    start<4, 2>(sums, bias + 64 + channel);
+    convolve_down<M, 1>(sums, outer, 0, weights + 9 * 2 * 4 * 32 + channel / 16 * 32);
+    leave<8>(sums, outer_out + block_index() * 2048, 0, channel, false);
+}
+
+#else
+
+// Stage 3 from its second convolution on, the mean over the pixels and the linear layer.
+// 2 images a block, 2 warps each, one for the lower and one for the upper 32 channels.
+KERNEL(128, 4)
+run(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
+    int convolutions, const float *linear, const float *linear_bias, float *logits, int classes,
+    int images) {
+    using M = Map<64, 8>;
+    const int own = thread_index() / 64, image = block_index() * 2 + own;
+    const u32 outer = own * 2 * M::bytes, inner = outer + M::bytes;
+    const int channel = (warp_index() & 1) * 32;
+
+    clear_borders<M>(2 * 16, 128);
+    if (image < images) {
+        take<M>(inner, inner_in + image * 512, thread_index() % 64, 64);
+        take<M>(outer, outer_in + image * 512, thread_index() % 64, 64);
+    }
+    barrier();
+
+    ROLLED for (int i = 0; i < convolutions; i++) {
+        const bool second = !(i & 1);
+        float sums[4][4][4];
+        start<4, 4>(sums, bias + channel);
+        convolve<M>(sums, second ? inner : outer, 0, weights + channel / 16 * 32);
+        finish<M>(sums, second ? outer : inner, 0, channel, second);
+        weights += 9 * 4 * 4 * 32;
+        bias += 64;
+        barrier();
+    }
+
+    {  // A thread sums two channels of every other row.
+        const int pair = thread_index() % 32, odd = thread_index() / 32 % 2;
+        float low = 0, high = 0;
+        for (int i = 0; i < 32; i++) {
+            float a, b;
+            u32 pixel = outer + M::at(i / 8 * 2 + odd + 1, i % 8 + 1);
+            unpack(word(pixel + pair / 4 * M::plane + pair % 4 * 4), a, b);
+            low += a;
+            high += b;
+        }
+        float *means = reinterpret_cast<float *>(shared + inner) + odd * 64 + pair * 2;
+        means[0] = low / 64;
+        means[1] = high / 64;
+    }
+    barrier();
+    if (image >= images) return;
+    const float *means = reinterpret_cast<const float *>(shared + inner);
+    for (int k = thread_index() % 64; k < classes; k += 64) {
+        float sum = linear_bias[k];
+        UNROLL for (int c = 0; c < 64; c++) sum += (means[c] + means[64 + c]) * linear[c * classes + k];
+        logits[image * classes + k] = sum;
+    }
+}
+
+#endif

@@ -1,0 +1,11 @@
+"""The kernels' source, as one text."""
+
+import importlib.resources
+
+_FILES = ("convolution.cu", "cifar_resnet.cu")
+
+
+def read_source() -> str:
+    """CUDA C++ without includes; -DSTAGE=1, 2 or 3 says which kernel it gives, named `run`."""
+    folder = importlib.resources.files("sween.kernels")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES)

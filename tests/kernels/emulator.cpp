@@ -1,0 +1,197 @@
+// Runs a CUDA kernel of src/sween/kernels on a CPU: every thread of a block is a fiber, and the
+// warp-wide instructions are done when all 32 lanes have come to them.
+//
+// Compile with -DSTAGE=N -DSOURCE="path" as a shared library; `launch(blocks, arguments)` runs it.
+
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+typedef unsigned int u32;
+struct uint4 {
+    u32 x, y, z, w;
+};
+
+#define SWEEN_EMULATED
+#define DEVICE static inline
+#define MEMBER static inline
+#define KERNEL(threads, blocks)                \
+    static constexpr int block_size = threads; \
+    static void
+
+alignas(128) static unsigned char shared[232448];
+
+namespace {
+
+constexpr int kStack = 1 << 17;
+
+struct Lane {
+    ucontext_t context;
+    std::vector<char> stack;
+    bool done, at_barrier;
+    u32 *registers, offset, b0, b1;  // what a warp-wide instruction reads and writes
+    const u32 *a;
+    float *sums;
+};
+
+std::vector<Lane> lanes;
+ucontext_t scheduler;
+int current, block;
+std::vector<int> arrived, turn;
+std::function<void()> body;
+
+void give_way() { swapcontext(&lanes[current].context, &scheduler); }
+
+// Waits for the other lanes of the warp; the last to come does the work for all.
+template <class Work>
+void together(Work work) {
+    const int warp = current / 32, own = turn[warp];
+    if (++arrived[warp] == 32) {
+        work(&lanes[warp * 32]);
+        arrived[warp] = 0;
+        turn[warp]++;
+        return;
+    }
+    while (turn[warp] == own) give_way();
+}
+
+void enter() {
+    body();
+    lanes[current].done = true;
+    give_way();
+}
+
+float to_float(u32 both, int which) {
+    unsigned short bits = static_cast<unsigned short>(both >> (16 * which));
+    _Float16 value;
+    std::memcpy(&value, &bits, 2);
+    return static_cast<float>(value);
+}
+
+u32 from_float(float value) {
+    _Float16 half = static_cast<_Float16>(value);
+    unsigned short bits;
+    std::memcpy(&bits, &half, 2);
+    return bits;
+}
+
+}  // namespace
+
+static inline int thread_index() { return current; }
+static inline int block_index() { return block; }
+
+static inline void barrier() {
+    lanes[current].at_barrier = true;
+    while (lanes[current].at_barrier) give_way();
+}
+
+static inline void load_matrices(u32 (&a)[4], u32 offset) {
+    lanes[current].registers = a;
+    lanes[current].offset = offset;
+    together([](Lane *warp) {
+        for (int matrix = 0; matrix < 4; matrix++) {
+            for (int lane = 0; lane < 32; lane++) {
+                const u32 row = warp[8 * matrix + lane / 4].offset;
+                if (row % 16 != 0 || row + 16 > sizeof shared) std::abort();
+                std::memcpy(&warp[lane].registers[matrix], shared + row + lane % 4 * 4, 4);
+            }
+        }
+    });
+}
+
+static inline void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    Lane &own = lanes[current];
+    own.sums = sum, own.a = a, own.b0 = b0, own.b1 = b1;
+    together([](Lane *warp) {
+        float left[16][16], right[16][8];
+        for (int lane = 0; lane < 32; lane++) {
+            for (int which = 0; which < 2; which++) {
+                const int row = lane / 4, column = lane % 4 * 2 + which;
+                for (int part = 0; part < 4; part++) {
+                    left[row + part % 2 * 8][column + part / 2 * 8] = to_float(warp[lane].a[part], which);
+                }
+                right[column][row] = to_float(warp[lane].b0, which);
+                right[column + 8][row] = to_float(warp[lane].b1, which);
+            }
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            for (int part = 0; part < 4; part++) {
+                const int row = lane / 4 + part / 2 * 8, column = lane % 4 * 2 + part % 2;
+                float total = warp[lane].sums[part];
+                for (int k = 0; k < 16; k++) total += left[row][k] * right[k][column];
+                warp[lane].sums[part] = total;
+            }
+        }
+    });
+}
+
+static inline u32 pack(float low, float high) { return from_float(low) | from_float(high) << 16; }
+static inline float relu(float value) { return value < 0 ? 0 : value; }
+static inline u32 pack_relu(float low, float high) { return pack(relu(low), relu(high)); }
+static inline void unpack(u32 both, float &low, float &high) {
+    low = to_float(both, 0), high = to_float(both, 1);
+}
+static inline uint4 load(const uint4 *where) { return *where; }
+
+#include SOURCE
+
+namespace {
+
+template <class Argument>
+Argument read(void *where) {
+    Argument argument;
+    std::memcpy(&argument, where, sizeof argument);
+    return argument;
+}
+
+template <class... Arguments, std::size_t... Positions>
+void call(void (*kernel)(Arguments...), void **arguments, std::index_sequence<Positions...>) {
+    kernel(read<Arguments>(arguments[Positions])...);
+}
+
+template <class... Arguments>
+void call(void (*kernel)(Arguments...), void **arguments) {
+    call(kernel, arguments, std::index_sequence_for<Arguments...>());
+}
+
+void run_block() {
+    lanes.assign(block_size, Lane());
+    arrived.assign(block_size / 32, 0);
+    turn.assign(block_size / 32, 0);
+    std::memset(shared, 0xff, sizeof shared);  // what nobody wrote is not a number
+    for (Lane &lane : lanes) {
+        lane.stack.resize(kStack);
+        getcontext(&lane.context);
+        lane.context.uc_stack.ss_sp = lane.stack.data();
+        lane.context.uc_stack.ss_size = kStack;
+        makecontext(&lane.context, enter, 0);
+    }
+    for (;;) {
+        int waiting = 0, done = 0;
+        for (int warp = 0; warp < block_size / 32; warp++) {
+            for (bool moved = true; moved;) {
+                moved = false;
+                for (current = warp * 32; current < warp * 32 + 32; current++) {
+                    if (lanes[current].done || lanes[current].at_barrier) continue;
+                    moved = true;
+                    swapcontext(&scheduler, &lanes[current].context);
+                }
+            }
+        }
+        for (Lane &lane : lanes) waiting += lane.at_barrier, done += lane.done;
+        if (done == block_size) return;
+        if (waiting + done != block_size) std::abort();
+        for (Lane &lane : lanes) lane.at_barrier = false;
+    }
+}
+
+}  // namespace
+
+extern "C" void launch(int blocks, void **arguments) {
+    body = [arguments] { call(run, arguments); };
+    for (block = 0; block < blocks; block++) run_block();
+}

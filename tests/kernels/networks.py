@@ -1,0 +1,33 @@
+"""Networks that compute in whole numbers, so that float16 rounds nothing."""
+
+import torch
+from torch import nn
+
+from sween.models.cifar_resnet import CifarResNet
+from sween.models.normalize import Normalize
+
+
+def norms_of(model: nn.Module) -> list[nn.BatchNorm2d]:
+    return [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+
+
+def convolutions_of(model: nn.Module) -> list[nn.Conv2d]:
+    return [part for part in model.modules() if isinstance(part, nn.Conv2d)]
+
+
+def of_whole_numbers(depth: int, seed: int, num_classes: int = 10) -> nn.Module:
+    """A network that computes in whole numbers: two weights of +-1 a channel, whole biases."""
+    generator = torch.Generator().manual_seed(seed)
+    model = CifarResNet(depth, num_classes)
+    for conv in convolutions_of(model):
+        flat = torch.zeros(conv.weight[0].numel(), len(conv.weight))
+        for column in flat.t():
+            places = torch.randperm(len(column), generator=generator)[:2]
+            column[places] = torch.randint(0, 2, (2,), generator=generator).float() * 2 - 1
+        conv.weight.data = flat.t().reshape(conv.weight.shape).clone()
+    for norm in norms_of(model):
+        norm.eps = 0
+        norm.bias.data = torch.randint(-2, 3, norm.bias.shape, generator=generator).float()
+    for parameter in model.fc.parameters():
+        parameter.data = torch.randint(-3, 4, parameter.shape, generator=generator).float()
+    return nn.Sequential(Normalize([0, 0, 0], [1, 1, 1]), model).eval()
