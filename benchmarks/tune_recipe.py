@@ -1,0 +1,118 @@
+"""Trains variations of a recipe and scores them on the weight-solving split, never on test images.
+
+    python benchmarks/tune_recipe.py --config configs/fast/gaussian.toml --sigma 1.0 \\
+        --epochs 50 --try weight_decay=2e-3 --try weight_decay=2e-3,batch_size=128 \\
+        --data-root DIR --out rows.jsonl
+
+Each --try names options that replace the recipe's; `crop_padding` is the data set's. One row a try:
+what was tried, the last epoch's metrics, and the ACR of the saved weights. Tries whose row is there
+already are left out.
+"""
+
+import argparse
+import dataclasses
+import json
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sween.data import Dataset, load_dataset
+from sween.evaluation import average_certified_radius
+from sween.models import load_checkpoint
+from sween.runs import describe_environment
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.training import TrainConfig
+from sween.training.many import train_many
+from sween.training.recipes import read_recipe
+
+
+def parse_try(text: str) -> dict[str, Any]:
+    """`name=value,name=value` as TOML reads the values."""
+    return {} if text == "recipe" else tomllib.loads("\n".join(text.split(",")))
+
+
+def score(folder: Path, dataset: Dataset, settings: CertifySettings, images: int) -> float:
+    """The ACR of a trained network on images spread over the weight-solving split."""
+    model, manifest = load_checkpoint(folder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    split = dataset.weights
+    indices = list(range(0, len(split), max(1, len(split) // images)))
+    smoothed = SmoothedClassifier(
+        model.to(device), sigma=manifest.sigma, num_classes=len(dataset.class_names)
+    )
+    rows = smoothed.certify_batch(
+        split.images(indices).to(device),
+        settings,
+        labels=[int(split.labels[i]) for i in indices],
+        indices=indices,
+    )
+    return average_certified_radius(rows, radius="radius_cohen")
+
+
+def run_together(tries: list[str], options: argparse.Namespace, dataset: Dataset) -> None:
+    """Train some variations at once, and append a row of each."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    recipe = {key: value for key, value in read_recipe(options.config)[0].items() if key != "arch"}
+    given = {"sigma": options.sigma, "arch": options.arch, "epochs": options.epochs}
+    settings = CertifySettings(n=options.n)
+    with tempfile.TemporaryDirectory() as folder:
+        outs, configs = [], []
+        for position, text in enumerate(tries):
+            changes = parse_try(text)
+            dataset = dataclasses.replace(
+                dataset, crop_padding=changes.pop("crop_padding", dataset.crop_padding)
+            )
+            configs.append(TrainConfig(**{**recipe, **given, **changes}))
+            outs.append(Path(folder) / str(position))
+        started = time.perf_counter()
+        train_many(configs, dataset, outs, device=device, quiet=not options.progress)
+        seconds = time.perf_counter() - started
+        for text, config, out in zip(tries, configs, outs, strict=True):
+            last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+            row = {
+                "try": text,
+                "acr": score(out, dataset, settings, options.images),
+                "n": options.n,
+                "images": options.images,
+                **{key: last[key] for key in ("loss", "noisy_accuracy")},
+                "seconds_together": seconds,
+                "config": dataclasses.asdict(config),
+                "environment": describe_environment(),
+            }
+            print(f"{row['acr']:.4f} {row['noisy_accuracy']:.4f} {text}", flush=True)  # noqa: T201
+            with options.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--arch", default="resnet20")
+    parser.add_argument("--sigma", type=float, required=True)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--try", dest="tries", action="append", default=[])
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--n", type=int, default=10_000)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--progress", action="store_true")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    dataset = load_dataset(read_recipe(options.config)[0]["dataset"], options.data_root)
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    known = {json.loads(line)["try"] for line in lines}
+    left = [text for text in options.tries or ["recipe"] if text not in known]
+    # Trained together they share one augmentation: those with another crop go on their own.
+    groups = [[text] for text in left if "crop_padding" in text]
+    rest = [text for text in left if "crop_padding" not in text]
+    groups += [rest[i : i + options.at_once] for i in range(0, len(rest), options.at_once)]
+    for group in groups:
+        run_together(group, options, dataset)
+
+
+if __name__ == "__main__":
+    main()
