@@ -1,6 +1,7 @@
 """Every verb on its happy path: results on standard output, progress on standard error."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,30 @@ def test_certify_with_another_weighting(made: Made, tmp_path: Path) -> None:
     assert said.startswith("24 rows re-derived: 6 images, 4 models")
     table = succeed(f"report {tmp_path}/out --out {tmp_path}/report")
     assert "convex" in table
+
+
+def test_certify_with_several_exits(made: Made, tmp_path: Path) -> None:
+    """One pass counts the full ensemble and its exits; the table says what they save."""
+    line = f"certify {made.ensemble} --indices 0:{IMAGES} --n 200 --members --quiet"
+    exits = "--exit none --exit exact --exit paper --exit-threshold 0.3"
+    succeed(f"{line} {exits} --out {tmp_path}/out")
+    rows = rows_of(tmp_path / "out")
+    names = ["SWEEN-2+exact", "SWEEN-2+paper", "SWEEN-2"]
+    assert [row["model"] for row in rows[2:5]] == names
+    exact, paper, full = ([row for row in rows if row["model"] == name] for name in names)
+    counts = [[row["estimation_counts"] for row in own] for own in (exact, full)]
+    assert counts[0] == counts[1]
+    assert all(row["member_evaluations"] == 600 for row in full)
+    assert sum(row["member_evaluations"] for row in paper) < 600 * IMAGES
+    assert succeed(f"verify {tmp_path}/out").startswith("30 rows re-derived: 6 images, 5 models")
+    report = succeed(f"report {tmp_path}/out --out {tmp_path}/report")
+    assert re.search(r"\| SWEEN-2 \| none \| [0-9.]+ \| 600 \| 2\.00 \|", report)
+    assert re.search(r"\| SWEEN-2\+paper \| paper\(.*\) \| [0-9.]+ \| \d+ \| 1\.\d\d \|", report)
+    config = tmp_path / "out" / "config.toml"
+    config.write_text(config.read_text().replace('= "exact"', '= "none"'))
+    assert run_line(f"verify {tmp_path}/out")[0] == 1
+    code, _, said = run_line(f"{line} --exit none --exit none --out {tmp_path}/twice")
+    assert (code, "each once" in said) == (2, True)
 
 
 def test_a_weighting_of_other_members_is_refused(made: Made, tmp_path: Path) -> None:

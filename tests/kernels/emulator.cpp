@@ -17,6 +17,8 @@ struct uint4 {
 };
 
 #define SWEEN_EMULATED
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
 #define DEVICE static inline
 #define MEMBER static inline
 #define KERNEL(threads, blocks)                \
@@ -192,6 +194,6 @@ void run_block() {
 }  // namespace
 
 extern "C" void launch(int blocks, void **arguments) {
-    body = [arguments] { call(run, arguments); };
+    body = [arguments] { call(JOIN(stage, STAGE), arguments); };
     for (block = 0; block < blocks; block++) run_block();
 }

@@ -89,6 +89,28 @@ def test_other_weightings_vote_as_they_would_alone(exit_name: str) -> None:
     ]
 
 
+def test_other_exits_vote_as_they_would_alone() -> None:
+    images = _images()
+    exits = [ExitPolicy("exact"), ExitPolicy("paper", threshold=0.6)]
+    panel = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, other_exits=exits)
+    groups = panel.certify_panel(images, SETTINGS)
+    assert [row.model for row in groups[0]] == ["model+exact", "model+paper", "model"]
+    assert [row.exit for row in groups[0]] == [
+        "exact",
+        "paper(threshold=0.6,alpha=0.05)",
+        "none",
+    ]
+    assert not panel.engine.panel.compacts
+    for position, policy in enumerate([*exits, ExitPolicy()]):
+        alone = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, exit=policy)
+        rows = alone.certify_batch(images, SETTINGS)
+        own = [group[position] for group in groups]
+        assert _counts(own) == _counts(rows)
+        assert [row.member_evaluations for row in own] == [row.member_evaluations for row in rows]
+    with pytest.raises(BadInput, match="a different one for each"):
+        SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, other_exits=[exits[0], exits[0]])
+
+
 def test_more_votes_contain_fewer() -> None:
     """Counts of disjoint blocks add: the first 300 votes are the same in 300 and in 750."""
     smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)

@@ -13,7 +13,6 @@ from sween.cli.options import (
     Convert,
     DataRoot,
     Device,
-    Exit,
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
@@ -44,7 +43,13 @@ def run(
     ] = None,
     n: Annotated[int, typer.Option(help="votes that bound its probability")] = 100_000,
     alpha: Alpha = 0.001,
-    exit_name: Exit = "none",
+    exit_names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exit",
+            help="early exit: none, paper or exact; others, given again, vote in the same pass",
+        ),
+    ] = None,
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
     bound: Bound = "cohen",
@@ -93,7 +98,9 @@ def run(
         budget=budget,
         votes=votes,
     )
-    policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
+    policy, *others = (
+        ExitPolicy(name, exit_threshold, exit_alpha) for name in exit_names or ["none"]
+    )
     loaded = load(source, archs=arch or ())
     dataset = dataset_of(loaded, data_root, convert=convert)
     positions = parse_indices(
@@ -108,6 +115,7 @@ def run(
         settings,
         out,
         exit=policy,
+        other_exits=others,
         members=members,
         weightings=load_weightings(loaded, weighting or (), archs=arch or ()),
         precision=precision,

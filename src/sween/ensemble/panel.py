@@ -92,12 +92,26 @@ class ModelPanel:
         return Ballot(labels[None], torch.ones_like(labels)[None])
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A way to use an ensemble's members: weights, the ensemble's own when None, and an exit."""
+
+    name: str
+    weights: Sequence[float] | None
+    policy: ExitPolicy
+
+
+def name_with_exit(name: str, policy: ExitPolicy) -> str:
+    """The name of an ensemble with another exit than the run's own."""
+    return f"{name}+{policy.name}"
+
+
 class EnsemblePanel:
-    """A weighted ensemble with an early exit; on request its members and other weightings too.
+    """A weighted ensemble with an early exit; on request its members and variants of it too.
 
     With those every member is evaluated on every input anyway, so an exit saves nothing in that
     pass; its votes and the evaluations it would need are still those of the exit. The order is
-    members, other weightings, the ensemble itself.
+    members, other weightings, other exits, the ensemble itself.
 
     Args:
         ensemble: the members, and the weights of the last classifier of the panel.
@@ -107,6 +121,7 @@ class EnsemblePanel:
         preparation: how members are made ready.
         member_names: of the members, where each is to vote on its own too.
         weightings: other weights of the same members, by name.
+        exits: other exits of the ensemble.
     """
 
     def __init__(
@@ -119,17 +134,29 @@ class EnsemblePanel:
         preparation: Preparation,
         member_names: Sequence[str] | None = None,
         weightings: Mapping[str, Sequence[float]] | None = None,
+        exits: Sequence[ExitPolicy] = (),
     ) -> None:
         self.ensemble = ensemble
         self.preparation = preparation
         self.members = [Member(member, preparation) for member in ensemble.members]
         self.with_members = member_names is not None
-        self.weightings = dict(weightings or {})
+        self.variants = [
+            *(Variant(other, weights, policy) for other, weights in (weightings or {}).items()),
+            *(Variant(name_with_exit(name, other), None, other) for other in exits),
+            Variant(name, None, policy),
+        ]
         own = tuple(member_names or ())
-        self.names: tuple[str, ...] = (*own, *self.weightings, name)
+        self.names: tuple[str, ...] = (*own, *(variant.name for variant in self.variants))
+        if len(set(self.names)) < len(self.names):
+            raise BadInput(
+                "names of members, weightings and exits",
+                expected="a different one for each",
+                got=", ".join(self.names),
+                fix="rename the double one",
+            )
         self.exits: tuple[str, ...] = (
             *("none",) * len(own),
-            *(policy.describe(),) * (len(self.weightings) + 1),
+            *(variant.policy.describe() for variant in self.variants),
         )
         self.forward = forward
         self.policy = policy
@@ -144,11 +171,14 @@ class EnsemblePanel:
 
     @property
     def compacts(self) -> bool:
-        alone = not self.with_members and not self.weightings
-        return alone and self.policy.name != "none"
+        return self._alone and self.policy.name != "none"
+
+    @property
+    def _alone(self) -> bool:
+        return not self.with_members and len(self.variants) == 1
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
-        if not self.with_members and not self.weightings:
+        if self._alone:
             votes = self._vote_with_exit(noisy)
             return Ballot(votes.labels[None], votes.evaluations[None])
         everything = [self._probabilities(k, noisy) for k in range(len(self.members))]
@@ -156,8 +186,9 @@ class EnsemblePanel:
         if self.with_members:
             labels += [probabilities.argmax(dim=1) for probabilities in everything]
             evaluations += [torch.ones_like(own) for own in labels]
-        for weights in (*self.weightings.values(), self.ensemble.weights.tolist()):
-            votes = votes_of_known(everything, weights=weights, policy=self.policy)
+        for variant in self.variants:
+            weights = variant.weights or self.ensemble.weights.tolist()
+            votes = votes_of_known(everything, weights=weights, policy=variant.policy)
             labels.append(votes.labels)
             evaluations.append(votes.evaluations)
         return Ballot(torch.stack(labels), torch.stack(evaluations))
@@ -193,6 +224,7 @@ def build_panel(
     preparation: Preparation | None = None,
     member_names: Sequence[str] | None = None,
     weightings: Mapping[str, Sequence[float]] | None = None,
+    exits: Sequence[ExitPolicy] = (),
 ) -> Panel:
     """The panel of an ensemble or of any other module."""
     preparation = preparation or Preparation()
@@ -212,8 +244,9 @@ def build_panel(
             preparation=preparation,
             member_names=member_names,
             weightings=weightings,
+            exits=exits,
         )
-    if policy.name != "none" or member_names is not None or weightings:
+    if policy.name != "none" or member_names is not None or weightings or exits:
         raise BadInput(
             "exit, member_names and weightings",
             expected="a WeightedEnsemble",

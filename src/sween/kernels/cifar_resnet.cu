@@ -12,7 +12,7 @@
 // Normalised pixels, the first convolution, stage 1, and the first convolutions of stage 2.
 // 8 warps an image, each with 8 of its 64 tiles.
 KERNEL(256, 3)
-run(const float *images, const float *normalize, const uint4 *weights, const float *bias,
+stage1(const float *images, const float *normalize, const uint4 *weights, const float *bias,
     int convolutions, u32 *inner_out, u32 *outer_out) {
     using M = Map<16, 32>;
     constexpr u32 outer = 0, inner = M::bytes;
@@ -92,7 +92,7 @@ run(const float *images, const float *normalize, const uint4 *weights, const flo
 // Stage 2 from its second convolution on, and the first convolutions of stage 3.
 // 4 warps an image, each with 4 rows of it.
 KERNEL(128, 4)
-run(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
+stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, u32 *inner_out, u32 *outer_out) {
     using M = Map<32, 16>;
     constexpr u32 outer = 0, inner = M::bytes;
@@ -129,7 +129,7 @@ run(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const fl
 // Stage 3 from its second convolution on, the mean over the pixels and the linear layer.
 // 2 images a block, 2 warps each, one for the lower and one for the upper 32 channels.
 KERNEL(128, 4)
-run(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
+stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, const float *linear, const float *linear_bias, float *logits, int classes,
     int images) {
     using M = Map<64, 8>;

@@ -58,7 +58,7 @@ class Launcher:
 def _kernel(stage: int, device_index: int) -> Any:
     with _without_headers():
         kernel = torch.cuda._compile_kernel(
-            read_source(), "run", nvcc_options=[f"-DSTAGE={stage}", "--std=c++17"]
+            read_source(), f"stage{stage}", nvcc_options=[f"-DSTAGE={stage}", "--std=c++17"]
         )
     kernel.set_shared_memory_config(SHARED_BYTES[stage])
     return kernel

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from sween.errors import BadInput
 from sween.evaluation import PairedInterval
+from sween.report.adaptive import to_adaptive_markdown
 from sween.report.figures import write_curves
 from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
 from sween.report.tables import plain_number, to_csv, to_markdown
@@ -96,6 +97,9 @@ def _section(run: MeasuredRun) -> str:
             2,
             f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
         )
+    adaptive = to_adaptive_markdown(run)
+    if adaptive is not None:
+        lines.insert(-2, f"Network evaluations with and without an early exit:\n\n{adaptive}")
     compared = compare_with_best_candidate(run)
     if compared is not None and run.ensemble is not None:
         lines.insert(-2, _sentence(run.ensemble, *compared) + "\n")

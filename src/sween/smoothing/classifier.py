@@ -43,6 +43,7 @@ class SmoothedClassifier:
         forward_rows: rows of one forward pass; the same for every result that is compared.
         member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
         weightings: other weights of the same members by name, counted by `certify_panel` too.
+        other_exits: of the same ensemble, counted by `certify_panel` too.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the model; on a GPU by default.
         noise: `float32`, or `exact`, whose certificates hold in floating point too: then what is
@@ -62,6 +63,7 @@ class SmoothedClassifier:
         forward_rows: int | None = None,
         member_names: Sequence[str] | None = None,
         weightings: Mapping[str, Sequence[float]] | None = None,
+        other_exits: Sequence[ExitPolicy] = (),
         precision: str = "auto",
         compile: bool | None = None,
         noise: str = "float32",
@@ -80,6 +82,7 @@ class SmoothedClassifier:
             preparation=Preparation(precision, compile),
             member_names=member_names,
             weightings=weightings,
+            exits=other_exits,
         )
         self.engine = VoteEngine(
             model,
@@ -221,9 +224,10 @@ class SmoothedClassifier:
         labels: Sequence[int] | torch.Tensor | int | None = None,
         indices: Sequence[int] | int | None = None,
     ) -> list[list[Certificate]]:
-        """For each image the certificates of members, other weightings and, last, the model.
+        """For each image the certificates of members, other variants and, last, the model.
 
-        Members and weightings are those named when the classifier was made; all see the same noise.
+        Members, weightings and exits are those named when the classifier was made; all see the same
+        noise.
         """
         batch, keys = self._checked(images, indices)
         truth = check_labels(labels, len(keys), self.num_classes)

@@ -12,6 +12,7 @@ from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.loaded import LoadedEnsemble
+from sween.ensemble.panel import name_with_exit
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
@@ -35,6 +36,7 @@ def certify_images(
     out: Path,
     *,
     exit: ExitPolicy | None = None,
+    other_exits: Sequence[ExitPolicy] = (),
     members: bool = False,
     weightings: Mapping[str, Sequence[float]] | None = None,
     batch_size: int | None = None,
@@ -58,6 +60,7 @@ def certify_images(
         settings: of the sampling.
         out: folder for config, environment and certificates.
         exit: early exit; none by default.
+        other_exits: certified in the same pass too, under the ensemble's name and theirs.
         members: certify every member too, in the same pass over the noise.
         weightings: other weights of the same members, by name, certified in the same pass too.
         batch_size: noisy inputs held at once.
@@ -75,6 +78,7 @@ def certify_images(
     if not positions:
         raise BadInput("positions", expected="at least one image", got="none", fix="name some")
     policy = exit or ExitPolicy()
+    _check_exits(policy, other_exits)
     member_names = loaded.member_names if members and len(loaded.member_names) > 1 else None
 
     def engine_on(device: torch.device | None) -> VoteEngine:
@@ -89,6 +93,7 @@ def certify_images(
             forward_rows=forward_rows,
             member_names=member_names,
             weightings=weightings,
+            other_exits=other_exits,
             precision=precision,
             compile=compile,
             noise=noise,
@@ -109,6 +114,10 @@ def certify_images(
                 fix="use --no-compile, or one device",
             )
     config = run_config(loaded, dataset, positions, settings, policy, member_names, weightings)
+    if other_exits:
+        config["exits"] = {
+            name_with_exit(loaded.name, other): other.describe() for other in other_exits
+        }
     config |= {
         "device": engine.device.type,
         "forward_rows": engine.rows_asked,
@@ -221,6 +230,14 @@ def _note(written: Sequence[Certificate], models: int, images: int) -> str:
         return f"samples; 0/{images} images"
     radius = format_radius(written[-1].radius)
     return f"samples; {len(written) // models}/{images} images, last radius {radius}"
+
+
+def _check_exits(policy: ExitPolicy, others: Sequence[ExitPolicy]) -> None:
+    names = [policy.name, *(other.name for other in others)]
+    if len(set(names)) < len(names):
+        raise BadInput(
+            "exits", expected="each once", got=", ".join(names), fix="leave out the double one"
+        )
 
 
 def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:

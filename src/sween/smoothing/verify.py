@@ -45,6 +45,7 @@ _CONFIG: dict[str, type | UnionType] = {
 _OPTIONAL: dict[str, type | UnionType] = {
     "members": list,
     "weightings": dict,
+    "exits": dict,
     "radii": list,
     "tolerance": float,
     "budget": int,
@@ -169,7 +170,8 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
     is_ensemble = certificate.model in _ensembles(config)
     if not is_ensemble and certificate.model not in config.get("members", ()):
         problems.append(f"model {certificate.model!r} is not of this run")
-    wanted_exit = config["exit"] if is_ensemble else "none"
+    exits = dict.fromkeys(_ensembles(config), config["exit"]) | config.get("exits", {})
+    wanted_exit = exits.get(certificate.model, "none")
     if certificate.exit != wanted_exit:
         problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
     for name in ("precision", "noise", "votes"):
@@ -187,8 +189,8 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
 
 
 def _ensembles(config: dict[str, Any]) -> tuple[str, ...]:
-    """The run's ensembles: other weightings, and the one it is named after."""
-    return (*config.get("weightings", ()), config["model"])
+    """The run's ensembles: other weightings and exits, and the one it is named after."""
+    return (*config.get("weightings", ()), *config.get("exits", ()), config["model"])
 
 
 def _check_complete(
