@@ -1,0 +1,121 @@
+"""Where a GPU's time goes while an ensemble votes, kernel by kernel, beside the chip's limits.
+
+    python benchmarks/profile_engine.py cifar10-sween3-gaussian-sigma0.50 --out FILE
+
+Votes on a grey image, after a pass that compiles. Of every kernel its share of the time; of the
+whole the time in which no kernel ran, and the arithmetic a second beside a large matrix product.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import sween
+from sween.models import count_flops
+from sween.runs import describe_environment, write_json
+from sween.smoothing import SmoothedClassifier
+from sween.smoothing.votes import VoteEngine
+
+LEAST_SHARE = 0.002
+"""Kernels that take less are summed up."""
+
+
+def limits(device: torch.device) -> dict[str, float]:
+    """Operations a second of a large float16 product, and bytes a second of a large copy."""
+    left, right = (torch.randn(8192, 8192, device=device, dtype=torch.float16) for _ in range(2))
+    large = torch.empty(2**31, dtype=torch.uint8, device=device)
+    target = torch.empty_like(large)
+    product = _seconds(lambda: torch.mm(left, right))
+    copy = _seconds(lambda: target.copy_(large))
+    return {"flops": 2 * 8192**3 / product, "bytes": 2 * 2**31 / copy}
+
+
+def _seconds(run: Any, repeats: int = 10) -> float:
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / repeats
+
+
+def kernels_of(engine: VoteEngine, image: torch.Tensor, n: int) -> tuple[dict[str, float], float]:
+    """Seconds of each kernel, and of all of it on the clock, while n votes are counted."""
+
+    def vote() -> None:
+        engine.count(image[None], examples=[0], purpose="profile", n=n, seed=0)
+
+    vote()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    vote()
+    wall = time.perf_counter() - began
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        vote()
+    seconds: dict[str, float] = {}
+    for event in profiled.events() or ():
+        if event.device_type.name == "CUDA":
+            seconds[event.name] = seconds.get(event.name, 0.0) + event.device_time * 1e-6
+    return seconds, wall
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("--exit", default="none")
+    parser.add_argument("--noise", default="float32")
+    parser.add_argument("--n", type=int, default=400_000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda")
+    loaded = sween.load(options.source)
+    loaded.to(device)
+    smoothed = SmoothedClassifier(
+        loaded,
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
+        exit=options.exit,
+        noise=options.noise,
+    )
+    image = torch.full(loaded.image_shape, 0.5, device=device)
+    smoothed.engine.prepare(image)
+    seconds, wall = kernels_of(smoothed.engine, image, options.n)
+    chip, busy = limits(device), sum(seconds.values())
+    flops = sum(2 * count_flops(member, loaded.image_shape) for member in loaded.members)
+    shares = {name: spent / busy for name, spent in seconds.items()}
+    shown = {name: share for name, share in shares.items() if share >= LEAST_SHARE}
+    result = {
+        "source": options.source,
+        "exit": options.exit,
+        "noise": options.noise,
+        "n": options.n,
+        "precision": smoothed.engine.precision,
+        "samples_per_second": options.n / wall,
+        "seconds": wall,
+        "idle_share": max(0.0, 1 - busy / wall),
+        "kernel_shares": dict(sorted(shown.items(), key=lambda item: -item[1])),
+        "other_kernels_share": 1 - sum(shown.values()),
+        "flops_per_second": flops * options.n / wall if options.exit == "none" else None,
+        "limits": chip,
+        "environment": describe_environment(),
+    }
+    for name, share in result["kernel_shares"].items():
+        print(f"{100 * share:5.1f}% {name[:100]}")  # noqa: T201
+    print(f"{100 * result['other_kernels_share']:5.1f}% others")  # noqa: T201
+    print(f"no kernel ran in {100 * result['idle_share']:.1f}% of {wall:.3f} s")  # noqa: T201
+    print(f"{result['samples_per_second']:,.0f} samples a second")  # noqa: T201
+    if result["flops_per_second"]:
+        share = result["flops_per_second"] / chip["flops"]
+        print(f"{100 * share:.1f}% of a large product's operations a second")  # noqa: T201
+    if options.out is not None:
+        write_json(options.out, result)
+
+
+if __name__ == "__main__":
+    main()
