@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def rows_of(folder: Path, file: str = "certificates.jsonl") -> list[dict[str, Any]]:
     """Every row without what differs from run to run: its time, and the checksum over it."""
-    lines = (folder / "certificates.jsonl").read_text().splitlines(keepends=True)
+    lines = (folder / file).read_text().splitlines(keepends=True)
     assert all(line.endswith("\n") for line in lines), "a torn row"
     rows = [json.loads(line) for line in lines]
     return [

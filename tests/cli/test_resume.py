@@ -68,7 +68,10 @@ def test_an_interrupt_says_how_to_go_on(made: Made, tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stdout == ""
-    assert stderr == "sween: stopped; train and certify go on where they stopped when run again\n"
+    assert (
+        stderr
+        == "sween: stopped; train, certify and attack go on where they stopped when run again\n"
+    )
     assert 3 <= len(rows_of(out)) < 24
 
 

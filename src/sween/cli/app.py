@@ -10,7 +10,19 @@ from typing import TextIO
 import typer
 
 from sween import __version__
-from sween.cli import bench, certify, demo, plan, predict, report, train, verify, weigh, zoo
+from sween.cli import (
+    attack,
+    bench,
+    certify,
+    demo,
+    plan,
+    predict,
+    report,
+    train,
+    verify,
+    weigh,
+    zoo,
+)
 from sween.errors import CheckFailed, SweenError
 
 app = typer.Typer(
@@ -19,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, train, weigh, certify, predict, report, verify, plan, zoo, bench):
+for verb in (demo, train, weigh, certify, predict, attack, report, verify, plan, zoo, bench):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 
 
@@ -61,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"error: {_describe(error)}", 2)
     except (KeyboardInterrupt, typer.Abort):
         return _complain(
-            "stopped; train and certify go on where they stopped when run again", _INTERRUPTED
+            "stopped; train, certify and attack go on where they stopped when run again",
+            _INTERRUPTED,
         )
     except Exception as error:
         # Typer has its own copy of click, so usage errors are known by what they can do.

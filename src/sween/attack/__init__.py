@@ -1,0 +1,32 @@
+"""Attacks on the smoothed classifier: the upper bound beside the certificate's lower one."""
+
+from sween.attack.auto import autoattack
+from sween.attack.ddn import ddn
+from sween.attack.outcome import (
+    AttackOutcome,
+    decode_image,
+    empirical_accuracy,
+    outcomes_file,
+    read_outcomes,
+)
+from sween.attack.pgd import pgd
+from sween.attack.run import attack_images
+from sween.attack.scoring import Judge
+from sween.attack.settings import ATTACKS, AttackSettings
+from sween.attack.surrogate import SmoothedLogits
+
+__all__ = [
+    "ATTACKS",
+    "AttackOutcome",
+    "AttackSettings",
+    "Judge",
+    "SmoothedLogits",
+    "attack_images",
+    "autoattack",
+    "ddn",
+    "decode_image",
+    "empirical_accuracy",
+    "outcomes_file",
+    "pgd",
+    "read_outcomes",
+]

@@ -1,0 +1,80 @@
+"""AutoAttack (Croce and Hein 2020) by its authors' own package."""
+
+import contextlib
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from sween.attack.surrogate import SmoothedLogits
+from sween.errors import MissingExtra
+
+VERSIONS = ("rand", "standard")
+
+_CLASSES_NEEDED = {"apgd-dlr": 3, "apgd-t": 4}
+"""Their losses compare the three, or four, largest logits; with fewer classes they are left out."""
+
+
+def check_installed() -> None:
+    """Refuse where the package is missing."""
+    if importlib.util.find_spec("pyautoattack") is None:
+        raise MissingExtra("pyautoattack", "attack", "AutoAttack")
+
+
+def autoattack(
+    surrogate: SmoothedLogits,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    eps: float,
+    version: str,
+    seed: int,
+) -> torch.Tensor:
+    """Its images: attacked ones where it judged the class to be another, else those given.
+
+    It judges by one evaluation of the surrogate, which may be a lucky draw: whoever calls this
+    scores the images again. Its own state file is not used.
+
+    Args:
+        surrogate: with fresh noise for `rand` (one expectation step: the surrogate's draws are the
+            expectation), with fixed noise for `standard`.
+        images: (B, C, H, W) in [0, 1].
+        labels: (B,).
+        eps: l2 radius.
+        version: `rand` (APGD on two losses) or `standard` (APGD, targeted APGD, targeted FAB,
+            Square).
+        seed: of its own random starts.
+    """
+    from pyautoattack import AutoAttack
+
+    devices = [images.device] if images.is_cuda else []
+    with torch.random.fork_rng(devices), warnings.catch_warnings(), _without_log():
+        warnings.simplefilter("ignore")
+        attack = AutoAttack(
+            surrogate, norm="L2", eps=eps, version=version, seed=seed, device=images.device
+        )
+        attack.verbose = False
+        attack.apgd.eot_iter = 1
+        classes = surrogate(images[:1]).shape[1]
+        attack.attacks_to_run = [
+            name for name in attack.attacks_to_run if classes >= _CLASSES_NEEDED.get(name, 2)
+        ]
+        for targeted in (attack.apgd_targeted, attack.fab):
+            targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
+        attacked: torch.Tensor
+        attacked, _ = attack.run_standard_evaluation(images, labels, batch_size=len(images))
+    return attacked.detach()
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """The progress display says how far the attack is."""
+    logger = logging.getLogger("auto-attack")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,54 @@
+"""Decoupled direction and norm (Rony et al. 2019): the nearest image of another class."""
+
+import math
+
+import torch
+
+from sween.attack.geometry import norms, scaled
+from sween.attack.pgd import ascent
+from sween.attack.surrogate import SmoothedLogits
+
+
+def ddn(
+    surrogate: SmoothedLogits,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    steps: int = 100,
+    gamma: float = 0.05,
+    start: float = 1.0,
+) -> torch.Tensor:
+    """The nearest image of another class, by the surrogate, that `steps` steps came by.
+
+    The norm of the change shrinks where the class is another one and grows where it is not; both
+    its pace and the step length fall along a cosine. Where no other class is found, the last image.
+
+    Args:
+        surrogate: what to climb.
+        images: (B, C, H, W) in [0, 1].
+        labels: (B,), to lead away from.
+        steps: of the attack.
+        gamma: by which part the norm changes at first.
+        start: the first norm, and the first step's length.
+    """
+    shape = (-1, *(1,) * (images.ndim - 1))
+    change, best = torch.zeros_like(images), torch.zeros_like(images)
+    radius = torch.full((len(images),), start, dtype=torch.float64, device=images.device)
+    least = torch.full_like(radius, torch.inf)
+    for step in range(steps + 1):
+        direction, margin = ascent(surrogate, images + change, labels)
+        length, away = norms(change), margin < 0
+        nearer = away & (length < least)
+        best = torch.where(nearer.view(shape), change, best)
+        least = torch.where(nearer, length, least)
+        if step == steps:
+            break
+        pace = 0.5 * (1 + math.cos(math.pi * step / steps))
+        change = change + (0.01 + 0.99 * pace) * start * direction
+        radius = radius * torch.where(
+            away, 1 - gamma * (0.1 + 0.9 * pace), 1 + gamma * (0.1 + 0.9 * pace)
+        )
+        change = scaled(change, radius / norms(change).clamp_min(1e-30))
+        change = (images + change).clamp(0, 1) - images
+    found = torch.isfinite(least).view(shape)
+    return images + torch.where(found, best, change)

@@ -1,0 +1,157 @@
+"""What an attack did to one image at one radius, as a row."""
+
+import base64
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sween.errors import BadInput
+from sween.records import ABSTAIN, read_rows, row_checksum
+
+SCHEMA = 1
+
+OUTCOMES = ("robust", "broken", "abstained", "wrong", "declined")
+"""robust: right, and stays so under attack. broken: led to another class. abstained: led to an
+abstention, which is no break. wrong: another class without an attack. declined: abstained without
+one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttackOutcome:
+    """One image under one attack at one radius, judged by `predict` with n votes.
+
+    Attributes:
+        index: of the image.
+        label: its true class.
+        attack: rand, standard, pgd or ddn.
+        eps: l2 radius that the attack may use.
+        outcome: one of OUTCOMES.
+        clean_prediction: the smoothed classifier's answer without an attack; ABSTAIN is -1.
+        prediction: its answer on the attacked image.
+        counts: votes on the attacked image.
+        distance: l2 norm of the change; 0 where nothing was changed.
+        n: votes of an answer.
+        alpha: failure probability of an answer, over all tries at this image.
+        tries: attacked images that were scored.
+        samples: noise draws of the attacker's gradients.
+        steps: of the attack.
+        sigma: noise level.
+        seed: of everything random.
+        model: its name.
+        certified_radius: of the image, where certificates were given; None where it has none.
+        alarm: whether the answer changed inside the certified radius.
+        attacked_image: for an alarm, the attacked image: float32, little-endian, base64.
+        seconds: of the image's batch, shared equally.
+        run: names the config of the run.
+    """
+
+    index: int
+    label: int
+    attack: str
+    eps: float
+    outcome: str
+    clean_prediction: int
+    prediction: int
+    counts: tuple[int, ...]
+    distance: float
+    n: int
+    alpha: float
+    tries: int
+    samples: int
+    steps: int
+    sigma: float
+    seed: int
+    model: str
+    certified_radius: float | None = None
+    alarm: bool = False
+    attacked_image: str | None = None
+    seconds: float = 0.0
+    run: str | None = None
+
+    @property
+    def resists(self) -> bool:
+        """What counts towards empirical accuracy: right, and not led to another class."""
+        return self.outcome in ("robust", "abstained")
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(AttackOutcome))
+
+
+def to_row(outcome: AttackOutcome) -> dict[str, Any]:
+    """The JSON object of an outcome, checksum included."""
+    row: dict[str, Any] = {"schema": SCHEMA, **dataclasses.asdict(outcome)}
+    row["counts"] = list(outcome.counts)
+    row["checksum"] = row_checksum(row)
+    return row
+
+
+def from_row(row: Mapping[str, Any], *, where: str = "row") -> AttackOutcome:
+    """The outcome of a JSON object, refusing other fields, damage and newer schemas."""
+    names = {*_FIELDS, "schema", "checksum"}
+    if row.get("schema") != SCHEMA or set(row) != names or row["outcome"] not in OUTCOMES:
+        raise BadInput(
+            where,
+            expected=f"an attack's row of schema {SCHEMA}",
+            got=f"schema {row.get('schema')}, other fields {sorted(set(row) ^ names)}",
+            fix="read it with the sween version that wrote it",
+        )
+    if row["checksum"] != row_checksum(row):
+        raise BadInput(
+            where, expected="a row that fits its checksum", got="another content", fix="restore it"
+        )
+    values = {name: row[name] for name in _FIELDS}
+    return AttackOutcome(**values | {"counts": tuple(row["counts"])})
+
+
+def outcomes_file(folder: Path) -> Path | None:
+    """The folder's attacks.jsonl, or its compressed form; None where there is neither."""
+    for name in ("attacks.jsonl", "attacks.jsonl.gz"):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def read_outcomes(path: Path) -> list[AttackOutcome]:
+    """All outcomes of a file or of a run folder."""
+    file = outcomes_file(path) if path.is_dir() else path
+    if file is None or not file.exists():
+        raise BadInput(
+            str(path),
+            expected="a folder with attacks.jsonl or attacks.jsonl.gz",
+            got="neither",
+            fix="name a folder written by `sween attack`",
+        )
+    return [
+        from_row(row, where=f"{file}, line {number}")
+        for number, row in enumerate(read_rows(file), start=1)
+    ]
+
+
+def encode_image(image: torch.Tensor) -> str:
+    """An image as text, without loss."""
+    values = image.detach().cpu().numpy().astype("<f4")
+    return base64.b64encode(values.tobytes()).decode()
+
+
+def decode_image(text: str, shape: Sequence[int]) -> torch.Tensor:
+    """What `encode_image` was given."""
+    values = np.frombuffer(base64.b64decode(text), dtype="<f4").reshape(shape)
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def empirical_accuracy(outcomes: Sequence[AttackOutcome]) -> float:
+    """The share of images that are answered rightly and not led to another class."""
+    return sum(outcome.resists for outcome in outcomes) / len(outcomes)
+
+
+def judge(label: int, clean: int, attacked: int) -> str:
+    """The outcome, from the answers without and under attack."""
+    if clean != label:
+        return "declined" if clean == ABSTAIN else "wrong"
+    if attacked == label:
+        return "robust"
+    return "abstained" if attacked == ABSTAIN else "broken"

@@ -1,0 +1,60 @@
+"""Projected gradient ascent in an l2 ball, with the expectation over noise in every step."""
+
+import torch
+from torch.nn import functional
+
+from sween.attack.geometry import directions, inside, scaled
+from sween.attack.surrogate import SmoothedLogits
+
+
+def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """How far the label leads (B,): negative where another class is likelier."""
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
+    return own - others
+
+
+def ascent(
+    surrogate: SmoothedLogits, images: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The direction in which the label's log probability falls, and the margins here."""
+    images = images.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = surrogate(images)
+        loss = functional.nll_loss(logits, labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, images)
+    return directions(gradient), margins(logits.detach(), labels)
+
+
+def pgd(
+    surrogate: SmoothedLogits,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    eps: float,
+    steps: int = 100,
+) -> torch.Tensor:
+    """The image in each ball with the smallest margin that `steps` steps came by.
+
+    Args:
+        surrogate: what to climb.
+        images: (B, C, H, W) in [0, 1].
+        labels: (B,), to lead away from.
+        eps: radius of the balls.
+        steps: of length 2.5 eps / steps.
+    """
+    current, best = images, images
+    least = torch.full((len(images),), torch.inf, device=images.device)
+    for step in range(steps + 1):
+        direction, margin = ascent(surrogate, current, labels)
+        better = margin < least
+        best = torch.where(better.view(-1, *(1,) * (images.ndim - 1)), current, best)
+        least = torch.minimum(margin, least)
+        if step < steps:
+            current = inside(images, current + 2.5 * eps / steps * direction, eps)
+    return best
+
+
+def along(images: torch.Tensor, attacked: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Points on the rays from the images through the attacked ones, in the box."""
+    return (images + scaled(attacked - images, factors)).clamp(0, 1)

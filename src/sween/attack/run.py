@@ -1,0 +1,112 @@
+"""Attacking a data set's test images into a folder, batch by batch, resumable."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sween.attack.auto import VERSIONS, check_installed
+from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
+from sween.attack.settings import AttackSettings
+from sween.attack.unit import attack_unit
+from sween.data.dataset import Dataset
+from sween.data.selection import format_indices
+from sween.ensemble.loaded import LoadedEnsemble
+from sween.errors import BadInput
+from sween.progress import track
+from sween.records import Certificate, RowWriter
+from sween.runs import read_config, run_folder, run_tag
+from sween.smoothing import SmoothedClassifier
+from sween.smoothing.settings import check_predict_settings
+
+
+def attack_images(
+    loaded: LoadedEnsemble,
+    dataset: Dataset,
+    positions: Sequence[int],
+    settings: AttackSettings,
+    out: Path,
+    *,
+    classifier: SmoothedClassifier,
+    certificates: Mapping[int, Certificate] | None = None,
+    quiet: bool = False,
+) -> list[AttackOutcome]:
+    """Attack test images and append the outcomes to `out`; a stopped run is taken up again.
+
+    Args:
+        loaded: the ensemble whose gradients the attacker has.
+        dataset: the one its members were trained for.
+        positions: which test images, in batches of `settings.batch_size`.
+        settings: of the attack.
+        out: folder for config, environment and outcomes.
+        classifier: the smoothed classifier that judges, made of the same ensemble.
+        certificates: by index; an answer that changes inside a certified radius is an alarm.
+        quiet: no progress display.
+
+    Returns:
+        All outcomes of the run, in the order of the file.
+    """
+    if not positions:
+        raise BadInput("positions", expected="at least one image", got="none", fix="name some")
+    check_predict_settings(n=settings.n, alpha=settings.alpha, sigma=loaded.sigma)
+    if settings.attack in VERSIONS:
+        check_installed()
+    classifier.engine.prepare(dataset.test.images(positions[:1]).to(classifier.engine.device)[0])
+    config = _config(loaded, dataset, positions, settings, classifier, certificates)
+    with run_folder(out, config, rows="attacks.jsonl") as path:
+        known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
+        tag = run_tag(read_config(out))
+        size = settings.batch_size
+        units = [positions[start : start + size] for start in range(0, len(positions), size)]
+        with (
+            RowWriter(path) as writer,
+            track(
+                f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
+            ) as advance,
+        ):
+            for number, unit in enumerate(units):
+                missing = {(index, eps) for index in unit for eps in settings.eps} - known
+                if missing:
+                    rows = attack_unit(
+                        loaded, dataset, unit, number, settings, classifier, certificates or {}
+                    )
+                    writer.append(
+                        to_row(dataclasses.replace(row, run=tag))
+                        for row in rows
+                        if (row.index, row.eps) in missing
+                    )
+                advance(len(unit), "images")
+        return read_outcomes(path)
+
+
+def _config(
+    loaded: LoadedEnsemble,
+    dataset: Dataset,
+    positions: Sequence[int],
+    settings: AttackSettings,
+    classifier: SmoothedClassifier,
+    certificates: Mapping[int, Certificate] | None,
+) -> dict[str, Any]:
+    engine = classifier.engine
+    return {
+        "kind": "attacks",
+        "dataset": loaded.dataset,
+        "split": "test",
+        "data": dataset.test.pixels.fingerprint(),
+        "indices": format_indices(positions),
+        "images": len(positions),
+        "model": loaded.name,
+        "fingerprint": loaded.fingerprint,
+        "candidates": list(loaded.member_names),
+        "weights": loaded.weights.tolist(),
+        "sigma": loaded.sigma,
+        "exit": engine.panel.exits[-1],
+        "norm": "l2",
+        **dataclasses.asdict(settings),
+        "eps": list(settings.eps),
+        "certificates": certificates is not None,
+        "device": engine.device.type,
+        "forward_rows": engine.rows_asked,
+        "precision": engine.precision,
+        "noise": engine.noise.name,
+    }

@@ -1,0 +1,47 @@
+"""How to attack."""
+
+import dataclasses
+
+from sween.attack.auto import VERSIONS
+from sween.errors import BadInput, UnknownName
+
+ATTACKS = (*VERSIONS, "pgd", "ddn")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttackSettings:
+    """How to attack.
+
+    Attributes:
+        attack: rand or standard (AutoAttack), pgd or ddn.
+        eps: l2 radii, ascending.
+        samples: noise draws of the attacker's surrogate; the paper takes 128.
+        steps: of pgd and ddn; AutoAttack has its own.
+        n: votes that judge an attacked image.
+        alpha: failure probability of that judgement.
+        seed: of everything random.
+        batch_size: images attacked together; part of the result, and the unit of resuming.
+    """
+
+    attack: str = "rand"
+    eps: tuple[float, ...] = (0.5,)
+    samples: int = 128
+    steps: int = 100
+    n: int = 10_000
+    alpha: float = 0.001
+    seed: int = 0
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if self.attack not in ATTACKS:
+            raise UnknownName("attack", self.attack, ATTACKS)
+        if not self.eps or list(self.eps) != sorted(set(self.eps)) or self.eps[0] <= 0:
+            raise BadInput(
+                "eps",
+                expected="positive l2 radii, each once",
+                got=", ".join(map(str, self.eps)) or "none",
+                fix="try --eps 0.25 --eps 0.5",
+            )
+        for name in ("samples", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise BadInput(name, expected="at least 1", got=getattr(self, name), fix="try 32")

@@ -1,0 +1,105 @@
+"""What attackers climb: the logarithm of the smoothed classifier's mean probabilities."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sween.ensemble import WeightedEnsemble
+from sween.seeding import standard_normal
+
+PURPOSE = "attack"
+
+_SMALLEST = 1e-30
+"""Of a mean probability: its logarithm stays finite."""
+
+
+class SmoothedLogits(nn.Module):
+    """log of the mean over m noisy copies of the model's probabilities (Salman et al. 2019).
+
+    Noise is keyed by (seed, unit, call): drawn afresh at every call, or once for all of them. It
+    never comes from torch's global generators, which AutoAttack seeds for itself.
+
+    Args:
+        model: a `WeightedEnsemble`, or any module to logits; in evaluation mode.
+        sigma: noise level.
+        samples: m.
+        seed: of the noise.
+        unit: which batch of images it is for.
+        fresh: new noise at every call; else a fixed surrogate, a deterministic function.
+        rows: noisy images in one pass at most; more than that are recomputed for the gradient.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sigma: float,
+        samples: int,
+        seed: int,
+        unit: int = 0,
+        fresh: bool = True,
+        rows: int = 4096,
+    ) -> None:
+        super().__init__()
+        self.model, self.sigma, self.samples = model, sigma, samples
+        self.seed, self.unit, self.fresh, self.rows = seed, unit, fresh, rows
+        self.calls = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """log mean probabilities (B, M); all images of a call see the same noise."""
+        noise = self.sigma * standard_normal(
+            (self.samples, *images.shape[1:]),
+            seed=self.seed,
+            purpose=PURPOSE,
+            example=self.unit,
+            block=self.calls if self.fresh else 0,
+            device=images.device,
+        )
+        self.calls += 1
+        mean: torch.Tensor = _Mean.apply(images, self, noise)  # type: ignore[no-untyped-call]
+        return mean.clamp_min(_SMALLEST).log()
+
+    def parts(self, noise: torch.Tensor, images: int) -> Sequence[torch.Tensor]:
+        """The noise in parts that fit into one pass."""
+        return torch.split(noise, max(1, self.rows // images))
+
+    def sum(self, images: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Probabilities (B, M), summed over some noise."""
+        noisy = (images[None] + noise[:, None]).flatten(0, 1)
+        # Attackers need a direction only: on a GPU half the digits give it in half the time.
+        with torch.autocast(noisy.device.type, torch.bfloat16, enabled=noisy.is_cuda):
+            outputs = self.model(noisy)
+        if not isinstance(self.model, WeightedEnsemble):
+            outputs = torch.softmax(outputs.float(), dim=1)
+        total: torch.Tensor = outputs.float().view(len(noise), len(images), -1).sum(dim=0)
+        return total
+
+
+class _Mean(torch.autograd.Function):
+    """Mean probabilities, whose gradient computes them again part by part.
+
+    So memory is that of one part, whatever the number of draws.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: torch.Tensor, surrogate: SmoothedLogits, noise: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(images, noise)
+        ctx.surrogate = surrogate
+        parts = surrogate.parts(noise, len(images))
+        total = torch.stack([surrogate.sum(images, part) for part in parts]).sum(dim=0)
+        return total / len(noise)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        images, noise = ctx.saved_tensors
+        own = images.detach().requires_grad_()
+        total = torch.zeros_like(images)
+        for part in ctx.surrogate.parts(noise, len(images)):
+            with torch.enable_grad():
+                summed = ctx.surrogate.sum(own, part)
+                total += torch.autograd.grad(summed, own, gradient / len(noise))[0]
+        return total, None, None

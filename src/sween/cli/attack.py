@@ -1,0 +1,137 @@
+"""`sween attack`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_images, empirical_accuracy
+from sween.cli.options import (
+    Alpha,
+    Compile,
+    Convert,
+    DataRoot,
+    Device,
+    Exit,
+    ExitAlpha,
+    ExitThreshold,
+    ForwardRows,
+    Precision,
+    Quiet,
+    Seed,
+    Source,
+    TrustedArch,
+    choose_device,
+    dataset_of,
+)
+from sween.data import parse_indices
+from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.errors import BadInput, CheckFailed
+from sween.records import Certificate, read_certificates
+from sween.runs import read_config
+from sween.smoothing import SmoothedClassifier
+from sween.zoo import load
+
+
+def run(
+    source: Source,
+    eps: Annotated[list[float], typer.Option(help="l2 radius; may be given again")],
+    out: Annotated[Path, typer.Option(help="folder for the outcomes")],
+    attack: Annotated[str, typer.Option(help=f"one of {', '.join(ATTACKS)}")] = "rand",
+    indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:988")] = None,
+    every: Annotated[int | None, typer.Option(help="every so many test images")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
+    samples: Annotated[int, typer.Option(help="noise draws of the attacker's gradients")] = 128,
+    steps: Annotated[int, typer.Option(help="of pgd and ddn; AutoAttack has its own")] = 100,
+    n: Annotated[int, typer.Option(help="votes that judge an attacked image")] = 10_000,
+    alpha: Alpha = 0.001,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="folder of certificates; a break inside a certified radius is an alarm"),
+    ] = None,
+    exit_name: Exit = "none",
+    exit_threshold: ExitThreshold = 0.999,
+    exit_alpha: ExitAlpha = 0.05,
+    data_root: DataRoot = None,
+    convert: Convert = False,
+    arch: TrustedArch = None,
+    batch_size: Annotated[
+        int, typer.Option(help="images attacked together; a stopped run loses at most so many")
+    ] = 32,
+    forward_rows: ForwardRows = None,
+    precision: Precision = "auto",
+    compile: Compile = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Attack test images; every image found is judged again with many votes."""
+    settings = AttackSettings(
+        attack=attack,
+        eps=tuple(sorted(eps)),
+        samples=samples,
+        steps=steps,
+        n=n,
+        alpha=alpha,
+        seed=seed,
+        batch_size=batch_size,
+    )
+    loaded = load(source, archs=arch or ())
+    known = None if certificates is None else _certificates_of(certificates, loaded)
+    dataset = dataset_of(loaded, data_root, convert=convert)
+    positions = parse_indices(
+        indices=indices, every=every, everything=everything, size=len(dataset.test)
+    )
+    classifier = SmoothedClassifier(
+        loaded.to(choose_device(device)),
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
+        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
+        name=loaded.name,
+        forward_rows=forward_rows,
+        precision=precision,
+        compile=compile,
+        levels=dataset.test.white,
+    )
+    outcomes = attack_images(
+        loaded,
+        dataset,
+        positions,
+        settings,
+        out,
+        classifier=classifier,
+        certificates=known,
+        quiet=quiet,
+    )
+    for radius in settings.eps:
+        typer.echo(_line(radius, [row for row in outcomes if row.eps == radius]))
+    alarms = [row for row in outcomes if row.alarm]
+    if alarms:
+        first = alarms[0]
+        raise CheckFailed(
+            f"{len(alarms)} answers changed inside their certified radius, the first that of image "
+            f"{first.index} at distance {first.distance:.6g} of {first.certified_radius:.6g}; the "
+            f"rows with alarm in {out}/attacks.jsonl hold the attacked images"
+        )
+
+
+def _line(radius: float, rows: list[AttackOutcome]) -> str:
+    shares = {
+        name: sum(row.outcome == name for row in rows) / len(rows)
+        for name in ("broken", "abstained", "wrong", "declined")
+    }
+    others = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
+    return f"eps {radius:g}: {100 * empirical_accuracy(rows):.1f}% of {len(rows)} resist; {others}"
+
+
+def _certificates_of(folder: Path, loaded: LoadedEnsemble) -> dict[int, Certificate]:
+    config = read_config(folder)
+    if config.get("fingerprint") != loaded.fingerprint:
+        raise BadInput(
+            str(folder),
+            expected=f"certificates of the ensemble {loaded.fingerprint[:16]}",
+            got=str(config.get("fingerprint"))[:16],
+            fix="certify this ensemble, or leave --certificates out",
+        )
+    rows = [row for row in read_certificates(folder) if row.model == config.get("model")]
+    return {row.index: row for row in rows}

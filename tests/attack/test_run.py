@@ -1,0 +1,239 @@
+"""Attacks on a data set: outcomes, alarms, resuming."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+import sween
+from sween.attack import (
+    AttackOutcome,
+    AttackSettings,
+    SmoothedLogits,
+    attack_images,
+    decode_image,
+    empirical_accuracy,
+    pgd,
+    read_outcomes,
+)
+from sween.attack.outcome import from_row, judge, to_row
+from sween.attack.unit import attack_unit
+from sween.data import load_dataset
+from sween.ensemble import LoadedEnsemble
+from sween.errors import BadInput, CheckpointError, UnknownName
+from sween.evaluation import certified_accuracy
+from sween.records import ABSTAIN, Certificate, read_rows
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from tests.attack.linear import Linear, dataset, loaded, smoothed
+
+QUICK = AttackSettings(attack="pgd", eps=(0.25, 0.5), samples=16, steps=5, n=500, batch_size=4)
+
+
+def _digits() -> tuple[LoadedEnsemble, SmoothedClassifier]:
+    ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+    return ensemble, SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, name=ensemble.name)
+
+
+def _attack(
+    out: Path, settings: AttackSettings, positions: range = range(10)
+) -> list[AttackOutcome]:
+    ensemble, classifier = _digits()
+    data = load_dataset("digits")
+    return attack_images(
+        ensemble, data, positions, settings, out, classifier=classifier, quiet=True
+    )
+
+
+def _without_time(rows: list[AttackOutcome]) -> list[AttackOutcome]:
+    return [dataclasses.replace(row, seconds=0) for row in rows]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("attack", ["pgd", "ddn"])
+def test_attacked_accuracy_is_never_below_certified_accuracy(
+    tmp_path: Path, attack: str, seed: int
+) -> None:
+    radii = (0.1, 0.25, 0.5, 0.75)
+    settings = AttackSettings(
+        attack=attack, eps=radii, samples=32, steps=20, n=2000, seed=seed, batch_size=8
+    )
+    positions = range(10 * seed, 10 * seed + 16)
+    ensemble, classifier = _digits()
+    data = load_dataset("digits")
+    certificates = classifier.certify_batch(
+        data.test.images(positions),
+        CertifySettings(n=2000, seed=seed),
+        labels=data.test.labels[list(positions)],
+        indices=list(positions),
+    )
+    outcomes = attack_images(
+        ensemble,
+        data,
+        positions,
+        settings,
+        tmp_path / "out",
+        classifier=classifier,
+        certificates={row.index: row for row in certificates},
+        quiet=True,
+    )
+    assert not any(row.alarm for row in outcomes)
+    assert any(row.outcome == "broken" for row in outcomes)
+    before = 1.0
+    for radius, certified in zip(radii, certified_accuracy(certificates, radii), strict=True):
+        rows = [row for row in outcomes if row.eps == radius]
+        assert all(row.distance <= radius for row in rows)
+        assert certified <= empirical_accuracy(rows) <= before
+        before = empirical_accuracy(rows)
+
+
+def _certificates(scale: float) -> tuple[Linear, Mapping[int, Certificate]]:
+    model = Linear(1)
+    data = dataset(model, 20, seed=1)
+    rows = smoothed(loaded(model)).certify_batch(
+        data.test.images(range(20)), CertifySettings(n=10_000), labels=data.test.labels
+    )
+    assert all(row.correct for row in rows)
+    return model, {row.index: dataclasses.replace(row, radius=scale * row.radius) for row in rows}
+
+
+@pytest.mark.parametrize(("scale", "least", "most"), [(1.0, 0, 0), (1.5, 19, 20)])
+def test_the_alarm_is_raised_for_false_certificates_alone(
+    tmp_path: Path, scale: float, least: int, most: int
+) -> None:
+    model, certificates = _certificates(scale)
+    data, ensemble = dataset(model, 20, seed=1), loaded(model)
+    outcomes = attack_images(
+        ensemble,
+        data,
+        range(20),
+        AttackSettings(attack="ddn", eps=(2.0,), samples=64, n=10_000, batch_size=20),
+        tmp_path / "out",
+        classifier=smoothed(ensemble),
+        certificates=certificates,
+        quiet=True,
+    )
+    alarms = [row for row in outcomes if row.alarm]
+    assert least <= len(alarms) <= most
+    assert sum(row.outcome == "broken" for row in outcomes) >= 19
+    for row in alarms:  # what is kept is enough to replay it
+        assert row.attacked_image is not None
+        image = decode_image(row.attacked_image, (1, 4, 4))
+        change = image - data.test.images([row.index])[0]
+        assert float(change.norm()) == pytest.approx(row.distance, rel=1e-5)
+        assert row.certified_radius is not None
+        assert float(change.norm()) < row.certified_radius
+        assert smoothed(ensemble).predict_batch(image[None], n=20_000)[0].prediction != row.label
+    assert all(row.attacked_image is None for row in outcomes if not row.alarm)
+
+
+def test_a_lucky_draw_is_not_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AutoAttack judges by one noisy evaluation; what it returns is scored again with n votes."""
+
+    def claim_success(
+        surrogate: object, images: torch.Tensor, labels: torch.Tensor, **_: object
+    ) -> torch.Tensor:
+        return (images + 1e-4).clamp(0, 1)
+
+    monkeypatch.setattr("sween.attack.unit.autoattack", claim_success)
+    outcomes = _attack(tmp_path / "out", dataclasses.replace(QUICK, attack="rand"))
+    assert {row.outcome for row in outcomes} <= {"robust", "wrong", "declined"}
+    assert all(row.distance > 0 and row.tries == 1 for row in outcomes if row.outcome == "robust")
+
+
+@pytest.mark.parametrize("version", ["rand", "standard"])
+def test_autoattack_in_both_versions(tmp_path: Path, version: str) -> None:
+    settings = AttackSettings(attack=version, eps=(2.0,), samples=2, n=500, batch_size=2)
+    (outcome,) = _attack(tmp_path / "out", settings, range(1))
+    assert outcome.attack == version
+    assert outcome.outcome in ("broken", "abstained")
+    assert 0 < outcome.distance <= 2
+
+
+@pytest.mark.parametrize("version", ["rand", "standard"])
+def test_autoattack_with_two_classes(tmp_path: Path, version: str) -> None:
+    model = Linear(2)
+    data, ensemble = dataset(model, 3, seed=2), loaded(model)
+    true = float(model.signed_distance(data.test.images(range(3))).detach().abs().max())
+    outcomes = attack_images(
+        ensemble,
+        data,
+        range(3),
+        AttackSettings(attack=version, eps=(1.2 * true,), samples=16, n=2000),
+        tmp_path / "out",
+        classifier=smoothed(ensemble),
+        quiet=True,
+    )
+    assert [row.outcome for row in outcomes] == ["broken"] * 3
+
+
+def test_a_stopped_attack_goes_on_to_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _attack(tmp_path / "whole", QUICK)
+    units = iter([True, False])
+    own = attack_unit
+
+    def stop_at_the_second(*arguments: object) -> list[AttackOutcome]:
+        if not next(units):
+            raise KeyboardInterrupt
+        return own(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sween.attack.run.attack_unit", stop_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            _attack(tmp_path / "stopped", QUICK)
+    file = tmp_path / "stopped" / "attacks.jsonl"
+    assert len(read_rows(file)) == 8
+    file.write_bytes(file.read_bytes()[:-7])  # killed in the middle of a row
+    assert _without_time(_attack(tmp_path / "stopped", QUICK)) == _without_time(whole)
+    assert _attack(tmp_path / "stopped", QUICK) == read_outcomes(tmp_path / "stopped")
+    with pytest.raises(CheckpointError, match="another config"):
+        _attack(tmp_path / "stopped", dataclasses.replace(QUICK, steps=6))
+
+
+def test_memory_that_runs_out_halves_the_attackers_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[int]()
+
+    def scarce(surrogate: SmoothedLogits, *arguments: object, **options: object) -> object:
+        seen.append(surrogate.rows)
+        if surrogate.rows > 1024:
+            raise torch.OutOfMemoryError
+        return pgd(surrogate, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("sween.attack.unit.pgd", scarce)
+    assert len(_attack(tmp_path / "out", QUICK, range(2))) == 4
+    assert seen[:3] == [4096, 2048, 1024]
+
+
+def test_outcomes() -> None:
+    assert judge(3, 3, 3) == "robust"
+    assert judge(3, 3, 4) == "broken"
+    assert judge(3, 3, ABSTAIN) == "abstained"
+    assert judge(3, 4, 4) == "wrong"
+    assert judge(3, ABSTAIN, 4) == "declined"
+
+
+def test_rows_are_read_back_strictly(tmp_path: Path) -> None:
+    outcome = _attack(tmp_path / "rows", QUICK, range(2))[0]
+    row = to_row(outcome)
+    assert from_row(row) == outcome
+    for change in ({"eps": 9.0}, {"schema": 2}, {"more": 1}):
+        with pytest.raises(BadInput):
+            from_row(row | change)
+    with pytest.raises(BadInput, match=r"attacks\.jsonl"):
+        read_outcomes(Path("nowhere"))
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(UnknownName, match="did you mean"):
+        AttackSettings(attack="rnad")
+    for eps in ((), (0.0,), (-1.0,), (0.5, 0.25), (0.5, 0.5)):
+        with pytest.raises(BadInput, match="eps"):
+            AttackSettings(eps=eps)
+    for option in ({"samples": 0}, {"steps": 0}, {"batch_size": 0}):
+        with pytest.raises(BadInput, match="at least 1"):
+            AttackSettings(**option)  # type: ignore[arg-type]

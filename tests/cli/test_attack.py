@@ -1,0 +1,73 @@
+"""`sween attack` from the command line."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run_line, succeed
+from tests.cli.conftest import Made
+from tests.cli.rows import rows_of
+
+QUICK = "--attack pgd --samples 4 --steps 2 --n 200 --indices 0:3 --quiet"
+
+
+def test_attack_writes_outcomes_and_says_how_many_resist(made: Made, tmp_path: Path) -> None:
+    line = f"attack {made.ensemble} --eps 0.5 --eps 0.25 {QUICK} --out {tmp_path}/out"
+    said = succeed(line)
+    assert [part.split(":")[0] for part in said.splitlines()] == ["eps 0.25", "eps 0.5"]
+    assert "% of 3 resist; broken" in said
+    rows = rows_of(tmp_path / "out", "attacks.jsonl")
+    assert [(row["index"], row["eps"]) for row in rows] == [
+        (index, eps) for index in range(3) for eps in (0.25, 0.5)
+    ]
+    assert succeed(line) == said
+
+
+def test_a_break_inside_a_certified_radius_fails_the_check(made: Made, tmp_path: Path) -> None:
+    known = tmp_path / "certificates"
+    succeed(f"certify {made.ensemble} --indices 0:3 --n 1000 --quiet --alpha 0.05 --out {known}")
+    line = f"attack {made.ensemble} --eps 0.25 {QUICK} --certificates {known} --out {tmp_path}/out"
+    assert "resist" in succeed(line)
+    rows = rows_of(tmp_path / "out", "attacks.jsonl")
+    assert any(row["certified_radius"] is not None for row in rows)
+    assert not any(row["alarm"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "Missing option '--eps'"),
+        ("--eps 0", "eps: expected positive l2 radii"),
+        ("--eps 0.5 --eps 0.5", "eps: expected positive l2 radii, each once"),
+        ("--eps 0.5 --attack pdg", "did you mean 'pgd'"),
+        ("--eps 0.5 --samples 0", "samples: expected at least 1"),
+        ("--eps 0.5 --certificates nowhere", "nowhere"),
+        ("--eps 0.5 --n 0", "n"),
+    ],
+)
+def test_bad_input_is_one_line(made: Made, tmp_path: Path, options: str, message: str) -> None:
+    line = f"attack {made.ensemble} {QUICK} {options} --out {tmp_path}/out"
+    code, stdout, stderr = run_line(line)
+    assert (code, stdout) == (2, "")
+    assert message in stderr
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_certificates_of_another_ensemble_are_refused(made: Made, tmp_path: Path) -> None:
+    line = f"attack {made.runs[0]} --eps 0.5 {QUICK} --certificates {made.certificates}"
+    code, _, stderr = run_line(f"{line} --out {tmp_path}/out")
+    assert code == 2
+    assert "certificates of the ensemble" in stderr
+
+
+def test_autoattack_asks_for_its_package(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    line = f"attack {made.ensemble} --eps 0.5 --indices 0:1 --quiet --out {tmp_path}/out"
+    code, _, stderr = run_line(line)
+    assert code == 2
+    assert "pip install 'sween[attack]'" in stderr
+    assert not (tmp_path / "out").exists()
