@@ -175,6 +175,10 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
         lambda row: {"radius": row["radius"] * (1 + 5e-10)},
         "radius is",
     ),
+    "fewer evaluations than every member's": (
+        lambda row: {"member_evaluations": row["member_evaluations"] - 1},
+        "member_evaluations",
+    ),
     "too few evaluations": (lambda row: {"member_evaluations": 1}, "member_evaluations 1 is not"),
     "too many evaluations": (lambda row: {"member_evaluations": 10**6}, "member_evaluations"),
     "votes": (lambda row: {"votes": "soft"}, "scores are missing with soft votes"),
@@ -266,3 +270,19 @@ def test_rows_belong_to_their_config(name: str, copy: Copy) -> None:
     assert changed != lines
     path.write_text("".join(changed))
     assert copy.verify().code in {1, 2}
+
+
+def test_votes_with_an_exact_exit_are_those_of_the_full_ensemble(
+    made: Made, tmp_path: Path
+) -> None:
+    """Forged votes that fit their own row still have to fit the row of the full ensemble."""
+    line = f"certify {made.ensemble} --indices 0:2 --n 200 --quiet --exit none --exit exact"
+    succeed(f"{line} --out {tmp_path}/out")
+    run = Copy(tmp_path / "out")
+    assert succeed(f"verify {run.folder}").startswith("4 rows")
+    row = run.row(1)
+    assert row["exit"] == "exact"
+    counts = row["selection_counts"]
+    ranked = sorted(range(10), key=lambda k: -counts[k])
+    run.put(row | {"selection_counts": moved(counts, ranked[2], ranked[3])}, 1)
+    assert_check_failed(run.verify(), "selection_counts with an exact exit are not those")

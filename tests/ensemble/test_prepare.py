@@ -309,7 +309,7 @@ def test_a_model_that_compiles_to_something_else_is_used_uncompiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "sween.ensemble.prepare._compiled", lambda module, images: lambda x: module(x).flip(1)
+        "sween.ensemble.prepare.compiled", lambda module, images: lambda x: module(x).flip(1)
     )
     model, images = used("digits-conv", (1, 8, 8)), torch.rand(8, 1, 8, 8)
     with pytest.warns(PreparationWarning, match="cannot be compiled, .*outputs are others"):

@@ -8,21 +8,33 @@ from pathlib import Path
 import torch
 
 from sween.kernels.cifar_resnet import Argument
+from sween.kernels.shape import Shape
 from sween.kernels.source import read_source
 
 EMULATOR = Path(__file__).with_name("emulator.cpp")
 
 
 class Emulator:
-    """A `Launch` on the CPU."""
+    """A `Launch` on the CPU; counts faults of the kernels, such as races.
 
-    def __init__(self, folder: Path, compiler: str) -> None:
+    Args:
+        folder: for what is built.
+        compiler: of C++.
+        shape: of the kernels.
+        source: of the kernels; another than the package's to see that faults are found.
+    """
+
+    def __init__(
+        self, folder: Path, compiler: str, shape: Shape, source: str | None = None
+    ) -> None:
+        self.shape, self.faults = shape, 0
         self._libraries = {}
-        source = folder / "kernels.cu"
-        source.write_text(read_source(), encoding="utf-8")
+        path = folder / "kernels.cu"
+        path.write_text(source or read_source(), encoding="utf-8")
         for stage in (1, 2, 3):
             library = folder / f"stage{stage}.so"
-            definitions = [f"-DSTAGE={stage}", f'-DSOURCE="{source}"']
+            definitions = [*shape.definitions(stage), f'-DSOURCE="{path}"']
+            definitions.append(f"-DSHARED_BYTES={shape.shared_bytes(stage)}")
             options = ["-O2", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
             subprocess.run([compiler, *options, *definitions, EMULATOR, "-o", library], check=True)
             self._libraries[stage] = ctypes.CDLL(str(library))
@@ -35,4 +47,6 @@ class Emulator:
             for value in arguments
         ]
         pointers = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values]
-        self._libraries[stage].launch(blocks, (ctypes.c_void_p * len(pointers))(*pointers))
+        self._libraries[stage].launch.restype = ctypes.c_long
+        array = (ctypes.c_void_p * len(pointers))(*pointers)
+        self.faults += self._libraries[stage].launch(blocks, array)

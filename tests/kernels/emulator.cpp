@@ -1,7 +1,9 @@
 // Runs a CUDA kernel of src/sween/kernels on a CPU: every thread of a block is a fiber, and the
-// warp-wide instructions are done when all 32 lanes have come to them.
+// warp-wide instructions are done when all 32 lanes have come to them. Shared memory knows who read
+// and wrote it since the last barrier: two threads that could race are found, whoever came first.
 //
-// Compile with -DSTAGE=N -DSOURCE="path" as a shared library; `launch(blocks, arguments)` runs it.
+// Compile with -DSTAGE=N -DSOURCE="path" as a shared library; `launch(blocks, arguments)` runs it and
+// gives the number of faults: races, accesses out of bounds or misaligned, reads of what nobody wrote.
 
 #include <ucontext.h>
 
@@ -25,9 +27,18 @@ struct uint4 {
     static constexpr int block_size = threads; \
     static void
 
-alignas(128) static unsigned char shared[232448];
+alignas(128) static unsigned char shared[SHARED_BYTES];
 
 namespace {
+
+// Since the last barrier: who wrote a word, and who read it.
+constexpr int kNobody = -1, kSeveral = -2;
+struct Word {
+    int writer, reader;
+    bool known;
+};
+Word words[SHARED_BYTES / 4];
+long faults;
 
 constexpr int kStack = 1 << 17;
 
@@ -61,6 +72,38 @@ void together(Work work) {
     while (turn[warp] == own) give_way();
 }
 
+bool out_of_bounds(u32 offset, u32 bytes) {
+    if (offset % bytes == 0 && offset + bytes <= SHARED_BYTES) return false;
+    faults++;
+    return true;
+}
+
+template <class Value>
+Value read_shared(u32 offset, int thread) {
+    Value value{};
+    if (out_of_bounds(offset, sizeof value)) return value;
+    for (u32 i = offset / 4; i < (offset + sizeof value) / 4; i++) {
+        Word &word = words[i];
+        if (!word.known || (word.writer != kNobody && word.writer != thread)) faults++;
+        word.reader = word.reader == kNobody || word.reader == thread ? thread : kSeveral;
+    }
+    std::memcpy(&value, shared + offset, sizeof value);
+    return value;
+}
+
+template <class Value>
+void write_shared(u32 offset, Value value, int thread) {
+    if (out_of_bounds(offset, sizeof value)) return;
+    for (u32 i = offset / 4; i < (offset + sizeof value) / 4; i++) {
+        Word &word = words[i];
+        const bool raced = word.writer != kNobody && word.writer != thread;
+        if (raced || (word.reader != kNobody && word.reader != thread)) faults++;
+        word.writer = thread;
+        word.known = true;
+    }
+    std::memcpy(shared + offset, &value, sizeof value);
+}
+
 void enter() {
     body();
     lanes[current].done = true;
@@ -84,7 +127,12 @@ u32 from_float(float value) {
 }  // namespace
 
 static inline int thread_index() { return current; }
-static inline int block_index() { return block; }
+static inline std::size_t block_index() { return block; }
+static inline u32 read_word(u32 offset) { return read_shared<u32>(offset, current); }
+static inline float read_float(u32 offset) { return read_shared<float>(offset, current); }
+static inline void write(u32 offset, u32 value) { write_shared(offset, value, current); }
+static inline void write(u32 offset, float value) { write_shared(offset, value, current); }
+static inline void write(u32 offset, uint4 value) { write_shared(offset, value, current); }
 
 static inline void barrier() {
     lanes[current].at_barrier = true;
@@ -95,11 +143,10 @@ static inline void load_matrices(u32 (&a)[4], u32 offset) {
     lanes[current].registers = a;
     lanes[current].offset = offset;
     together([](Lane *warp) {
-        for (int matrix = 0; matrix < 4; matrix++) {
-            for (int lane = 0; lane < 32; lane++) {
-                const u32 row = warp[8 * matrix + lane / 4].offset;
-                if (row % 16 != 0 || row + 16 > sizeof shared) std::abort();
-                std::memcpy(&warp[lane].registers[matrix], shared + row + lane % 4 * 4, 4);
+        for (int from = 0; from < 32; from++) {
+            const uint4 row = read_shared<uint4>(warp[from].offset, current / 32 * 32 + from);
+            for (int part = 0; part < 4; part++) {
+                std::memcpy(&warp[from % 8 * 4 + part].registers[from / 8], &row.x + part, 4);
             }
         }
     });
@@ -165,6 +212,7 @@ void run_block() {
     arrived.assign(block_size / 32, 0);
     turn.assign(block_size / 32, 0);
     std::memset(shared, 0xff, sizeof shared);  // what nobody wrote is not a number
+    for (Word &word : words) word = Word{kNobody, kNobody, false};
     for (Lane &lane : lanes) {
         lane.stack.resize(kStack);
         getcontext(&lane.context);
@@ -188,12 +236,15 @@ void run_block() {
         if (done == block_size) return;
         if (waiting + done != block_size) std::abort();
         for (Lane &lane : lanes) lane.at_barrier = false;
+        for (Word &word : words) word.writer = word.reader = kNobody;
     }
 }
 
 }  // namespace
 
-extern "C" void launch(int blocks, void **arguments) {
+extern "C" long launch(int blocks, void **arguments) {
+    faults = 0;
     body = [arguments] { call(JOIN(stage, STAGE), arguments); };
     for (block = 0; block < blocks; block++) run_block();
+    return faults;
 }

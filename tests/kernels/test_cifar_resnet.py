@@ -15,7 +15,9 @@ from sween.ensemble import prepare
 from sween.errors import PreparationWarning
 from sween.kernels import FusedResNet, is_cifar_resnet, supports
 from sween.kernels.cifar_resnet import Argument, Launch
+from sween.kernels.launch import shape_for
 from sween.kernels.packing import pack_first, pack_weights
+from sween.kernels.shape import Shape
 from sween.kernels.source import read_source
 from sween.models import create_model
 from sween.models.cifar_resnet import CifarResNet
@@ -23,13 +25,26 @@ from sween.models.normalize import Normalize
 from tests.kernels.emulation import Emulator
 from tests.kernels.networks import convolutions_of, norms_of, of_whole_numbers
 
+SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+
+def _compiler() -> str:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"), compiler)
+    return compiler
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=str)
+def any_emulator(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Emulator:
+    return Emulator(tmp_path_factory.mktemp("emulator"), _compiler(), request.param)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return Emulator(tmp_path_factory.mktemp("emulator"), _compiler(), SHAPES[0])
 
 
 def _trained_looking(arch: str, seed: int) -> nn.Module:
@@ -49,7 +64,9 @@ def _trained_looking(arch: str, seed: int) -> nn.Module:
 
 @pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100), (8, 2)])
 @torch.no_grad()
-def test_whole_numbers_come_out_exactly(emulator: Emulator, depth: int, num_classes: int) -> None:
+def test_whole_numbers_come_out_exactly(
+    any_emulator: Emulator, depth: int, num_classes: int
+) -> None:
     model = of_whole_numbers(depth, seed=depth, num_classes=num_classes)
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(-3, 4, (5, 3, 32, 32), generator=generator).float()
@@ -59,7 +76,29 @@ def test_whole_numbers_come_out_exactly(emulator: Emulator, depth: int, num_clas
     wanted = model(images)
     assert 16 < max(largest) < 1024  # float16 holds whole numbers up to 2048
     assert len(torch.unique(wanted)) > 5
-    assert torch.equal(FusedResNet(model, emulator)(images), wanted)
+    assert torch.equal(FusedResNet(model, any_emulator)(images), wanted)
+
+
+@torch.no_grad()
+def test_threads_never_race_for_shared_memory(any_emulator: Emulator) -> None:
+    """Whichever came first in the emulator: what one thread wrote since a barrier is its own."""
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    before = any_emulator.faults
+    FusedResNet(of_whole_numbers(14, seed=0), any_emulator)(images)
+    assert any_emulator.faults == before
+
+
+@pytest.mark.parametrize("number", range(2))
+@torch.no_grad()
+def test_a_missing_barrier_is_found(tmp_path: Path, number: int) -> None:
+    source = read_source()
+    stages = source.index("KERNEL(256")
+    places = [found.start() for found in re.finditer("barrier\\(\\);", source[stages:])]
+    place = stages + places[2 * number + 1]
+    broken = source[:place] + source[place:].replace("barrier();", "", 1)
+    emulator = Emulator(tmp_path, _compiler(), SHAPES[0], broken)
+    FusedResNet(of_whole_numbers(14, seed=0), emulator)(torch.rand(1, 3, 32, 32))
+    assert emulator.faults > 0
 
 
 @pytest.mark.parametrize("arch", ["resnet20", "resnet26"])
@@ -96,6 +135,17 @@ def test_members_are_prepared_with_the_kernels(
     assert plain.arithmetic == "float16"
 
 
+class _Nonsense:
+    """Writes sevens."""
+
+    shape = SHAPES[0]
+
+    def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
+        for value in arguments[7:]:
+            if isinstance(value, torch.Tensor):
+                value.fill_(7)
+
+
 @pytest.mark.parametrize("fault", ["fails", "wrong"])
 def test_without_the_kernels_a_member_is_compiled(
     monkeypatch: pytest.MonkeyPatch, fault: str
@@ -103,16 +153,11 @@ def test_without_the_kernels_a_member_is_compiled(
     def launcher(device: torch.device) -> Launch:
         if fault == "fails":
             raise RuntimeError("no compiler here")
-        return nonsense
-
-    def nonsense(stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
-        for value in arguments[7:]:
-            if isinstance(value, torch.Tensor):
-                value.fill_(7)
+        return _Nonsense()
 
     monkeypatch.setattr(prepare, "supports", lambda device: True)
     monkeypatch.setattr(prepare, "launcher", launcher)
-    monkeypatch.setattr(prepare, "_compiled", lambda module, images: module)
+    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
     model, images = _trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     with pytest.warns(PreparationWarning, match="cannot be fused, going on without"):
         prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
@@ -142,6 +187,12 @@ def test_the_first_convolution_pairs_its_taps() -> None:
         assert packed[pair, lane, tile, half, which] == wanted
 
 
+def test_blocks_fit_the_gpu() -> None:
+    """Shared memory of a block on an A100, an RTX 4090 and an H100, in bytes."""
+    assert [shape_for(room).images for room in (166_912, 101_376, 232_448)] == [4, 2, 4]
+    assert [Shape().shared_bytes(stage) for stage in (1, 2, 3)] == [73_984, 41_472, 51_200]
+
+
 def test_only_the_registered_networks_are_taken() -> None:
     model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
     assert is_cifar_resnet(model, (3, 32, 32))
@@ -151,15 +202,22 @@ def test_only_the_registered_networks_are_taken() -> None:
     class Other(CifarResNet):
         pass
 
-    assert not is_cifar_resnet(nn.Sequential(Normalize([0], [1]), Other(8, 10)), (3, 32, 32))
+    plain = Normalize([0, 0, 0], [1, 1, 1])
+    assert not is_cifar_resnet(nn.Sequential(plain, Other(8, 10)), (3, 32, 32))
+    assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
+    grey = Normalize([0.5], [0.2])
+    assert not is_cifar_resnet(nn.Sequential(grey, CifarResNet(8, 10)), (3, 32, 32))
+    dilated = CifarResNet(8, 10)
+    dilated.conv1 = nn.Conv2d(3, 16, 3, padding=2, dilation=2, bias=False)
+    assert not is_cifar_resnet(nn.Sequential(plain, dilated), (3, 32, 32))
+    hooked = CifarResNet(8, 10)
+    hooked.register_forward_hook(lambda *call: -call[-1])
+    assert not is_cifar_resnet(nn.Sequential(plain, hooked), (3, 32, 32))
     assert not supports(torch.device("cpu"))
 
 
 def test_other_inputs_are_refused() -> None:
-    def launch(*_: object) -> None:
-        raise AssertionError
-
-    fused = FusedResNet(_trained_looking("resnet20", seed=0), launch)
+    fused = FusedResNet(_trained_looking("resnet20", seed=0), _Nonsense())
     with pytest.raises(ValueError, match="float32"):
         fused(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
     with pytest.raises(ValueError, match="32, 32"):
@@ -167,14 +225,17 @@ def test_other_inputs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_the_source_compiles_without_spills(tmp_path: Path, stage: int, architecture: str) -> None:
+def test_the_source_compiles_without_spills(
+    tmp_path: Path, stage: int, shape: Shape, architecture: str
+) -> None:
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("no nvcc")
     source = tmp_path / "kernels.cu"
     source.write_text(read_source(), encoding="utf-8")
-    options = [f"-DSTAGE={stage}", f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v"]
+    options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
     done = subprocess.run(
         [compiler, *options, "-cubin", "-o", tmp_path / "out", source],
         capture_output=True,

@@ -6,11 +6,13 @@ from torch import nn
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.ensemble.panel import Ballot
-from sween.errors import BadInput, ContractError
+from sween.errors import BadInput, ContractError, PreparationWarning
 from sween.models import create_model
+from sween.philox import normal_draws
 from sween.records import Certificate
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing.votes import VoteEngine
 from tests.smoothing.small import PROBED, SETTINGS, SHAPE
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import ensemble as _ensemble
@@ -304,3 +306,17 @@ def test_an_exchanged_member_votes() -> None:
     fresh = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
     assert _counts(after) == _counts(fresh.certify_batch(images, SETTINGS))
     assert _counts(after) != _counts(before)
+
+
+def test_noise_that_draws_otherwise_when_compiled_is_used_plain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a CPU the compiled noise is a GPU's, which draws other numbers: it must not be used."""
+    images, smoothed = _images(1), SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
+    wanted = _counts(smoothed.certify_batch(images, SETTINGS))
+    monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))
+    monkeypatch.setattr("sween.smoothing.noise._compiled_draws", lambda: normal_draws)
+    other = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
+    with pytest.warns(PreparationWarning, match=r"noise cannot be compiled, .* apart"):
+        assert _counts(other.certify_batch(images, SETTINGS)) == wanted
+    assert _counts(other.certify_batch(images, SETTINGS)) == wanted  # one warning is enough

@@ -8,7 +8,7 @@ answer for a row changes with the other rows is refused.
 
 import torch
 
-from sween.ensemble.prepare import Forward
+from sween.ensemble.compiled import Forward
 from sween.errors import BadInput, ContractError
 from sween.seeding import NOISE_BLOCK, standard_normal
 

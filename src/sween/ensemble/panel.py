@@ -57,8 +57,12 @@ def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
 
 
 def arithmetic_of(panel: Panel) -> str:
-    """What the panel's members compute in, for records; known once they were checked."""
-    return ", ".join(dict.fromkeys(member.arithmetic for member in panel.members))
+    """What the panel's members compute in, for records; known once they were checked.
+
+    One name where all members have the same, else one a member, in their order.
+    """
+    names = [member.arithmetic for member in panel.members]
+    return names[0] if len(set(names)) == 1 else ", ".join(names)
 
 
 class ModelPanel:

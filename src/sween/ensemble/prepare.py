@@ -15,22 +15,15 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
+from sween.ensemble.compiled import Forward, compiled
 from sween.ensemble.fold import fold_batch_norm
 from sween.errors import ContractError, PreparationWarning, UnknownName
 from sween.kernels import FusedResNet, is_cifar_resnet, launcher, supports
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
-
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
-COMPILE_MODE = "max-autotune-no-cudagraphs"
-"""The slowest to compile and the fastest to run; the recording is our own."""
-
-MOST_GRAPHS = 4096
-"""Members that may be compiled in one process."""
-
-WARMUP_PASSES = 3
-"""Passes before a recording, in which compilation and workspaces settle."""
+KERNELS_APART = 0.02
+"""How far outputs of our own kernels may be from torch's in float16, in parts of their range."""
 
 _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
 """How far outputs may move by preparation, in parts of their range: beyond is no rounding."""
@@ -179,7 +172,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     plain = Prepared(ready, False, preparation.describe(device))
     if not preparation.compiles(device):
         return plain
-    ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: _compiled(ready, images)}
+    ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
     if dtype == torch.float16 and supports(device) and is_cifar_resnet(module, images.shape[1:]):
         ways = {"fused": lambda: FusedResNet(module, launcher(device)), **ways}
     for how, make in ways.items():
@@ -187,10 +180,13 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             run = make()
             if not _close(run(images), wanted, dtype):
                 raise RuntimeError("its outputs are others")
+            if how == "fused":
+                _check_kernels(run, ready, images)
             return Prepared(run, True, preparation.describe(device, how))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways, all of which mean: do without
+            _refuse_broken_device(error)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             warnings.warn(
                 f"the model cannot be {how}, going on without: {reason}",
@@ -198,6 +194,33 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 stacklevel=2,
             )
     return plain
+
+
+def _check_kernels(run: Forward, plain: Forward, images: torch.Tensor) -> None:
+    """Refuse kernels of our own that a fault, a race for instance, makes answer otherwise.
+
+    In the same arithmetic only the order of sums differs, and an answer has no room to differ by
+    the time or the place of an image.
+    """
+    outputs, wanted = run(images), plain(images)
+    spread = float(wanted.max() - wanted.min())
+    if not torch.equal(run(images), outputs) or not torch.equal(
+        run(images.flip(0)).flip(0), outputs
+    ):
+        raise RuntimeError("its outputs depend on the time or the place of an image")
+    if float((outputs - wanted).abs().max()) > KERNELS_APART * spread:
+        raise RuntimeError("its outputs are others than in the same arithmetic")
+
+
+def _refuse_broken_device(error: Exception) -> None:
+    """Raise again what says that the device has no memory, or can no longer be used."""
+    said = str(error).lower()
+    if "out of memory" in said:
+        raise torch.OutOfMemoryError(str(error)) from None
+    if any(
+        word in said for word in ("illegal memory access", "misaligned address", "launch failure")
+    ):
+        raise error
 
 
 def _refuse_random(first: object, second: object) -> None:
@@ -249,42 +272,3 @@ def _close(outputs: object, wanted: object, dtype: torch.dtype) -> bool:
         return True
     spread = float(wanted.max() - wanted.min())
     return float((outputs - wanted).abs().max()) <= _CHANGE_ALLOWED[dtype] * spread
-
-
-@torch.inference_mode()
-def _compiled(module: nn.Module, images: torch.Tensor) -> Forward:
-    run = torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE)
-    # Every member is a graph of its own behind the same code, which counts as a recompilation.
-    with torch._dynamo.config.patch(
-        recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
-    ):
-        run(images)
-    return _Recorded(run, images) if images.device.type == "cuda" else run
-
-
-class _Recorded:
-    """A forward pass recorded once as a CUDA graph and replayed, so that the host only says go."""
-
-    def __init__(self, run: Forward, images: torch.Tensor) -> None:
-        self.run = run  # the graph reads its weights where they are: they must stay alive
-        self.images = images.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(images.device):  # of several GPUs, the one that the images are on
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(WARMUP_PASSES):
-                    run(self.images)
-            torch.cuda.current_stream().wait_stream(stream)
-            # Thread-local: other engines may be at work on other GPUs meanwhile.
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.outputs = run(self.images)
-
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if images.shape != self.images.shape:  # copy_ would broadcast
-            raise ValueError(f"recorded for {tuple(self.images.shape)}, got {tuple(images.shape)}")
-        # Recorded in inference mode: its tensors can be written in that mode only.
-        with torch.inference_mode(), torch.cuda.device(self.images.device):
-            self.images.copy_(images)
-            self.graph.replay()
-            return self.outputs.clone()

@@ -5,13 +5,21 @@
 // own, by the same instructions wherever it stands in the batch: outputs do not depend on batch-mates
 // or on the batch's size.
 //
-// Comes after convolution.cu. Compile with -DSTAGE=1, 2 or 3.
+// Comes after convolution.cu. Compile with -DSTAGE=1, 2 or 3; -DROWS says how many rows of an image a
+// warp of stage 1 takes at once (2 or 4: fewer reads of shared memory for more registers), -DIMAGES
+// how many images a block of stage 3 has (2 or 4: fewer reads of weights for more shared memory).
 
 #if STAGE == 1
 
+DEVICE void load_all(uint4 (&b)[3][3][1], const uint4 *weights) {
+    UNROLL for (int column = 0; column < 3; column++) {
+        load_column<16, 2>(b[column], weights + column * 3 * 32 + lane_index());
+    }
+}
+
 // Normalised pixels, the first convolution, stage 1, and the first convolutions of stage 2.
 // 8 warps an image, each with 8 of its 64 tiles.
-KERNEL(256, 3)
+KERNEL(256, ROWS == 2 ? 3 : 2)
 stage1(const float *images, const float *normalize, const uint4 *weights, const float *bias,
     int convolutions, u32 *inner_out, u32 *outer_out) {
     using M = Map<16, 32>;
@@ -21,13 +29,17 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
 
     clear_borders<M>(4, 256);
     const float *image = images + block_index() * 3 * 1024;
-    for (int i = thread_index(); i < 1024; i += 256) {
-        float pixel[3];
-        UNROLL for (int c = 0; c < 3; c++) {
-            pixel[c] = (image[c * 1024 + i] - normalize[c]) / normalize[3 + c];
+    float pixels[4][3];
+    UNROLL for (int i = 0; i < 12; i++) {
+        pixels[i / 3][i % 3] = image[i % 3 * 1024 + i / 3 * 256 + thread_index()];
+    }
+    UNROLL for (int k = 0; k < 4; k++) {
+        const int i = k * 256 + thread_index();
+        UNROLL for (int c = 0; c < 3; c++) {  // by the deviation's inverse
+            pixels[k][c] = (pixels[k][c] - normalize[c]) * normalize[3 + c];
         }
-        quad(inner + M::at(i / 32 + 1, i % 32 + 1)) =
-            uint4{pack(pixel[0], pixel[1]), pack(pixel[2], 0), 0, 0};
+        write(inner + M::at(i / 32 + 1, i % 32 + 1),
+              uint4{pack(pixels[k][0], pixels[k][1]), pack(pixels[k][2], 0), 0, 0});
     }
     barrier();
 
@@ -55,20 +67,18 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
     }
     barrier();
 
-    for (int i = 0; i < convolutions; i++) {
+    ROLLED for (int i = 0; i < convolutions; i++) {
+        uint4 b[3][3][1];
+        load_all(b, weights);
         const bool second = i & 1;
         const u32 in = second ? inner : outer;
-        uint4 b[3][3][1];
-        UNROLL for (int column = 0; column < 3; column++) {
-            load_column<16, 2>(b[column], weights + column * 3 * 32 + lane_index());
-        }
-        ROLLED for (int k = 0; k < 8; k += 2) {
+        ROLLED for (int k = 0; k < 8; k += ROWS) {
             const int tile = tile_of(k);
-            float sums[2][2][4];
-            start<2, 2>(sums, bias);
+            float sums[ROWS][2][4];
+            start<ROWS, 2>(sums, bias);
             const u32 row = row_of<M, 1, 32>(in, tile);
             UNROLL for (int column = 0; column < 3; column++) {
-                multiply_column<M, 2, 2>(sums, row + M::at(0, column), b[column]);
+                multiply_column<M, ROWS, 2>(sums, row + M::at(0, column), b[column]);
             }
             finish<M>(sums, second ? outer : inner, tile, 0, second);
         }
@@ -99,8 +109,8 @@ stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
     const int tile = warp_index() * 4;
 
     clear_borders<M>(8, 128);
-    take<M>(inner, inner_in + block_index() * 1024, thread_index(), 128);
-    take<M>(outer, outer_in + block_index() * 1024, thread_index(), 128);
+    take<M, 128>(inner, inner_in + block_index() * 1024, thread_index());
+    take<M, 128>(outer, outer_in + block_index() * 1024, thread_index());
     barrier();
 
     ROLLED for (int i = 0; i < convolutions; i++) {
@@ -127,20 +137,21 @@ stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
 #else
 
 // Stage 3 from its second convolution on, the mean over the pixels and the linear layer.
-// 2 images a block, 2 warps each, one for the lower and one for the upper 32 channels.
-KERNEL(128, 4)
+// IMAGES a block, 2 warps each, one for the lower and one for the upper 32 channels.
+KERNEL(64 * IMAGES, 8 / IMAGES)
 stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, const float *linear, const float *linear_bias, float *logits, int classes,
-    int images) {
+    unsigned images) {
     using M = Map<64, 8>;
-    const int own = thread_index() / 64, image = block_index() * 2 + own;
+    const int own = thread_index() / 64;
+    const size_t image = block_index() * IMAGES + own;
     const u32 outer = own * 2 * M::bytes, inner = outer + M::bytes;
     const int channel = (warp_index() & 1) * 32;
 
-    clear_borders<M>(2 * 16, 128);
+    clear_borders<M>(IMAGES * 16, IMAGES * 64);
     if (image < images) {
-        take<M>(inner, inner_in + image * 512, thread_index() % 64, 64);
-        take<M>(outer, outer_in + image * 512, thread_index() % 64, 64);
+        take<M, 64>(inner, inner_in + image * 512, thread_index() % 64);
+        take<M, 64>(outer, outer_in + image * 512, thread_index() % 64);
     }
     barrier();
 
@@ -161,20 +172,21 @@ stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
         for (int i = 0; i < 32; i++) {
             float a, b;
             u32 pixel = outer + M::at(i / 8 * 2 + odd + 1, i % 8 + 1);
-            unpack(word(pixel + pair / 4 * M::plane + pair % 4 * 4), a, b);
+            unpack(read_word(pixel + pair / 4 * M::plane + pair % 4 * 4), a, b);
             low += a;
             high += b;
         }
-        float *means = reinterpret_cast<float *>(shared + inner) + odd * 64 + pair * 2;
-        means[0] = low / 64;
-        means[1] = high / 64;
+        write(inner + (odd * 64 + pair * 2) * 4, low / 64);
+        write(inner + (odd * 64 + pair * 2 + 1) * 4, high / 64);
     }
     barrier();
     if (image >= images) return;
-    const float *means = reinterpret_cast<const float *>(shared + inner);
     for (int k = thread_index() % 64; k < classes; k += 64) {
         float sum = linear_bias[k];
-        UNROLL for (int c = 0; c < 64; c++) sum += (means[c] + means[64 + c]) * linear[c * classes + k];
+        UNROLL for (int c = 0; c < 64; c++) {
+            float mean = read_float(inner + c * 4) + read_float(inner + (64 + c) * 4);
+            sum += mean * linear[c * classes + k];
+        }
         logits[image * classes + k] = sum;
     }
 }

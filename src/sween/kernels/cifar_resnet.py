@@ -1,21 +1,27 @@
 """The CIFAR ResNets' forward pass by kernels of our own (`cifar_resnet.cu`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from sween.kernels.packing import Stage, pack_stages
+from sween.kernels.shape import Shape
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 
 Argument = torch.Tensor | int
-Launch = Callable[[int, int, Sequence[Argument]], None]
-"""Runs a stage's kernel: (stage, blocks, arguments)."""
 
 IMAGE_SHAPE = (3, 32, 32)
-IMAGES_A_BLOCK = (1, 1, 2)
-"""Of the three kernels."""
+
+
+class Launch(Protocol):
+    """Runs the kernels, which were compiled for its shape."""
+
+    shape: Shape
+
+    def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None: ...
 
 
 def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
@@ -25,7 +31,27 @@ def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
     """
     if type(module) is not nn.Sequential or tuple(image_shape) != IMAGE_SHAPE:
         return False
-    return [type(part) for part in module] == [Normalize, CifarResNet]
+    if [type(part) for part in module] != [Normalize, CifarResNet]:
+        return False
+    normalize, model = module
+    assert isinstance(normalize, Normalize)
+    assert isinstance(model, CifarResNet)
+    return (
+        normalize.mean.numel() == normalize.std.numel() == len(IMAGE_SHAPE)
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+        and _convolutions(model) == _convolutions(CifarResNet(_depth(model), model.fc.out_features))
+    )
+
+
+def _depth(model: CifarResNet) -> int:
+    return 6 * len(model.stage1) + 2
+
+
+def _convolutions(model: CifarResNet) -> list[str]:
+    """What each part is and how it moves over its input: someone may have exchanged one."""
+    return [
+        repr(part) for part in model.modules() if not isinstance(part, nn.BatchNorm2d | CifarResNet)
+    ]
 
 
 class FusedResNet:
@@ -40,6 +66,7 @@ class FusedResNet:
         launch: runs the kernels.
     """
 
+    @torch.no_grad()
     def __init__(self, module: nn.Module, launch: Launch) -> None:
         assert isinstance(module, nn.Sequential)
         normalize, model = module
@@ -47,8 +74,11 @@ class FusedResNet:
         assert isinstance(model, CifarResNet)
         self._launch = launch
         self._stages = pack_stages(model)
-        self._normalize = torch.cat([normalize.mean.flatten(), normalize.std.flatten()]).float()
-        self._linear = model.fc.weight.detach().float().t().contiguous()
+        constants = [normalize.mean.flatten(), 1 / normalize.std.flatten()]
+        self._normalize = torch.cat(constants).float()
+        self._linear = (
+            model.fc.weight.detach().float().t().clone(memory_format=torch.contiguous_format)
+        )
         self._linear_bias = model.fc.bias.detach().float().clone()
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -73,7 +103,8 @@ class FusedResNet:
 
     def _run(self, stage: int, images: int, arguments: Sequence[Argument]) -> None:
         if images:
-            self._launch(stage, -(-images // IMAGES_A_BLOCK[stage - 1]), arguments)
+            blocks = -(-images // self._launch.shape.images_a_block(stage))
+            self._launch(stage, blocks, arguments)
 
 
 def _of(stage: Stage) -> list[Argument]:

@@ -19,8 +19,15 @@ typedef unsigned int u32;
 extern __shared__ __align__(128) unsigned char shared[];
 
 DEVICE int thread_index() { return threadIdx.x; }
-DEVICE int block_index() { return blockIdx.x; }
+DEVICE size_t block_index() { return blockIdx.x; }
 DEVICE void barrier() { __syncthreads(); }
+
+// Shared memory, at an offset in bytes.
+DEVICE u32 read_word(u32 offset) { return *reinterpret_cast<u32 *>(shared + offset); }
+DEVICE float read_float(u32 offset) { return *reinterpret_cast<float *>(shared + offset); }
+DEVICE void write(u32 offset, u32 value) { *reinterpret_cast<u32 *>(shared + offset) = value; }
+DEVICE void write(u32 offset, float value) { *reinterpret_cast<float *>(shared + offset) = value; }
+DEVICE void write(u32 offset, uint4 value) { *reinterpret_cast<uint4 *>(shared + offset) = value; }
 
 // Four 8x8 matrices of float16; lane 8 i + r names the 16 bytes of row r of matrix i.
 DEVICE void load_matrices(u32 (&a)[4], u32 offset) {
@@ -66,9 +73,6 @@ DEVICE uint4 load(const uint4 *where) { return __ldg(where); }
 
 DEVICE int lane_index() { return thread_index() & 31; }
 DEVICE int warp_index() { return thread_index() >> 5; }
-
-DEVICE u32 &word(u32 offset) { return *reinterpret_cast<u32 *>(shared + offset); }
-DEVICE uint4 &quad(u32 offset) { return *reinterpret_cast<uint4 *>(shared + offset); }
 
 // Activations of one image in shared memory: C channels of S x S pixels and their border.
 template <int C, int S>
@@ -201,14 +205,14 @@ DEVICE void finish(const float (&sums)[MT][NT][4], u32 out, int tile, int channe
             u32 pixel = out + Out::at(y + 1, x + 1) + (lane_index() & 3) * 4;
             UNROLL for (int n = 0; n < NT; n++) {
                 float low = sums[m][n][2 * half], high = sums[m][n][2 * half + 1];
-                u32 &there = word(pixel + (channel / 8 + n) * Out::plane);
+                const u32 there = pixel + (channel / 8 + n) * Out::plane;
                 if (residual) {
                     float a, b;
-                    unpack(there, a, b);
+                    unpack(read_word(there), a, b);
                     low += a;
                     high += b;
                 }
-                there = pack_relu(low, high);
+                write(there, pack_relu(low, high));
             }
         }
     }
@@ -233,16 +237,18 @@ DEVICE void leave(const float (&sums)[MT][NT][4], u32 *image, int tile, int chan
 template <class M>
 DEVICE void clear_borders(int planes, int threads) {
     for (int i = thread_index(); i < planes * M::border; i += threads) {
-        quad(i / M::border * M::plane + M::border_at(i % M::border)) = uint4{0, 0, 0, 0};
+        write(i / M::border * M::plane + M::border_at(i % M::border), uint4{0, 0, 0, 0});
     }
 }
 
-// One image's activations from device memory, as `leave` left them.
-template <class M>
-DEVICE void take(u32 out, const uint4 *image, int thread, int threads) {
-    constexpr int pixels = M::size * M::size;
-    for (int i = thread; i < M::channels / 8 * pixels; i += threads) {
-        int y = i % pixels / M::size, x = i % M::size;
-        quad(out + i / pixels * M::plane + M::at(y + 1, x + 1)) = load(image + i);
+// One image's activations from device memory, as `leave` left them; all loads are under way at once.
+template <class M, int THREADS>
+DEVICE void take(u32 out, const uint4 *image, int thread) {
+    constexpr int pixels = M::size * M::size, turns = M::channels / 8 * pixels / THREADS;
+    uint4 own[turns];
+    UNROLL for (int turn = 0; turn < turns; turn++) own[turn] = load(image + turn * THREADS + thread);
+    UNROLL for (int turn = 0; turn < turns; turn++) {
+        int i = turn * THREADS + thread, y = i % pixels / M::size, x = i % M::size;
+        write(out + i / pixels * M::plane + M::at(y + 1, x + 1), own[turn]);
     }
 }

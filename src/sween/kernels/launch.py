@@ -7,19 +7,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import cpp_extension
 
 from sween.kernels.cifar_resnet import Argument
+from sween.kernels.shape import Shape
 from sween.kernels.source import read_source
 
 CAPABILITY = (8, 0)
 """The oldest GPUs that have the instructions."""
 
-THREADS = {1: 256, 2: 128, 3: 128}
-SHARED_BYTES = {1: 2 * 2 * 34 * 34 * 16, 2: 2 * 4 * 18 * 18 * 16, 3: 2 * 2 * 8 * 10 * 10 * 16}
-"""Of a block of each stage's kernel: activations of its images, twice, borders included."""
+STAGES = (1, 2, 3)
 
 _COMPILING = threading.Lock()
+
+
+def shape_for(shared_bytes: int) -> Shape:
+    """The kernels' shape on a GPU whose blocks may have so much shared memory."""
+    large = Shape(images=4)
+    return large if large.shared_bytes(3) <= shared_bytes else Shape()
 
 
 def supports(device: torch.device) -> bool:
@@ -27,46 +31,56 @@ def supports(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip or not hasattr(torch.cuda, "_compile_kernel"):
         return False
     properties = torch.cuda.get_device_properties(device)
-    room = getattr(properties, "shared_memory_per_block_optin", 0)
-    return (properties.major, properties.minor) >= CAPABILITY and room >= max(SHARED_BYTES.values())
+    room = _room(device)
+    needed = max(shape_for(room).shared_bytes(stage) for stage in STAGES)
+    return (properties.major, properties.minor) >= CAPABILITY and room >= needed
 
 
-def launcher(device: torch.device) -> "Launcher":
+def _room(device: torch.device) -> int:
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0))
+
+
+def launcher(device: torch.device, shape: Shape | None = None) -> "Launcher":
     """Compiles the kernels for a device, at the first call of a process."""
+    chosen = shape or shape_for(_room(device))
     with _COMPILING, torch.cuda.device(device):
-        return Launcher({stage: _kernel(stage, torch.cuda.current_device()) for stage in THREADS})
+        index = torch.cuda.current_device()
+        return Launcher({stage: _kernel(stage, chosen, index) for stage in STAGES}, chosen)
 
 
 class Launcher:
     """Runs the kernels on the current stream of the arguments' device."""
 
-    def __init__(self, kernels: dict[int, Any]) -> None:
-        self._kernels = kernels
+    def __init__(self, kernels: dict[int, Any], shape: Shape) -> None:
+        self._kernels, self.shape = kernels, shape
 
     def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
         device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
         with torch.cuda.device(device):
             self._kernels[stage](
                 grid=(blocks, 1, 1),
-                block=(THREADS[stage], 1, 1),
+                block=(self.shape.threads(stage), 1, 1),
                 args=list(arguments),
-                shared_mem=SHARED_BYTES[stage],
+                shared_mem=self.shape.shared_bytes(stage),
             )
 
 
 @functools.cache
-def _kernel(stage: int, device_index: int) -> Any:
+def _kernel(stage: int, shape: Shape, device_index: int) -> Any:
+    options = [*shape.definitions(stage), "--std=c++17"]
     with _without_headers():
-        kernel = torch.cuda._compile_kernel(
-            read_source(), f"stage{stage}", nvcc_options=[f"-DSTAGE={stage}", "--std=c++17"]
-        )
-    kernel.set_shared_memory_config(SHARED_BYTES[stage])
+        kernel = torch.cuda._compile_kernel(read_source(), f"stage{stage}", nvcc_options=options)
+    kernel.set_shared_memory_config(shape.shared_bytes(stage))
     return kernel
 
 
 @contextlib.contextmanager
 def _without_headers() -> Iterator[None]:
     """torch wants to know where CUDA's headers are; the source includes none."""
+    # Here: it needs setuptools, which a machine that only certifies may do without.
+    from torch.utils import cpp_extension
+
     known = cpp_extension.CUDA_HOME
     cpp_extension.CUDA_HOME = known or "/usr/local/cuda"
     try:

@@ -22,7 +22,7 @@ def pack_weights(weight: torch.Tensor) -> torch.Tensor:
         weight: with multiples of 16 channels in and out.
     """
     out, into, height, width = weight.shape
-    tiles = weight.half().reshape(out // 16, 2, 8, into // 16, 2, 4, 2, height, width)
+    tiles = weight.detach().half().reshape(out // 16, 2, 8, into // 16, 2, 4, 2, height, width)
     pair, tile, n, depth, half, k, which, y, x = range(9)
     return tiles.permute(x, depth, y, pair, n, k, tile, half, which).flatten()
 
@@ -30,7 +30,7 @@ def pack_weights(weight: torch.Tensor) -> torch.Tensor:
 def pack_first(weight: torch.Tensor) -> torch.Tensor:
     """`pack_weights` for the first convolution: few channels, so two taps share a product."""
     out, into = weight.shape[:2]
-    padded = functional.pad(weight.half().flatten(2), (0, 1, 0, 8 - into))
+    padded = functional.pad(weight.detach().half().flatten(2), (0, 1, 0, 8 - into))
     # As if the taps' pairs were taps of their own, with 16 channels.
     pairs = padded.reshape(out, 8, 5, 2).permute(0, 3, 1, 2).reshape(out, 16, 5, 1)
     return pack_weights(pairs)

@@ -6,6 +6,6 @@ _FILES = ("convolution.cu", "cifar_resnet.cu")
 
 
 def read_source() -> str:
-    """CUDA C++ without includes; -DSTAGE=1, 2 or 3 says which kernel it gives: stage1, ..."""
+    """CUDA C++ without includes; `Shape.definitions` says which kernel it gives: stage1, ..."""
     folder = importlib.resources.files("sween.kernels")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES)

@@ -13,7 +13,8 @@ def to_adaptive_markdown(run: MeasuredRun) -> str | None:
     ensembles = {
         model: rows
         for model, rows in run.models.items()
-        if run.kinds[model] != "candidate" and max(_per_sample(rows)) > 1
+        if run.kinds[model] != "candidate"
+        and (rows[0].exit != "none" or max(_per_sample(rows)) > 1)
     }
     if all(rows[0].exit == "none" for rows in ensembles.values()):
         return None

@@ -185,7 +185,8 @@ def check_sampling(engine: VoteEngine, settings: CertifySettings) -> None:
             what,
             expected="one classifier",
             got=f"{len(names)}: {', '.join(names)}",
-            fix="leave --members and --weighting out, or use hard votes and --sampling fixed",
+            fix="leave --members, --weighting and a second --exit out, or use hard votes and "
+            "--sampling fixed",
         )
     if soft and engine.panel.exits[-1] != "none":
         raise BadInput(

@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any
 
 from sween.data.selection import parse_indices
+from sween.ensemble.early_exit import EXITS
 from sween.errors import BadInput, CheckFailed, CheckpointError, SmallSampleWarning
 from sween.records import (
     Certificate,
@@ -84,6 +85,7 @@ def verify_folder(folder: Path) -> VerifiedRun:
     ]
     models = (*config.get("members", ()), *_ensembles(config))
     _check_complete(certificates, models, config, file.name)
+    _check_exact_exits(certificates, file.name)
     if config["sampling"] == "budget":
         check_budget(certificates, config, file.name)
     return VerifiedRun(
@@ -129,6 +131,16 @@ def settings_of(config: dict[str, Any]) -> CertifySettings:
     """The settings that a run's config tells of; refuses what `sween certify` would refuse."""
     if config["votes"] == "soft" and config["exit"] != "none":
         raise BadInput("exit", expected="none with soft votes", got=config["exit"])
+    models = (*config.get("members", ()), *_ensembles(config))
+    if len(models) > 1 and (config["votes"] == "soft" or config["sampling"] != "fixed"):
+        raise BadInput("models", expected="one, with that sampling and votes", got=len(models))
+    names = [config["exit"], *config.get("exits", {}).values()]
+    policies = [str(name).partition("(")[0] for name in names]
+    wanted = [f"{config['model']}+{policy}" for policy in policies[1:]]
+    if not {*policies} <= {*EXITS} or len({*policies}) < len(policies):
+        raise BadInput("exits", expected="those of certify, each once", got=", ".join(policies))
+    if list(config.get("exits", ())) != wanted:
+        raise BadInput("exits", expected=f"the names {wanted}", got=list(config["exits"]))
     fields = {field.name for field in dataclasses.fields(CertifySettings)}
     content = {name: value for name, value in config.items() if name in fields}
     return CertifySettings(**content | {"radii": tuple(content.get("radii", ()))})
@@ -180,10 +192,10 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
     if certificate.run != run_tag(config):
         problems.append("it belongs to a run of another config")
     most = certificate.samples * (len(config["candidates"]) if is_ensemble else 1)
-    if not certificate.samples <= certificate.member_evaluations <= most:
+    least = most if wanted_exit == "none" else certificate.samples
+    if not least <= certificate.member_evaluations <= most:
         problems.append(
-            f"member_evaluations {certificate.member_evaluations} is not between "
-            f"{certificate.samples} and {most}"
+            f"member_evaluations {certificate.member_evaluations} is not between {least} and {most}"
         )
     return problems
 
@@ -191,6 +203,25 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
 def _ensembles(config: dict[str, Any]) -> tuple[str, ...]:
     """The run's ensembles: other weightings and exits, and the one it is named after."""
     return (*config.get("weightings", ()), *config.get("exits", ()), config["model"])
+
+
+def _check_exact_exits(certificates: list[Certificate], file: str) -> None:
+    """An exact exit answers as the full ensemble does, noise for noise: the votes are the same."""
+    full = {
+        (certificate.model, certificate.index): certificate
+        for certificate in certificates
+        if certificate.exit == "none"
+    }
+    for number, certificate in enumerate(certificates, start=1):
+        whole = full.get((certificate.model.removesuffix("+exact"), certificate.index))
+        if certificate.exit != "exact" or whole is None:
+            continue
+        for name in ("selection_counts", "estimation_counts"):
+            if getattr(certificate, name) != getattr(whole, name):
+                raise CheckFailed(
+                    f"{file}, line {number} (index {certificate.index}): {name} with an exact exit "
+                    "are not those of the full ensemble"
+                )
 
 
 def _check_complete(

@@ -7,6 +7,7 @@ images is counted: the host only queues batches.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -14,12 +15,15 @@ from torch import nn
 
 from sween.ensemble.forward import default_forward_rows
 from sween.ensemble.panel import Panel, arithmetic_of, check_panel
-from sween.errors import BadInput
+from sween.errors import BadInput, PreparationWarning
 from sween.models.device import device_of, evaluating
-from sween.seeding import NOISE_BLOCK, noise_blocks
+from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
 from sween.smoothing.soft import pairs_of
 from sween.smoothing.tally import Tally
+
+NOISE_APART = 1e-4
+"""How far compiled noise may be from plain: rounding of logarithms and sines, no other draw."""
 
 EMPTY_SHARE = 0.02
 """How much of a GPU's work may go to filling up the last batch of a set of images."""
@@ -101,6 +105,7 @@ class VoteEngine:
         self._noise_kind = noise or NoiseKind()
         self._precision: str | None = None
         self.noise: Noise = self._noise_kind.make(sigma, compile=False)
+        self._fast_noise: bool | None = None
 
     @property
     def precision(self) -> str:
@@ -114,7 +119,7 @@ class VoteEngine:
 
     @property
     def compiled(self) -> bool:
-        """Whether noise and members are compiled for one batch size; known once prepared."""
+        """Whether members have kernels of their own on a GPU: batches then come in one size."""
         return self.device.type == "cuda" and all(m.compiled for m in self.panel.members)
 
     @property
@@ -137,7 +142,7 @@ class VoteEngine:
             self.panel.forward.settle(self.rows_asked)
         while (error := self._try_to_prepare(image)) is not None:
             self.shrink(error)
-        self.noise = self._noise_kind.make(self.sigma, compile=self.compiled)
+        self._make_noise(image)
         self._precision = self._precision or self.precision
         if self.precision != self._precision:
             raise BadInput(
@@ -145,6 +150,32 @@ class VoteEngine:
                 expected=f"{self._precision}, as when the members were first prepared",
                 got=self.precision,
                 fix="run again with --no-compile",
+            )
+
+    def _make_noise(self, image: torch.Tensor) -> None:
+        """Compiled noise where members are compiled, once it was seen to draw as the plain one."""
+        if self._fast_noise is not None or not self.compiled:
+            return
+        self._fast_noise = False
+        keys = [derive_key(0, "noise trial", block) for block in range(self.batch_blocks)]
+        images = image.expand(self.batch_blocks, *image.shape)
+        try:
+            fast = self._noise_kind.make(self.sigma, compile=True)
+            with torch.inference_mode():
+                drawn, wanted = (law.copies(images, keys)[0] for law in (fast, self.noise))
+                apart = float((drawn - wanted).abs().max())
+            if not apart < NOISE_APART * max(self.sigma, 1.0):
+                raise RuntimeError(f"draws are {apart:.3g} apart")
+            self.noise, self._fast_noise = fast, True
+        except torch.OutOfMemoryError:
+            self._fast_noise = None
+            raise
+        except Exception as error:  # compilers fail in many ways, all of which mean: do without
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(
+                f"the noise cannot be compiled, going on without: {reason}",
+                PreparationWarning,
+                stacklevel=3,
             )
 
     def _try_to_prepare(self, image: torch.Tensor) -> BaseException | None:
