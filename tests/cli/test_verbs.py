@@ -268,6 +268,7 @@ def test_report(made: Made, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "report.md",
         "table.csv",
+        "table.tex",
         "curve-certificates.png",
         "curve-certificates.svg",
     }

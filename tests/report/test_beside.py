@@ -15,7 +15,7 @@ from sween.errors import BadInput
 from sween.evaluation import paired_bootstrap
 from sween.records import ABSTAIN, Certificate
 from sween.report import load_run
-from sween.report.beside import Interval, LogComparison, compare_with_log, to_markdown
+from sween.report.beside import Interval, LogComparison, compare_with_log, comparison_section
 from sween.report.classic import ClassicLog, ClassicRow, read_classic_log
 from sween.report.macer_mat import read_macer_mat
 from tests.evaluation.certificates import AUTHORS_LOGS, abstained, certificate, wrong
@@ -80,7 +80,7 @@ def test_the_order_of_rows_changes_nothing() -> None:
 
 
 def test_the_section_by_hand() -> None:
-    lines = to_markdown(compared()).splitlines()
+    lines = comparison_section(compared()).splitlines()
     assert lines[:7] == [
         "### net beside theirs",
         "",
@@ -104,7 +104,9 @@ def test_the_section_by_hand() -> None:
 
 def test_ends_are_rounded_outwards_and_zero_has_no_sign() -> None:
     log = ClassicLog("a|b", [right(0, 0.49995, 0.6001)])
-    section = to_markdown(compare_with_log([certificate(0, 0.6001, model="c|d")], log, radii=[0.0]))
+    section = comparison_section(
+        compare_with_log([certificate(0, 0.6001, model="c|d")], log, radii=[0.0])
+    )
     assert "| a\\|b (log) | 100.0 | 0.499 to 0.601 | 0 |" in section
     assert "| c\\|d | 100.0 | 0.600 | 0 |" in section
     assert "is between 0.000 and +0.101" in section
@@ -121,9 +123,9 @@ def test_different_images_are_refused_unless_allowed() -> None:
     assert one.indices == (0, 1, 4)
     assert (one.only_model, one.only_log) == (2, 1)
     assert one.acr == pytest.approx(0.5)
-    section = to_markdown(one)
+    section = comparison_section(one)
     assert "**Common images only: 2 of net and 1 of the log are left out.**" in section
-    assert "left out" not in to_markdown(compared())
+    assert "left out" not in comparison_section(compared())
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -170,7 +172,7 @@ def test_a_log_without_predictions(tmp_path: Path) -> None:
     assert one.log_acr == pytest.approx((0.21, 0.21))
     assert one.log_accuracies == (Interval(0.6, 0.6),)
     assert (one.model_further, one.log_further) == (2, 1)
-    section = to_markdown(one)
+    section = comparison_section(one)
     assert "| 440 (log) | 60.0 | 0.210 | 1 |" in section
     assert "the ACR of net minus that of the log is +0.150, with a 95%" in section
     assert section.endswith("by more than the rounding; the log keeps no predictions to compare.\n")
@@ -282,7 +284,7 @@ def test_the_shipped_run_beside_the_authors_log() -> None:
     assert one.bootstrap.high == pytest.approx(
         np.quantile((ours - low)[draws].mean(axis=1), 0.975), abs=0.001
     )
-    assert "beside sween3\n\n| Model | 0.00 |" in to_markdown(one)
+    assert "beside sween3\n\n| Model | 0.00 |" in comparison_section(one)
 
 
 @pytest.mark.skipif(not AUTHORS_LOGS.is_dir(), reason="the authors' logs are not here")

@@ -5,16 +5,33 @@ from typing import Annotated
 
 import typer
 
-from sween.report import write_report
+from sween.report import LogFormat, write_report
 
 
 def run(
-    folders: Annotated[list[Path], typer.Argument(help="folders written by sween certify")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="folders of certify, attack and train; published logs (.tsv, .mat)"),
+    ],
     out: Annotated[Path, typer.Option(help="folder for tables and figures")],
     radius: Annotated[
         list[float] | None, typer.Option(help="a column's radius; give it several times")
     ] = None,
+    different_images: Annotated[
+        bool, typer.Option("--different-images", help="allow runs on different images together")
+    ] = False,
+    log_digits: Annotated[
+        int | None, typer.Option(help="significant digits of a log's radii, e.g. 3 for '1.8'")
+    ] = None,
+    log_start: Annotated[int | None, typer.Option(help="first image of a .mat file")] = None,
+    log_skip: Annotated[int, typer.Option(help="step between the images of a .mat file")] = 1,
 ) -> None:
     """Tables in the paper's layout and the radius-accuracy curves."""
-    report = write_report(folders, out, radii=radius or None)
+    report = write_report(
+        folders,
+        out,
+        radii=radius or None,
+        different_images=different_images,
+        log_format=LogFormat(log_digits, log_start, log_skip),
+    )
     typer.echo(report.read_text(encoding="utf-8"))

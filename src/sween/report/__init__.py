@@ -3,11 +3,13 @@
 from sween.report.figures import draw_curves, require_matplotlib, write_curves
 from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
+from sween.report.sources import LogFormat
 from sween.report.tables import to_csv, to_markdown
 from sween.report.writer import write_report
 
 __all__ = [
     "DEFAULT_RADII",
+    "LogFormat",
     "MeasuredRun",
     "Row",
     "build_rows",

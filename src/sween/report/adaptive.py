@@ -4,37 +4,41 @@ from collections.abc import Sequence
 
 from sween.evaluation import average_certified_radius
 from sween.records import Certificate, format_radius
+from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number
 
+_HEADINGS = ("σ", "Model", "exit", "ACR", "evaluations an image", "of a noisy image")
+_FIELDS = ("sigma", "model", "exit", "acr", "evaluations", "evaluations_of_a_noisy_image")
 
-def to_adaptive_markdown(run: MeasuredRun) -> str | None:
-    """Network evaluations and ACR of the run's ensembles by exit; None where no exit is used."""
-    ensembles = {
-        model: rows
-        for model, rows in run.models.items()
-        if run.kinds[model] != "candidate"
-        and (rows[0].exit != "none" or max(_per_sample(rows)) > 1)
-    }
-    if all(rows[0].exit == "none" for rows in ensembles.values()):
-        return None
-    lines = [
-        "| σ | Model | exit | ACR | evaluations an image | of a noisy image |",
-        "| ---: | :--- | :--- | ---: | ---: | ---: |",
+
+def adaptive_table(runs: Sequence[MeasuredRun]) -> Table | None:
+    """Network evaluations and ACR of ensembles by exit; None where no run uses an exit."""
+    rows, blocks = [], []
+    for number, run in enumerate(runs):
+        ensembles = {
+            model: own
+            for model, own in run.models.items()
+            if run.kinds[model] != "candidate" and (own[0].exit != "none" or _mean(own) > 1)
+        }
+        if any(own[0].exit != "none" for own in ensembles.values()):
+            rows += [_row(model, own) for model, own in ensembles.items()]
+            blocks += [number] * len(ensembles)
+    return Table("adaptive", _HEADINGS, _FIELDS, rows, (1, 2), blocks) if rows else None
+
+
+def _row(model: str, rows: Sequence[Certificate]) -> list[Cell]:
+    evaluations = sum(row.member_evaluations for row in rows) / len(rows)
+    acr = average_certified_radius(rows)
+    return [
+        Cell(plain_number(rows[0].sigma), rows[0].sigma),
+        Cell(model, model),
+        Cell(rows[0].exit, rows[0].exit),
+        Cell(format_radius(acr), acr),
+        Cell(f"{evaluations:,.0f}", evaluations),
+        Cell(f"{_mean(rows):.2f}", _mean(rows)),
     ]
-    for model, rows in ensembles.items():
-        evaluations = sum(row.member_evaluations for row in rows) / len(rows)
-        cells = [
-            plain_number(rows[0].sigma),
-            model.replace("|", "\\|"),
-            rows[0].exit,
-            format_radius(average_certified_radius(rows)),
-            f"{evaluations:,.0f}",
-            f"{sum(_per_sample(rows)) / len(rows):.2f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
-def _per_sample(rows: Sequence[Certificate]) -> list[float]:
-    return [row.member_evaluations / row.samples for row in rows]
+def _mean(rows: Sequence[Certificate]) -> float:
+    return sum(row.member_evaluations / row.samples for row in rows) / len(rows)

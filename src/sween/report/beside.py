@@ -154,7 +154,7 @@ def compare_with_log(
     )
 
 
-def to_markdown(comparison: LogComparison) -> str:
+def comparison_section(comparison: LogComparison) -> str:
     """The comparison as a section: a table of both and two sentences.
 
     Accuracies are percentages. The model's ACR is rounded down, as everywhere; an interval's ends

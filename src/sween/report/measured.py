@@ -40,6 +40,7 @@ class MeasuredRun:
         rows: the run's table.
         environment: what environment.json says, empty without one.
         images_asked: how many images the config asks for; None where it does not say.
+        config: the run's config.toml.
     """
 
     name: str
@@ -50,6 +51,13 @@ class MeasuredRun:
     rows: Sequence[Row]
     environment: Mapping[str, Any]
     images_asked: int | None = None
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What tells the certified ensemble from others, where the config says."""
+        value = self.config.get("fingerprint")
+        return value if isinstance(value, str) else None
 
     @property
     def sample(self) -> Certificate:
@@ -98,6 +106,7 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
         rows=rows,
         environment=_read_environment(folder),
         images_asked=config["images"] if isinstance(config.get("images"), int) else None,
+        config=config,
     )
 
 

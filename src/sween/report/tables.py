@@ -1,4 +1,4 @@
-"""The paper's table of certified accuracies, for people (Markdown) and for machines (CSV)."""
+"""The paper's table of certified accuracies: Markdown, LaTeX, and CSV for machines."""
 
 import csv
 import dataclasses
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sween.errors import BadInput
 from sween.records import format_radius
+from sween.report import grid
 from sween.report.rows import Row
 
 
@@ -25,17 +26,25 @@ def to_markdown(rows: Sequence[Row]) -> str:
     radius rounded up would claim what was not certified. AVG and UE are no models and are never
     bold, nor is a column in which all models agree.
     """
-    radii = _check_rows(rows)
-    columns = _columns(rows, radii)
-    lines = [
-        _line(["σ", "Model", *(column.heading for column in columns)]),
-        _line(["---:", ":---", *("---:" for _ in columns)]),
-    ]
+    return grid.markdown(to_table(rows))
+
+
+def to_latex(rows: Sequence[Row]) -> str:
+    """The same table in LaTeX, for the booktabs package."""
+    return grid.latex(to_table(rows))
+
+
+def to_table(rows: Sequence[Row]) -> grid.Table:
+    """The table, whatever it will be written in."""
+    columns = _columns(rows, _check_rows(rows))
+    body = []
     for row in rows:
         rivals = [rival for rival in rows if _is_model(rival) and _block(rival) == _block(row)]
-        cells = [_cell(row, column, rivals) for column in columns]
-        lines.append(_line([plain_number(row.sigma), row.model.replace("|", "\\|"), *cells]))
-    return "\n".join(lines) + "\n"
+        own = [grid.Cell(plain_number(row.sigma), row.sigma), grid.Cell(row.model, row.model)]
+        body.append(own + [_cell(row, column, rivals) for column in columns])
+    headings = ["σ", "Model", *(column.heading for column in columns)]
+    blocks = [list(dict.fromkeys(map(_block, rows))).index(_block(row)) for row in rows]
+    return grid.Table("table", headings, headings, body, left=(1,), blocks=blocks)
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -116,15 +125,10 @@ def _is_model(row: Row) -> bool:
     return row.kind not in ("average", "envelope")
 
 
-def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> str:
+def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> grid.Cell:
     value = column.value(row)
     if value is None:
-        return "-"
-    text = column.text(value)
+        return grid.Cell("-")
     known = [other for rival in rivals if (other := column.value(rival)) is not None]
-    stands_out = _is_model(row) and value == column.best(known) and min(known) < max(known)
-    return f"**{text}**" if stands_out else text
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    best = _is_model(row) and value == column.best(known) and min(known) < max(known)
+    return grid.Cell(column.text(value), value, best)

@@ -1,4 +1,4 @@
-"""The report of one or more runs: report.md, table.csv and a figure for each run."""
+"""The report of one or more runs: report.md, tables in CSV and LaTeX, and figures."""
 
 import itertools
 import math
@@ -7,11 +7,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sween.errors import BadInput
-from sween.evaluation import PairedInterval
-from sween.report.adaptive import to_adaptive_markdown
+from sween.evaluation import PairedInterval, RadiusField
+from sween.report import grid
+from sween.report.adaptive import adaptive_table
+from sween.report.attacked import attack_table
+from sween.report.beside import compare_with_log, comparison_section
+from sween.report.cost import cost_table
 from sween.report.figures import write_curves
-from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
-from sween.report.tables import plain_number, to_csv, to_markdown
+from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.sources import LogFormat, Sources, check_same_images, read_sources
+from sween.report.tables import plain_number, to_csv, to_latex, to_markdown
 from sween.runs import write_text
 
 MEANING = """\
@@ -35,17 +40,25 @@ bootstrap interval speaks of the choice of test images alone, not of training or
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, *, radii: Sequence[float] | None = None
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    radii: Sequence[float] | None = None,
+    different_images: bool = False,
+    log_format: LogFormat | None = None,
 ) -> Path:
     """Write tables, figures and the paired comparison of runs into a folder.
 
-    Every folder is read and checked before the first file is written; each file appears whole or
-    not at all, report.md last.
+    Everything is read and checked before the first file is written; each file appears whole or not
+    at all, report.md last.
 
     Args:
-        folders: run folders with config.toml and certificates.jsonl or .jsonl.gz.
-        out: where report.md, table.csv and curve-<folder>.png and .svg go.
+        folders: folders of `sween certify`, `sween attack` and `sween train`, and published logs
+            (tab-separated files, MACER's .mat files), in any mixture.
+        out: where report.md, the tables as .csv and .tex and curve-<folder>.png and .svg go.
         radii: columns of certified accuracy; the paper's 0.00 to 2.00 by default.
+        different_images: allow runs of one data set on different images beside each other.
+        log_format: what published logs do not say themselves.
 
     Returns:
         The path of report.md.
@@ -55,14 +68,63 @@ def write_report(
         MissingExtra: matplotlib is not installed.
     """
     _check(folders, out)
-    runs = [load_run(folder, radii=radii) for folder in folders]
-    sections = [_section(run) for run in runs]
-    for run in runs:
+    sources = read_sources(folders, radii=radii, log_format=log_format)
+    if not different_images:
+        check_same_images(sources.runs)
+    sections = [_section(run) for run in sources.runs]
+    tables = _more_tables(sources)
+    sections += [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
+    sections += _beside_logs(sources, radii)
+    for run in sources.runs:
         _write_figure(run, out)
-    write_text(out / "table.csv", to_csv([row for run in runs for row in run.rows]))
-    parts = ["# Certified robustness\n", *sections, _settings(runs), MEANING]
-    write_text(out / "report.md", "\n".join(parts))
+    rows = [row for run in sources.runs for row in run.rows]
+    if rows:
+        write_text(out / "table.csv", to_csv(rows))
+        write_text(out / "table.tex", to_latex(rows))
+        sections += [_settings(sources.runs), MEANING]
+    for table in tables.values():
+        write_text(out / f"{table.name}.csv", grid.to_csv(table))
+        write_text(out / f"{table.name}.tex", grid.latex(table))
+    write_text(out / "report.md", "\n".join(["# Certified robustness\n", *sections]))
     return out / "report.md"
+
+
+def _more_tables(sources: Sources) -> dict[str, grid.Table]:
+    """The other tables that there is something for, by their title."""
+    tables = {
+        "Network evaluations with and without an early exit": adaptive_table(sources.runs),
+        "Certified and empirical accuracy": attack_table(sources.attacked, sources.runs),
+        "Size and training time": cost_table(sources.trained),
+    }
+    return {title: table for title, table in tables.items() if table is not None}
+
+
+def _beside_logs(sources: Sources, radii: Sequence[float] | None) -> list[str]:
+    """Each published log beside the main model of every run on the same images."""
+    sections = []
+    for log in sources.logs:
+        indices = sorted(row.index for row in log.rows)
+        matching = [run for run in sources.runs if run.indices == indices]
+        if not matching:
+            raise BadInput(
+                log.name,
+                expected="a run on the images of the log",
+                got=f"{_images(indices)} in the log, and no run on them",
+                fix="certify those images, or leave the log out",
+            )
+        for run in matching:
+            model = run.ensemble or next(iter(run.models))
+            compared = compare_with_log(
+                run.models[model], log, radii=radii, radius=_cohen_if_known(run, model)
+            )
+            sections.append(comparison_section(compared))
+    return sections
+
+
+def _cohen_if_known(run: MeasuredRun, model: str) -> RadiusField:
+    """Published logs have Cohen's radius."""
+    known = all(row.radius_cohen is not None for row in run.models[model])
+    return "radius_cohen" if known else "radius"
 
 
 def _check(folders: Sequence[Path], out: Path) -> None:
@@ -97,9 +159,6 @@ def _section(run: MeasuredRun) -> str:
             2,
             f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
         )
-    adaptive = to_adaptive_markdown(run)
-    if adaptive is not None:
-        lines.insert(-2, f"Network evaluations with and without an early exit:\n\n{adaptive}")
     compared = compare_with_best_candidate(run)
     if compared is not None and run.ensemble is not None:
         lines.insert(-2, _sentence(run.ensemble, *compared) + "\n")

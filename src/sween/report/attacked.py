@@ -1,0 +1,123 @@
+"""Attack runs: empirical accuracy beside certified accuracy."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sween.attack import AttackOutcome, empirical_accuracy, read_outcomes
+from sween.errors import BadInput
+from sween.evaluation import certified_accuracy
+from sween.report.grid import Cell, Table
+from sween.report.measured import MeasuredRun
+from sween.report.tables import percentage, plain_number
+from sween.runs import read_config
+
+_HEADINGS = (
+    *("σ", "Model", "attack", "radius", "images", "certified %", "resist %"),
+    *("broken %", "abstained %", "alarms"),
+)
+_FIELDS = (
+    *("sigma", "model", "attack", "radius", "images", "certified_accuracy"),
+    *("empirical_accuracy", "broken", "abstained", "alarms"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackedRun:
+    """One folder of `sween attack`, checked: every radius on the same images."""
+
+    name: str
+    config: Mapping[str, Any]
+    outcomes: Sequence[AttackOutcome]
+
+    @property
+    def indices(self) -> list[int]:
+        """The images, ascending."""
+        return sorted({outcome.index for outcome in self.outcomes})
+
+    @property
+    def radii(self) -> list[float]:
+        return sorted({outcome.eps for outcome in self.outcomes})
+
+    def at(self, radius: float) -> list[AttackOutcome]:
+        """The outcomes at one radius."""
+        return [outcome for outcome in self.outcomes if outcome.eps == radius]
+
+
+def load_attacked(folder: Path) -> AttackedRun:
+    """Read and check a folder of `sween attack`.
+
+    Raises:
+        BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
+    """
+    outcomes = read_outcomes(folder)
+    run = AttackedRun(folder.resolve().name, read_config(folder), outcomes)
+    if not outcomes:
+        raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")
+    for field in ("sigma", "model", "attack", "n", "alpha", "seed", "samples"):
+        values = {getattr(outcome, field) for outcome in outcomes} | {run.config.get(field)}
+        if len(values) > 1:
+            raise BadInput(
+                f"{folder}: {field}",
+                expected="the same in every row and in the config",
+                got=", ".join(map(str, values)),
+                fix="attack again into a fresh folder",
+            )
+    for radius in run.radii:
+        if sorted(outcome.index for outcome in run.at(radius)) != run.indices:
+            raise BadInput(
+                f"{folder}: radius {radius:g}",
+                expected="every image once",
+                got=f"{len(run.at(radius))} rows of {len(run.indices)} images",
+                fix="run the same `sween attack` again to finish",
+            )
+    return run
+
+
+def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -> Table | None:
+    """Certified and empirical accuracy at each radius; None without attacks.
+
+    Certified accuracy is that of the same model and weights on the same images, where one of the
+    runs has it.
+    """
+    rows, blocks = [], []
+    for number, attack in enumerate(attacked):
+        certificates = _certificates_of(attack, runs)
+        for radius in attack.radii:
+            outcomes = attack.at(radius)
+            certified = (
+                float(certified_accuracy(certificates, [radius])[0]) if certificates else None
+            )
+            rows.append(_row(outcomes, certified))
+            blocks.append(number)
+    return Table("attacks", _HEADINGS, _FIELDS, rows, (1, 2), blocks) if rows else None
+
+
+def _certificates_of(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[Any]:
+    wanted = set(attack.indices)
+    for run in runs:
+        if run.fingerprint == attack.config.get("fingerprint") and wanted <= set(run.indices):
+            rows = run.models.get(str(attack.config.get("model")), ())
+            return [row for row in rows if row.index in wanted]
+    return []
+
+
+def _row(outcomes: Sequence[AttackOutcome], certified: float | None) -> list[Cell]:
+    sample, count = outcomes[0], len(outcomes)
+    shares = [
+        empirical_accuracy(outcomes),
+        sum(outcome.outcome == "broken" for outcome in outcomes) / count,
+        sum(outcome.outcome == "abstained" for outcome in outcomes) / count,
+    ]
+    alarms = sum(outcome.alarm for outcome in outcomes)
+    return [
+        Cell(plain_number(sample.sigma), sample.sigma),
+        Cell(sample.model, sample.model),
+        Cell(sample.attack, sample.attack),
+        Cell(plain_number(sample.eps), sample.eps),
+        Cell(f"{count:,}", count),
+        Cell("-" if certified is None else percentage(certified), certified),
+        *(Cell(percentage(share), share) for share in shares),
+        Cell(str(alarms), alarms),
+    ]

@@ -1,0 +1,104 @@
+"""Tables of any content, for people and for machines: Markdown, LaTeX and CSV."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What stands in a table: the text for people, all digits for machines, whether it is best."""
+
+    text: str
+    value: str | float | None = None
+    best: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table: `name` for its file, columns headed by people's words and machines' names.
+
+    `left` columns are text, the others numbers. `blocks` numbers the rows that belong together.
+    """
+
+    name: str
+    headings: Sequence[str]
+    fields: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    left: Sequence[int] = (0,)
+    blocks: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        widths = {len(self.headings), len(self.fields), *(len(row) for row in self.rows)}
+        if len(widths) != 1:
+            raise ValueError(f"rows of different lengths: {sorted(widths)}")
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown, best values bold."""
+    marks = [":---" if column in table.left else "---:" for column in range(len(table.headings))]
+    lines = [_line(table.headings), _line(marks)]
+    for row in table.rows:
+        texts = [cell.text.replace("|", "\\|") for cell in row]
+        lines.append(
+            _line(
+                [
+                    f"**{text}**" if cell.best else text
+                    for text, cell in zip(texts, row, strict=True)
+                ]
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, for the booktabs package, best values bold."""
+    marks = "".join("l" if column in table.left else "r" for column in range(len(table.headings)))
+    lines = [
+        rf"\begin{{tabular}}{{{marks}}}",
+        r"\toprule",
+        " & ".join(map(latex_text, table.headings)) + r" \\",
+    ]
+    blocks = table.blocks or [0] * len(table.rows)
+    for position, (row, block) in enumerate(zip(table.rows, blocks, strict=True)):
+        if position == 0 or block != blocks[position - 1]:
+            lines.append(r"\midrule")
+        texts = [latex_text(cell.text) for cell in row]
+        lines.append(
+            " & ".join(
+                rf"\textbf{{{text}}}" if cell.best else text
+                for text, cell in zip(texts, row, strict=True)
+            )
+            + r" \\"
+        )
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """The table as CSV: all digits of every number, empty where there is none."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(table.fields)
+    writer.writerows([cell.value for cell in row] for row in table.rows)
+    return stream.getvalue()
+
+
+def latex_text(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+_LATEX = {
+    **{character: "\\" + character for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "σ": r"$\sigma$",
+    "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+}
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -1,0 +1,84 @@
+"""What `sween report` is given: folders of runs, and published logs."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from sween.attack import outcomes_file
+from sween.errors import BadInput
+from sween.report.attacked import AttackedRun, load_attacked
+from sween.report.classic import ClassicLog, read_classic_log
+from sween.report.cost import TrainedRun, load_trained, metrics_file
+from sween.report.macer_mat import read_macer_mat
+from sween.report.measured import MeasuredRun, load_run
+from sween.runs import read_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Everything that was read and checked, by kind."""
+
+    runs: Sequence[MeasuredRun]
+    attacked: Sequence[AttackedRun]
+    trained: Sequence[TrainedRun]
+    logs: Sequence[ClassicLog]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFormat:
+    """What published logs do not say themselves.
+
+    Attributes:
+        significant_digits: of their printed radii, where trailing zeros were dropped; None takes
+            the digits that are printed.
+        start: the first image of a MACER .mat file.
+        skip: its step from image to image.
+    """
+
+    significant_digits: int | None = None
+    start: int | None = None
+    skip: int = 1
+
+
+def read_sources(
+    paths: Sequence[Path], *, radii: Sequence[float] | None, log_format: LogFormat | None = None
+) -> Sources:
+    """Read and check everything; nothing is written before all of it is known to be good."""
+    runs, attacked, trained, logs = [], [], [], []
+    for path in paths:
+        if path.is_file():
+            logs.append(_read_log(path, log_format or LogFormat()))
+        elif outcomes_file(path) is not None:
+            attacked.append(load_attacked(path))
+        elif metrics_file(path) is not None and "arch" in read_config(path):
+            trained.append(load_trained(path))
+        else:
+            runs.append(load_run(path, radii=radii))
+    return Sources(runs, attacked, trained, logs)
+
+
+def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
+    if path.suffix != ".mat":
+        return read_classic_log(path, significant_digits=log_format.significant_digits)
+    if log_format.start is None:
+        raise BadInput(
+            str(path),
+            expected="--log-start, the test image that a .mat file begins with",
+            got="none",
+            fix="MACER's code begins with 500 by default",
+        )
+    return read_macer_mat(path, start=log_format.start, skip=log_format.skip)
+
+
+def check_same_images(runs: Sequence[MeasuredRun]) -> None:
+    """Refuse runs of one data set on different images: their tables invite to compare them."""
+    known: dict[str, MeasuredRun] = {}
+    for run in runs:
+        other = known.setdefault(run.dataset, run)
+        if run.indices != other.indices:
+            raise BadInput(
+                f"images of {run.name}",
+                expected=f"those of {other.name}",
+                got="others",
+                fix="report them apart, or pass --different-images",
+            )

@@ -1,0 +1,210 @@
+"""Tables of attacks, exits and costs; published logs; runs on different images."""
+
+import csv
+import dataclasses
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.attack import AttackOutcome
+from sween.attack.outcome import to_row
+from sween.errors import BadInput
+from sween.evaluation import certified_accuracy
+from sween.records import RowWriter
+from sween.report import write_report
+from sween.report.attacked import load_attacked
+from sween.report.grid import Cell, Table, latex, markdown, to_csv
+from sween.runs import to_toml, write_text
+from tests.evaluation.certificates import certificate
+from tests.report.folders import CANDIDATES, ensemble_rows, write_run
+
+ROOT = Path(__file__).parents[2]
+LOGS = ROOT.parent / "shared" / "data" / "logs" / "sween-authors"
+SETTINGS: dict[str, Any] = {"dataset": "digits", "sigma": 0.5, "alpha": 0.001}
+
+
+def _outcome(index: int, eps: float, outcome: str, **fields: object) -> AttackOutcome:
+    values = {
+        "index": index,
+        "label": 1,
+        "attack": "pgd",
+        "eps": eps,
+        "outcome": outcome,
+        "clean_prediction": 1,
+        "prediction": 1,
+        "counts": (1, 99),
+        "distance": eps / 2,
+        "n": 100,
+        "alpha": 0.001,
+        "tries": 1,
+        "samples": 8,
+        "steps": 5,
+        "sigma": 0.5,
+        "seed": 0,
+        "model": "sween",
+    }
+    return AttackOutcome(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def _attacked(folder: Path, outcomes: Sequence[AttackOutcome], **config: object) -> Path:
+    folder.mkdir(parents=True)
+    settings = {
+        "model": "sween",
+        "fingerprint": "f" * 64,
+        "sigma": 0.5,
+        "attack": "pgd",
+        "n": 100,
+        "alpha": 0.001,
+        "seed": 0,
+        "samples": 8,
+    }
+    write_text(folder / "config.toml", to_toml({**settings, **config}))
+    with RowWriter(folder / "attacks.jsonl") as writer:
+        writer.append(to_row(row) for row in outcomes)
+    return folder
+
+
+OUTCOMES = [
+    *(_outcome(10, eps, "robust") for eps in (0.25, 0.75)),
+    *(_outcome(11, eps, "abstained", prediction=-1) for eps in (0.25, 0.75)),
+    _outcome(12, 0.25, "robust"),
+    _outcome(12, 0.75, "broken", prediction=0),
+    *(_outcome(13, eps, "declined", clean_prediction=-1) for eps in (0.25, 0.75)),
+]
+
+
+def test_a_table_in_three_formats() -> None:
+    rows = [[Cell("a|b", "a|b"), Cell("0.5", 0.51, best=True)], [Cell("50%_x", "y"), Cell("-")]]
+    table = Table("name", ["Model", "ε"], ["model", "eps"], rows, blocks=[0, 1])
+    assert markdown(table) == "| Model | ε |\n| :--- | ---: |\n| a\\|b | **0.5** |\n| 50%_x | - |\n"
+    assert latex(table).splitlines() == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"Model & $\varepsilon$ \\",
+        r"\midrule",
+        r"a|b & \textbf{0.5} \\",
+        r"\midrule",
+        r"50\%\_x & - \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == [
+        ["model", "eps"],
+        ["a|b", "0.51"],
+        ["y", ""],
+    ]
+    with pytest.raises(ValueError, match="different lengths"):
+        Table("name", ["one"], ["one", "two"], [])
+
+
+def test_latex_and_markdown_have_the_numbers_of_the_records(tmp_path: Path) -> None:
+    """Recomputed here from the rows alone."""
+    rows = ensemble_rows()
+    run = write_run(tmp_path / "run", rows, ensemble="sween", members=CANDIDATES, **SETTINGS)
+    out = tmp_path / "report"
+    write_report([run], out, radii=[0.0, 0.45])
+    for model in ("ant", "bee", "sween"):
+        own = [row for row in rows if row.model == model]
+        right = [row.radius for row in own if row.prediction == row.label]
+        accuracies = [100 * sum(radius >= at for radius in right) / len(own) for at in (0.0, 0.45)]
+        acr = sum(right) / len(own)
+        wanted = [f"{value:.1f}" for value in accuracies] + [f"{int(acr * 1000) / 1000:.3f}"]
+        for file, separator in (("report.md", "|"), ("table.tex", "&")):
+            (line,) = (
+                line
+                for line in (out / file).read_text().splitlines()
+                if re.match(rf"\W*0\.50 [|&] {model} ", line)
+            )
+            cells = [re.sub(r"\\textbf\{|[*}]", "", cell).strip() for cell in line.split(separator)]
+            cells = [cell for cell in cells if cell]
+            assert cells[2:5] == wanted
+
+
+def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
+    rows = ensemble_rows()
+    run = write_run(
+        tmp_path / "run",
+        rows,
+        ensemble="sween",
+        model="sween",
+        fingerprint="f" * 64,
+        members=CANDIDATES,
+        **SETTINGS,
+    )
+    folder = _attacked(tmp_path / "attacks", OUTCOMES)
+    text = write_report([run, folder], tmp_path / "report").read_text()
+    own = [row for row in rows if row.model == "sween"]
+    certified = [100 * value for value in certified_accuracy(own, [0.25, 0.75])]
+    for eps, known, resist, broken in (
+        (0.25, certified[0], 75.0, 0.0),
+        (0.75, certified[1], 50.0, 25.0),
+    ):
+        cells = (f"{eps:.2f}", "4", f"{known:.1f}", f"{resist:.1f}", f"{broken:.1f}", "25.0", "0")
+        assert f"| 0.50 | sween | pgd | {' | '.join(cells)} |" in text
+    with (tmp_path / "report" / "attacks.csv").open() as stream:
+        assert [float(row["empirical_accuracy"]) for row in csv.DictReader(stream)] == [0.75, 0.5]
+    assert "pgd & 0.75 & 4" in (tmp_path / "report" / "attacks.tex").read_text()
+    alone = write_report([folder], tmp_path / "alone").read_text()
+    assert "| 0.50 | sween | pgd | 0.25 | 4 | - | 75.0 |" in alone
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "config", "message"),
+    [
+        ([], {}, "rows of attacks"),
+        (OUTCOMES[:-1], {}, r"radius 0\.75: expected every image once"),
+        ([*OUTCOMES, OUTCOMES[0]], {}, r"radius 0\.25: expected every image once"),
+        ([dataclasses.replace(OUTCOMES[0], sigma=0.25), *OUTCOMES[1:]], {}, "sigma"),
+        (OUTCOMES, {"n": 99}, "n: expected the same in every row and in the config"),
+    ],
+)
+def test_attack_folders_that_do_not_hold_together(
+    tmp_path: Path, outcomes: list[AttackOutcome], config: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        load_attacked(_attacked(tmp_path / "attacks", outcomes, **config))
+
+
+def test_runs_on_different_images_are_not_set_side_by_side(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", [certificate(0, 0.5)], **SETTINGS)
+    two = write_run(tmp_path / "two", [certificate(1, 0.5)], **SETTINGS)
+    with pytest.raises(BadInput, match="--different-images"):
+        write_report([one, two], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+    assert "two" in write_report([one, two], tmp_path / "report", different_images=True).read_text()
+
+
+def test_costs_are_those_of_the_paper(tmp_path: Path) -> None:
+    training = ROOT / "results" / "cifar10-sween3-gaussian-sigma0.50" / "training"
+    folders = sorted(training.iterdir())
+    text = write_report(folders, tmp_path / "report").read_text()
+    assert re.search(
+        r"\| 0\.50 \| resnet20 \| gaussian \| 27\d,\d{3} \| 4\d,\d{3},\d{3} \| 200 \|", text
+    )
+    with (tmp_path / "report" / "cost.csv").open() as stream:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(stream)]
+    assert all(200 < value < 400 for value in seconds)
+
+
+def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [certificate(0, 0.5)], **SETTINGS)
+    log = tmp_path / "log.tsv"
+    log.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n3\t1\t1\t0.5\t1\t1.0\n")
+    with pytest.raises(BadInput, match="no run on them"):
+        write_report([run, log], tmp_path / "report")
+    mat = tmp_path / "log.mat"
+    mat.write_bytes(b"")
+    with pytest.raises(BadInput, match="--log-start"):
+        write_report([run, mat], tmp_path / "report")
+
+
+@pytest.mark.skipif(not LOGS.exists(), reason="the authors' logs are not here")
+def test_our_run_beside_the_authors_log(tmp_path: Path) -> None:
+    run = ROOT / "results" / "cifar10-sween3-gaussian-sigma0.50"
+    text = write_report([run, LOGS / "sween3.tsv"], tmp_path / "report").read_text()
+    assert "SWEEN-3 beside sween3" in text
+    assert "1,000 images at indices 888..1887" in text
