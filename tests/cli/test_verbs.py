@@ -269,8 +269,11 @@ def test_report(made: Made, tmp_path: Path) -> None:
         "report.md",
         "table.csv",
         "table.tex",
-        "curve-certificates.png",
-        "curve-certificates.svg",
+        *(
+            f"{figure}.{kind}"
+            for figure in ("curve-certificates", "weights-certificates", "noise-digits")
+            for kind in ("png", "svg")
+        ),
     }
 
 

@@ -50,7 +50,7 @@ def _outcome(index: int, eps: float, outcome: str, **fields: object) -> AttackOu
     return AttackOutcome(**{**values, **fields})  # type: ignore[arg-type]
 
 
-def _attacked(folder: Path, outcomes: Sequence[AttackOutcome], **config: object) -> Path:
+def write_attacked(folder: Path, outcomes: Sequence[AttackOutcome], **config: object) -> Path:
     folder.mkdir(parents=True)
     settings = {
         "model": "sween",
@@ -135,7 +135,7 @@ def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
         members=CANDIDATES,
         **SETTINGS,
     )
-    folder = _attacked(tmp_path / "attacks", OUTCOMES)
+    folder = write_attacked(tmp_path / "attacks", OUTCOMES)
     text = write_report([run, folder], tmp_path / "report").read_text()
     own = [row for row in rows if row.model == "sween"]
     certified = [100 * value for value in certified_accuracy(own, [0.25, 0.75])]
@@ -166,7 +166,7 @@ def test_attack_folders_that_do_not_hold_together(
     tmp_path: Path, outcomes: list[AttackOutcome], config: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        load_attacked(_attacked(tmp_path / "attacks", outcomes, **config))
+        load_attacked(write_attacked(tmp_path / "attacks", outcomes, **config))
 
 
 def test_runs_on_different_images_are_not_set_side_by_side(tmp_path: Path) -> None:

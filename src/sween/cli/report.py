@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.options import DataRoot
 from sween.report import LogFormat, write_report
 
 
@@ -20,6 +21,7 @@ def run(
     different_images: Annotated[
         bool, typer.Option("--different-images", help="allow runs on different images together")
     ] = False,
+    data_root: DataRoot = None,
     log_digits: Annotated[
         int | None, typer.Option(help="significant digits of a log's radii, e.g. 3 for '1.8'")
     ] = None,
@@ -33,5 +35,6 @@ def run(
         radii=radius or None,
         different_images=different_images,
         log_format=LogFormat(log_digits, log_start, log_skip),
+        data_root=data_root,
     )
     typer.echo(report.read_text(encoding="utf-8"))

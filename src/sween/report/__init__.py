@@ -1,6 +1,7 @@
 """Tables, figures and the report of measured runs."""
 
-from sween.report.figures import draw_curves, require_matplotlib, write_curves
+from sween.report.canvas import require_matplotlib
+from sween.report.figures import draw_curves, write_curves
 from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
 from sween.report.sources import LogFormat

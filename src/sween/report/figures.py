@@ -1,16 +1,14 @@
 """The radius-accuracy figure, one curve a model, the ensemble in front.
 
-Drawn on its own canvas, never through pyplot, so that no window opens and no figure of the caller
-is touched. The same certificates give the same bytes on every run.
+Each curve is exact: it steps at every certified radius.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sween.errors import BadInput, MissingExtra, UnknownName
+from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     RadiusAccuracyCurve,
     average_certified_radius,
@@ -18,53 +16,22 @@ from sween.evaluation import (
     radius_accuracy_curve,
 )
 from sween.records import Certificate, format_radius
-from sween.runs import atomic_path
+from sween.report import canvas
+from sween.report.canvas import (
+    COLOURS,
+    DASHES,
+    ENSEMBLE_COLOUR,
+    HEIGHT,
+    WIDTH,
+    WIDTH_WITH_LEGEND_BESIDE,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ENSEMBLE_COLOUR = "#B3261E"
-INK = "#1F2933"
-MUTED_INK = "#5B6770"
 ENVELOPE_COLOUR = "#E7EAED"
 ENVELOPE_LABEL = "upper envelope of\nthe candidates"
-
-# From the palettes of Okabe and Ito and of Tol, which stay apart for colour-blind readers. The
-# five colours and seven dashes share no factor, so the pairing repeats only after 35 models.
-COLOURS = ("#0072B2", "#C98500", "#009E73", "#AA5A9B", "#4A90C4")
-DASHES: tuple[tuple[float, ...], ...] = (
-    (1, 0),
-    (6, 2),
-    (2, 1.6),
-    (7, 2, 1.5, 2),
-    (10, 3),
-    (4, 1.5, 1, 1.5, 1, 1.5),
-    (1, 1.4),
-)
-
-WIDTH = 7.2
-WIDTH_WITH_LEGEND_BESIDE = 9.0
-HEIGHT = 4.4
-
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.edgecolor": MUTED_INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "grid.color": "#D5DADF",
-    "grid.linewidth": 0.6,
-    "lines.solid_capstyle": "butt",
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": MUTED_INK,
-    "ytick.color": MUTED_INK,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "sween",
-}
 
 
 def draw_curves(
@@ -90,23 +57,18 @@ def draw_curves(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     shaded = _check_names(models, ensemble, candidates)
     curves = {model: radius_accuracy_curve(rows) for model, rows in models.items()}
     acrs = {model: average_certified_radius(rows) for model, rows in models.items()}
-    with _style():
-        layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-        figure = Figure(figsize=(WIDTH, HEIGHT), dpi=200, layout=layout)
+    with canvas.style():
+        figure = canvas.new_figure()
         axes = figure.add_subplot()
         if len(shaded) > 1:
             _shade_envelope(axes, envelope_curve([curves[model] for model in shaded]))
         _draw_lines(axes, curves, acrs, ensemble)
         _dress(axes, curves)
         _legend(figure, axes, curves, ensemble)
-        _headings(axes, title, subtitle)
+        canvas.headings(axes, title, subtitle)
     return figure
 
 
@@ -120,35 +82,11 @@ def write_curves(
     candidates: Sequence[str] | None = None,
 ) -> None:
     """Draw the curves once and write them to each path, .png or .svg, atomically."""
-    for path in paths:
-        if path.suffix not in (".png", ".svg"):
-            raise BadInput(
-                str(path), expected="a .png or .svg file", got=path.suffix, fix="rename it"
-            )
+    canvas.check_paths(paths)
     figure = draw_curves(
         models, title=title, subtitle=subtitle, ensemble=ensemble, candidates=candidates
     )
-    for path in paths:
-        kind = path.suffix[1:]
-        undated = {"Date": None} if kind == "svg" else {"Software": None}
-        with _style(), atomic_path(path) as temporary:
-            figure.savefig(temporary, format=kind, facecolor="white", metadata=undated)
-
-
-def require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtra("matplotlib", "report", "the radius-accuracy figure") from None
-
-
-@contextlib.contextmanager
-def _style() -> Iterator[None]:
-    """Our style over matplotlib's defaults, whatever the user's own settings; undone after."""
-    import matplotlib.style
-
-    with matplotlib.style.context(["default", STYLE]):
-        yield
+    canvas.save(figure, paths)
 
 
 def _check_names(
@@ -269,19 +207,3 @@ def _leaves_corner_free(
     left_edge = axes.get_xlim()[1] * max(0.0, 1 - legend_width / (WIDTH - 0.9))
     highest = max(float(curve.at([left_edge])[0]) for curve in curves.values())
     return highest / axes.get_ylim()[1] < 1 - legend_height / (HEIGHT - 1.1)
-
-
-def _headings(axes: "Axes", title: str, subtitle: str) -> None:
-    if title:
-        axes.set_title(
-            title, loc="left", fontsize=12.5, fontweight="bold", pad=26 if subtitle else 10
-        )
-    if subtitle:
-        axes.annotate(
-            subtitle,
-            xy=(0, 1),
-            xytext=(0, 10),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            color=MUTED_INK,
-        )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sween.attack import outcomes_file
+from sween.data import DATASETS, Dataset, load_dataset
 from sween.errors import BadInput
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.classic import ClassicLog, read_classic_log
@@ -82,3 +83,34 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
                 got="others",
                 fix="report them apart, or pass --different-images",
             )
+
+
+def read_datasets(runs: Sequence[MeasuredRun], root: Path | None) -> list[Dataset]:
+    """The data sets whose images can be shown: those that need no files, or whose files are here.
+
+    Only the very images that were certified are shown: a run that names other pixels is refused.
+    """
+    datasets = []
+    for name in dict.fromkeys(run.dataset for run in runs):
+        entry = DATASETS.get(name)
+        if entry is None or name == "image_folder" or (entry.needs_root and root is None):
+            continue
+        dataset = load_dataset(name, root)
+        fingerprint = dataset.test.pixels.fingerprint()
+        for run in runs:
+            if run.dataset == name and run.config.get("data", fingerprint) != fingerprint:
+                raise BadInput(
+                    f"test images of {name}",
+                    expected=f"those that {run.name} certified",
+                    got="others",
+                    fix="pass the --data-root that it was certified with",
+                )
+            if run.dataset == name and run.indices[-1] >= len(dataset.test):
+                raise BadInput(
+                    f"indices of {run.name}",
+                    expected=f"less than {len(dataset.test)}, the test images of {name}",
+                    got=run.indices[-1],
+                    fix="restore the folder from its source",
+                )
+        datasets.append(dataset)
+    return datasets

@@ -14,8 +14,15 @@ from sween.report.attacked import attack_table
 from sween.report.beside import compare_with_log, comparison_section
 from sween.report.cost import cost_table
 from sween.report.figures import write_curves
+from sween.report.illustrate import figures_of, noise_figure, write_figures
 from sween.report.measured import MeasuredRun, compare_with_best_candidate
-from sween.report.sources import LogFormat, Sources, check_same_images, read_sources
+from sween.report.sources import (
+    LogFormat,
+    Sources,
+    check_same_images,
+    read_datasets,
+    read_sources,
+)
 from sween.report.tables import plain_number, to_csv, to_latex, to_markdown
 from sween.runs import write_text
 
@@ -46,6 +53,7 @@ def write_report(
     radii: Sequence[float] | None = None,
     different_images: bool = False,
     log_format: LogFormat | None = None,
+    data_root: Path | None = None,
 ) -> Path:
     """Write tables, figures and the paired comparison of runs into a folder.
 
@@ -59,6 +67,7 @@ def write_report(
         radii: columns of certified accuracy; the paper's 0.00 to 2.00 by default.
         different_images: allow runs of one data set on different images beside each other.
         log_format: what published logs do not say themselves.
+        data_root: folder with the data set's files, where images are to be shown.
 
     Returns:
         The path of report.md.
@@ -71,21 +80,28 @@ def write_report(
     sources = read_sources(folders, radii=radii, log_format=log_format)
     if not different_images:
         check_same_images(sources.runs)
+    datasets = read_datasets(sources.runs, data_root)
     sections = [_section(run) for run in sources.runs]
     tables = _more_tables(sources)
-    sections += [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
-    sections += _beside_logs(sources, radii)
-    for run in sources.runs:
+    more = [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
+    more += _beside_logs(sources, radii)
+    pictures = {run.name: figures_of(run, sources.attacked) for run in sources.runs}
+    for position, run in enumerate(sources.runs):
         _write_figure(run, out)
+        sections[position] += "\n" + write_figures(pictures[run.name], run.name, out)
+    for dataset in datasets:
+        own = [run for run in sources.runs if run.dataset == dataset.name]
+        lines = write_figures({"noise": noise_figure(own, dataset)}, dataset.name, out)
+        more.append(f"## What the networks see\n\n{lines}")
     rows = [row for run in sources.runs for row in run.rows]
     if rows:
         write_text(out / "table.csv", to_csv(rows))
         write_text(out / "table.tex", to_latex(rows))
-        sections += [_settings(sources.runs), MEANING]
+        more += [_settings(sources.runs), MEANING]
     for table in tables.values():
         write_text(out / f"{table.name}.csv", grid.to_csv(table))
         write_text(out / f"{table.name}.tex", grid.latex(table))
-    write_text(out / "report.md", "\n".join(["# Certified robustness\n", *sections]))
+    write_text(out / "report.md", "\n".join(["# Certified robustness\n", *sections, *more]))
     return out / "report.md"
 
 

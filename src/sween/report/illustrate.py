@@ -1,0 +1,72 @@
+"""The report's figure files, and the lines of Markdown that show them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+
+from sween.data.dataset import Dataset
+from sween.report import canvas, pictures
+from sween.report.attacked import AttackedRun
+from sween.report.measured import MeasuredRun
+from sween.report.tables import plain_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = 4
+"""Images in the figure of noise."""
+
+
+def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[AttackedRun]:
+    """The attacks on a run's main model, on images that it certified."""
+    known = set(run.indices)
+    return [
+        attack
+        for attack in attacked
+        if attack.config.get("fingerprint") == run.fingerprint is not None
+        and attack.config.get("model") in run.models
+        and set(attack.indices) <= known
+    ]
+
+
+def figures_of(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str, "Figure"]:
+    """The figures that there is something for, by the beginning of their file's name."""
+    figures: dict[str, Figure] = {}
+    title = f"{run.dataset}, σ = {plain_number(run.sample.sigma)}"
+    own = attacks_on(run, attacked)
+    if own:
+        shown = {index for attack in own for index in attack.indices}
+        model = str(own[0].config["model"])
+        rows = [row for row in run.models[model] if row.index in shown]
+        figures["attacked"] = pictures.draw_attacked(rows, own, title=f"{model} on {title}")
+    members, weights = run.config.get("candidates"), run.config.get("weights")
+    if isinstance(members, list) and isinstance(weights, list) and len(members) > 1:
+        name = str(run.config.get("model", "ensemble"))
+        others = run.config.get("weightings", {})
+        figures["weights"] = pictures.draw_weights({name: weights, **others}, members, title=title)
+    exits = {model: rows for model, rows in run.models.items() if run.kinds[model] != "candidate"}
+    if any(rows[0].exit != "none" for rows in exits.values()):
+        figures["evaluations"] = pictures.draw_evaluations(exits, title=title)
+    return figures
+
+
+def noise_figure(runs: Sequence[MeasuredRun], dataset: Dataset) -> "Figure":
+    """Some of the certified images as the networks see them, at each run's noise level."""
+    indices = runs[0].indices
+    chosen = indices[:: max(1, len(indices) // SHOWN)][:SHOWN]
+    images = dataset.test.images(chosen).permute(0, 2, 3, 1).numpy().astype(np.float64)
+    labels = [dataset.class_names[int(dataset.test.labels[index])] for index in chosen]
+    return pictures.draw_noisy(images, [run.sample.sigma for run in runs], labels=labels)
+
+
+def write_figures(figures: Mapping[str, "Figure"], name: str, out: Path) -> str:
+    """Write figures as PNG and SVG; the lines of Markdown that show them."""
+    lines = []
+    for kind, figure in figures.items():
+        file = f"{kind}-{name}"
+        canvas.save(figure, [out / f"{file}.png", out / f"{file}.svg"])
+        lines.append(f"![{kind.capitalize()} of {name}]({quote(file)}.png)\n")
+    return "\n".join(lines)
