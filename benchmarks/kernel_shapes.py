@@ -2,8 +2,8 @@
 
     python benchmarks/kernel_shapes.py --arch resnet20 --arch resnet110 --out FILE
 
-Random weights and images: speed does not depend on them. Stage by stage, since each has a bottleneck
-of its own.
+Random weights and images: speed does not depend on them. Stage by stage, since each is limited by
+something else.
 """
 
 import argparse
@@ -28,7 +28,7 @@ class Timed:
         self.events: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
 
     def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before, after = (_event() for _ in range(2))
         before.record()
         self._launch(stage, blocks, arguments)
         after.record()
@@ -42,6 +42,10 @@ class Timed:
             spent.setdefault(stage, []).append(before.elapsed_time(after))
         self.events = []
         return {stage: sum(times) / len(times) for stage, times in spent.items()}
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 @torch.inference_mode()
