@@ -263,9 +263,12 @@ def test_report(made: Made, tmp_path: Path) -> None:
     line = made.fill("report {certificates} --radius 0.1 --radius 0 --out {out}", tmp_path)
     code, stdout, stderr = run_line(line)
     assert (code, stderr) == (0, "")
-    assert stdout.rstrip("\n") == (tmp_path / "out/report.md").read_text().rstrip("\n")
+    text, _, page = stdout.rstrip("\n").rpartition("\n")
+    assert text.rstrip("\n") == (tmp_path / "out/report.md").read_text().rstrip("\n")
+    assert page == f"The page is {tmp_path}/out/report.html"
     assert "SWEEN-2" in stdout
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "report.html",
         "report.md",
         "table.csv",
         "table.tex",

@@ -72,6 +72,10 @@ def test_a_report_has_the_figures_that_there_is_something_for(tmp_path: Path) ->
         assert f"({name}.png)" in text
         with Image.open(tmp_path / "report" / f"{name}.png") as image:
             assert min(image.size) > 300
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "pgd" in page
+    again = write_attacked(tmp_path / "again", OUTCOMES)
+    write_report([run, attacks, again], tmp_path / "twice")  # the page shows the first
     other = write_attacked(tmp_path / "other", OUTCOMES, fingerprint="e" * 64)
     assert attacks_on(load_run(run), [load_attacked(other)]) == []
     assert set(figures_of(load_run(run), [])) == {"weights"}

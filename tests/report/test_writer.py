@@ -34,7 +34,7 @@ def test_files_and_table(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     assert write_report([run], out) == out / "report.md"
     names = ["curve-sigma-0.5.png", "curve-sigma-0.5.svg", "noise-digits.png", "noise-digits.svg"]
-    names += ["report.md", "table.csv", "table.tex"]
+    names += ["report.html", "report.md", "table.csv", "table.tex"]
     assert sorted(path.name for path in out.iterdir()) == names
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "![Radius-accuracy curves of sigma-0.5](curve-sigma-0.5.png)" in text

@@ -23,3 +23,4 @@ def run(
     typer.echo(report.read_text(encoding="utf-8"))
     typer.echo(f"Certificates, ensemble and report are in {out}; check them: sween verify "
                f"{result.folder}")  # fmt: skip
+    typer.echo(f"The page to look at is {report.with_name('report.html')}")

@@ -14,7 +14,7 @@ def run(
         list[Path],
         typer.Argument(help="folders of certify, attack and train; published logs (.tsv, .mat)"),
     ],
-    out: Annotated[Path, typer.Option(help="folder for tables and figures")],
+    out: Annotated[Path, typer.Option(help="folder for the page, tables and figures")],
     radius: Annotated[
         list[float] | None, typer.Option(help="a column's radius; give it several times")
     ] = None,
@@ -28,7 +28,7 @@ def run(
     log_start: Annotated[int | None, typer.Option(help="first image of a .mat file")] = None,
     log_skip: Annotated[int, typer.Option(help="step between the images of a .mat file")] = 1,
 ) -> None:
-    """Tables in the paper's layout and the radius-accuracy curves."""
+    """A page to read, tables in the paper's layout, and figures."""
     report = write_report(
         folders,
         out,
@@ -38,3 +38,6 @@ def run(
         data_root=data_root,
     )
     typer.echo(report.read_text(encoding="utf-8"))
+    page = report.with_name("report.html")
+    if page.exists():
+        typer.echo(f"The page is {page}")

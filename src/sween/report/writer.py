@@ -1,4 +1,4 @@
-"""The report of one or more runs: report.md, tables in CSV and LaTeX, and figures."""
+"""The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
 
 import itertools
 import math
@@ -16,6 +16,8 @@ from sween.report.cost import cost_table
 from sween.report.figures import write_curves
 from sween.report.illustrate import figures_of, noise_figure, write_figures
 from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.page import write_page
+from sween.report.show import page_runs
 from sween.report.sources import (
     LogFormat,
     Sources,
@@ -55,7 +57,7 @@ def write_report(
     log_format: LogFormat | None = None,
     data_root: Path | None = None,
 ) -> Path:
-    """Write tables, figures and the paired comparison of runs into a folder.
+    """Write a page, tables, figures and the paired comparison of runs into a folder.
 
     Everything is read and checked before the first file is written; each file appears whole or not
     at all, report.md last.
@@ -63,7 +65,8 @@ def write_report(
     Args:
         folders: folders of `sween certify`, `sween attack` and `sween train`, and published logs
             (tab-separated files, MACER's .mat files), in any mixture.
-        out: where report.md, the tables as .csv and .tex and curve-<folder>.png and .svg go.
+        out: where report.html, report.md, the tables as .csv and .tex and figures as .png and .svg
+            go.
         radii: columns of certified accuracy; the paper's 0.00 to 2.00 by default.
         different_images: allow runs of one data set on different images beside each other.
         log_format: what published logs do not say themselves.
@@ -95,6 +98,7 @@ def write_report(
         more.append(f"## What the networks see\n\n{lines}")
     rows = [row for run in sources.runs for row in run.rows]
     if rows:
+        write_page(out / "report.html", page_runs(sources.runs, sources.attacked, datasets))
         write_text(out / "table.csv", to_csv(rows))
         write_text(out / "table.tex", to_latex(rows))
         more += [_settings(sources.runs), MEANING]

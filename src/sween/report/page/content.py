@@ -1,0 +1,71 @@
+"""Everything that the page shows, as plain values for its JSON block."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sween.records import format_radius
+from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.page.curves import attacks_content, curves_content
+from sween.report.page.gallery import gallery_content
+from sween.report.page.numbers import UNITS
+from sween.report.page.provenance import provenance_content
+from sween.report.page.run import PageRun
+from sween.report.page.table import table_content
+from sween.report.tables import plain_number
+
+
+def page_content(runs: Sequence[PageRun]) -> dict[str, Any]:
+    """The content of the page's JSON block; see the functions of its parts for their layout."""
+    return {
+        "units": UNITS,
+        "table": table_content([page.run for page in runs]),
+        "runs": [_run_content(page) for page in runs],
+    }
+
+
+def _run_content(page: PageRun) -> dict[str, Any]:
+    run = page.run
+    return {
+        "name": run.name,
+        "dataset": run.dataset,
+        "sigma": plain_number(run.sample.sigma),
+        "alpha": f"{run.sample.alpha:g}",
+        "n": _range(run),
+        "bound": run.sample.bound,
+        "count": len(run.indices),
+        "asked": run.images_asked,
+        "lead": _lead(run),
+        "classes": list(page.class_names),
+        "models": curves_content(run),
+        "ensemble": run.ensemble,
+        "attacks": attacks_content(run, page.attacks),
+        "gallery": gallery_content(page),
+        "provenance": provenance_content(page),
+    }
+
+
+def _range(run: MeasuredRun) -> str:
+    values = run.distinct("n")
+    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
+
+
+def _lead(run: MeasuredRun) -> str | None:
+    """The ensemble against its best candidate in words; the interval's ends go outwards."""
+    compared = compare_with_best_candidate(run)
+    if compared is None:
+        return None
+    candidate, interval = compared
+    low, high = math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
+    verdict = "excludes" if interval.excludes_zero else "includes"
+    return (
+        f"{run.ensemble} has an average certified radius of {format_radius(interval.first)}, its "
+        f"best candidate {candidate} one of {format_radius(interval.second)}. The difference of "
+        f"{_signed(interval.difference)} has a {100 * interval.confidence:g}% paired bootstrap "
+        f"interval of {_signed(low)} to {_signed(high)}, which {verdict} zero."
+    )
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.3f}".replace("-", "−")
+    return "0.000" if text.strip("+−") == "0.000" else text

@@ -1,0 +1,83 @@
+// One figure a run: what it is, its curves by either bound, and its attacks.
+
+const BOUND_NAMES = { cohen: "Cohen", "two-class": "two-class" };
+
+function makeFigure(run, units) {
+  const state = {
+    run,
+    units,
+    bound: run.bound,
+    hidden: new Set(),
+    limits: findLimits(run, units),
+    radius: 0,
+    series: makeSeries(run),
+  };
+  state.radius = Math.min(units / 2, state.limits.radius);
+  const plot = makePlot(state);
+  const legend = makeLegend(state);
+  const update = () => {
+    plot.update();
+    legend.update();
+  };
+  state.update = update;
+  const figure = make(
+    "article",
+    { class: "measured" },
+    makeRunHeading(run),
+    makeBoundSwitch(state),
+    make("div", { class: "figure" }, plot.element, legend.element),
+    makeAttackTable(run),
+  );
+  update();
+  new ResizeObserver(plot.resize).observe(plot.element);
+  return figure;
+}
+
+function makeRunHeading(run) {
+  const facts = [
+    `${run.dataset}, ${countText(run.count)} images`,
+    `σ = ${run.sigma}`,
+    `n = ${run.n}`,
+    `α = ${run.alpha}`,
+  ];
+  const incomplete =
+    run.asked !== null && run.asked !== run.count
+      ? `Incomplete: ${countText(run.count)} of the ${countText(run.asked)} images asked for.`
+      : null;
+  return make(
+    "header",
+    {},
+    make("h3", {}, run.name),
+    make("p", { class: "facts" }, facts.join(" · ")),
+    incomplete && make("p", { class: "warning" }, incomplete),
+    run.lead && make("p", {}, run.lead),
+  );
+}
+
+function makeBoundSwitch(state) {
+  const { run } = state;
+  const note = make("p", { class: "note", role: "status" });
+  const say = () => {
+    note.textContent =
+      state.bound === run.bound
+        ? "The bound that this run was asked for."
+        : "The same votes by the other bound. Each holds on its own, not both at once.";
+  };
+  const choices = Object.entries(BOUND_NAMES).map(([value, text]) => {
+    const missing = run.models.some((model) => model.curves[value] === null);
+    return { value, text, disabled: missing, note: missing ? "not to be had for this run" : null };
+  });
+  say();
+  const choose = (bound) => {
+    state.bound = bound;
+    say();
+    state.update();
+  };
+  return make(
+    "div",
+    { class: "bounds" },
+    make("span", { class: "label", "aria-hidden": "true" }, "Bound"),
+    makeSwitch("Bound", choices, run.bound, choose),
+    note,
+  );
+}

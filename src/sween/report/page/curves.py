@@ -1,0 +1,94 @@
+"""The page's curves, by both bounds, and the accuracy under attack beside them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sween.attack import AttackOutcome, empirical_accuracy
+from sween.evaluation import (
+    RadiusField,
+    average_certified_radius,
+    certified_accuracy,
+    counted_radii,
+)
+from sween.records import Certificate, format_radius
+from sween.report.measured import MeasuredRun
+from sween.report.page.numbers import in_units
+from sween.report.tables import percentage, plain_number
+
+BOUNDS: dict[str, RadiusField] = {"cohen": "radius_cohen", "two-class": "radius_two_class"}
+
+
+def curves_content(run: MeasuredRun) -> list[dict[str, Any]]:
+    """Each model's curve by each bound, the run's own first asked for; None where it has none.
+
+    A curve is the list of the radii that count, ascending in units: at radius t it is the share of
+    those that are at least t among all images.
+    """
+    return [
+        {
+            "name": model,
+            "kind": run.kinds[model],
+            "curves": {bound: _curve(rows, _field(run, bound)) for bound in BOUNDS},
+        }
+        for model, rows in run.models.items()
+    ]
+
+
+def _field(run: MeasuredRun, bound: str) -> RadiusField:
+    # `radius` is there in every row; the same bound by name may be null for some sampling.
+    return "radius" if run.sample.bound == bound else BOUNDS[bound]
+
+
+def _curve(rows: Sequence[Certificate], field: RadiusField) -> dict[str, Any] | None:
+    if any(getattr(row, field) is None for row in rows):
+        return None
+    counted = counted_radii(rows, radius=field)
+    return {
+        "acr": format_radius(average_certified_radius(rows, radius=field)),
+        "radii": sorted(in_units(radius) for radius in counted.radii[counted.certified].tolist()),
+    }
+
+
+def attack_groups(attacks: Sequence[AttackOutcome]) -> dict[tuple[str, str, float], int]:
+    """A number for each model, attack and radius, in ascending order."""
+    keys = sorted({(row.model, row.attack, row.eps) for row in attacks})
+    return {key: number for number, key in enumerate(keys)}
+
+
+def attacks_content(run: MeasuredRun, attacks: Sequence[AttackOutcome]) -> list[dict[str, Any]]:
+    """The accuracy under each attack at each radius, with the certified one on the same images."""
+    content = []
+    for model, attack, eps in attack_groups(attacks):
+        rows = [row for row in attacks if (row.model, row.attack, row.eps) == (model, attack, eps)]
+        count = len(rows)
+        content.append(
+            {
+                "model": model,
+                "attack": attack,
+                "radius": in_units(eps),
+                "cells": [
+                    model,
+                    attack,
+                    plain_number(eps),
+                    f"{count:,}",
+                    percentage(empirical_accuracy(rows)),
+                    _certified(run, model, rows, eps),
+                    percentage(sum(row.outcome == "broken" for row in rows) / count),
+                    percentage(sum(row.outcome == "abstained" for row in rows) / count),
+                    str(sum(row.alarm for row in rows)),
+                ],
+                "count": count,
+                "resisting": sum(row.resists for row in rows),
+                "alarms": sum(row.alarm for row in rows),
+            }
+        )
+    return content
+
+
+def _certified(run: MeasuredRun, model: str, attacks: Sequence[AttackOutcome], eps: float) -> str:
+    """Certified accuracy on the attacked images alone; a dash where some were not certified."""
+    attacked = {row.index for row in attacks}
+    same = [row for row in run.models[model] if row.index in attacked]
+    if len(same) < len(attacked):
+        return "–"
+    return percentage(float(certified_accuracy(same, [eps])[0]))

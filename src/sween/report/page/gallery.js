@@ -1,0 +1,103 @@
+// The gallery: which images are shown, in which order, and how many of them.
+
+const CHUNK = 48; // images drawn at once: the first paint must not wait for a thousand
+const ABSTAIN = -1;
+
+function makeGallery(runs, units) {
+  const state = { run: null, model: 0, label: null, answer: "all", least: 0, order: "index" };
+  const grid = make("ul", { class: "grid" });
+  const count = make("p", { class: "count", role: "status" });
+  const more = make("div", { class: "more" });
+  const note = make("p", { class: "note" });
+  const filters = make("div", { class: "filters" });
+  let matching = [];
+
+  function openRun(run) {
+    const own = run.models.findIndex((model) => model.kind === "ensemble");
+    Object.assign(state, { run, model: Math.max(0, own), label: null, answer: "all", least: 0 });
+    note.textContent = describeRun(run);
+    filters.replaceChildren(...makeFilters(runs, state, units, { openRun, refresh }));
+    refresh();
+  }
+
+  function refresh() {
+    matching = choosePositions(state);
+    grid.replaceChildren();
+    showMore(CHUNK);
+  }
+
+  function showMore(number) {
+    const start = grid.childElementCount;
+    const cards = matching
+      .slice(start, start + number)
+      .map((position) => makeCard(state.run, state.model, position, units));
+    grid.append(...cards);
+    updateMore();
+    return cards[0];
+  }
+
+  function updateMore() {
+    const [shown, total] = [grid.childElementCount, state.run.count];
+    const left = matching.length - shown;
+    count.textContent =
+      `${countText(matching.length)} of ${countText(total)} images` +
+      (left ? `, the first ${countText(shown)} shown` : "");
+    const button = (text, number) =>
+      make("button", { type: "button", onclick: () => focusOn(showMore(number)) }, text);
+    more.replaceChildren();
+    if (left > CHUNK) more.append(button(`Show ${CHUNK} more`, CHUNK));
+    if (left) more.append(button(`Show all ${countText(left)} that are left`, left));
+  }
+
+  openRun(runs[0]);
+  return [note, filters, count, grid, more];
+}
+
+/** To the first new card: the button that was pressed is gone, and reading goes on there. */
+function focusOn(card) {
+  card.setAttribute("tabindex", "-1");
+  card.focus({ preventScroll: true });
+}
+
+function describeRun(run) {
+  const { gallery } = run;
+  const parts = [
+    `Radii by the ${BOUND_NAMES[run.bound] ?? run.bound} bound, rounded down. The bars are the ` +
+      "shares of the votes that certify the answer; the true class is marked.",
+  ];
+  if (gallery.soft) {
+    parts.push("This run certifies by soft votes: the votes shown are for comparison only.");
+  }
+  if (gallery.reduced) parts.push("Larger images are shown reduced.");
+  if (gallery.shapes.length === 1) {
+    const [channels, height, width] = gallery.shapes[0];
+    const size = channels * height * width;
+    const each = (0.5 / Math.sqrt(size)) * 100;
+    parts.push(
+      `For scale: an ℓ₂ change of 0.5 moves every value of a ${width} × ${height} image` +
+        `${channels === 3 ? " in three colours" : ""} by ${each.toFixed(1)}% of the way from ` +
+        "black to white, or fewer values by more.",
+    );
+  }
+  return parts.join(" ");
+}
+
+/** Positions of the images that pass every filter, in the order asked for. */
+function choosePositions(state) {
+  const { gallery } = state.run;
+  const { prediction, radius } = gallery.answers[state.model];
+  const passes = (position) =>
+    (state.label === null || gallery.label[position] === state.label) &&
+    (state.answer === "all" ||
+      state.answer === judge(prediction[position], gallery.label[position])) &&
+    radius[position] >= state.least;
+  const positions = [...gallery.index.keys()].filter(passes);
+  if (state.order === "smallest") positions.sort((one, other) => radius[one] - radius[other]);
+  if (state.order === "largest") positions.sort((one, other) => radius[other] - radius[one]);
+  return positions;
+}
+
+function judge(prediction, label) {
+  if (prediction === ABSTAIN) return "abstained";
+  return prediction === label ? "right" : "wrong";
+}

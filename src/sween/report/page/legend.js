@@ -1,0 +1,96 @@
+// A figure's legend: its entries are buttons that toggle curves, and they show the values read.
+
+/** Everything with a legend entry: the ensemble, then the others by ACR, then the attacks. */
+function makeSeries(run) {
+  const looks = new Map();
+  for (const model of run.models) {
+    if (model.kind === "ensemble") continue;
+    const number = looks.size;
+    looks.set(model, {
+      class: `curve series-${number % SERIES}`,
+      "stroke-dasharray": DASHES[number % DASHES.length] || null,
+    });
+  }
+  const models = run.models.map((model) => ({
+    key: `model ${model.name}`,
+    name: model.name,
+    model,
+    look: looks.get(model) ?? { class: "curve ensemble" },
+  }));
+  const acr = ({ model }) => Number(model.curves[run.bound].acr);
+  models.sort((one, other) => {
+    const first = (series) => Number(series.model.kind !== "ensemble");
+    return first(one) - first(other) || acr(other) - acr(one);
+  });
+  const keys = run.attacks.map(({ model, attack }) => JSON.stringify([model, attack]));
+  const attacks = [...new Set(keys)].map((key, number) => {
+    const [model, attack] = JSON.parse(key);
+    const points = run.attacks.filter((point) => point.model === model && point.attack === attack);
+    return { key, name: `${model} under ${attack} attack`, points, mark: number };
+  });
+  return [...models, ...attacks];
+}
+
+function makeLegend(state) {
+  const heading = make("span");
+  const entries = state.series.map((series) => makeEntry(state, series));
+  const element = make(
+    "div",
+    { class: "legend" },
+    make(
+      "p",
+      { class: "legend-head" },
+      make("span", {}, "Curve"),
+      make("span", {}, "ACR"),
+      heading,
+    ),
+    make("ul", {}, ...entries.map((entry) => make("li", {}, entry.button))),
+  );
+
+  function updateRadius() {
+    heading.textContent = `at ${(state.radius / state.units).toFixed(2)}`;
+    for (const entry of entries) entry.update();
+    state.updateGuide();
+  }
+
+  state.updateRadius = updateRadius;
+  return { element, update: updateRadius };
+}
+
+/** A button that shows or hides its curve, with the curve's values in it. */
+function makeEntry(state, series) {
+  const acr = make("span", { class: "value acr" });
+  const value = make("span", { class: "value at" });
+  const swatch = draw("svg", { class: "swatch", viewBox: "0 0 30 12", "aria-hidden": "true" });
+  swatch.append(
+    series.model
+      ? draw("path", { ...series.look, d: "M0 6H30" })
+      : drawMark(series.mark, 15, 6, 5),
+  );
+  const button = make(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": "true",
+      class: series.model?.kind === "ensemble" ? "ensemble" : null,
+      onclick: () => {
+        if (!state.hidden.delete(series.key)) state.hidden.add(series.key);
+        state.update();
+      },
+    },
+    swatch,
+    make("span", { class: "name" }, series.name),
+    acr,
+    value,
+  );
+
+  function update() {
+    const shown = !state.hidden.has(series.key);
+    const now = shown ? valueAt(state, series) : null;
+    button.setAttribute("aria-pressed", String(shown));
+    acr.textContent = series.model ? series.model.curves[state.bound].acr : "";
+    value.textContent = now === null ? "–" : `${percentText(now)}%`;
+  }
+
+  return { button, update };
+}

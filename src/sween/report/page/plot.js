@@ -1,0 +1,123 @@
+// A figure's plot: the curves that are shown, and a radius to read them at by pointer or by keys.
+
+const STEP = 100; // the radius moves by hundredths; every value read is exact there
+
+/** A series' value at the radius in view, null where it has none there. */
+function valueAt(state, series) {
+  if (series.model) {
+    const { radii } = series.model.curves[state.bound];
+    return countReaching(radii, state.radius) / state.run.count;
+  }
+  const point = series.points.find(({ radius }) => radius === state.radius);
+  return point ? point.resisting / point.count : null;
+}
+
+function visible(state) {
+  return state.series.filter((series) => !state.hidden.has(series.key));
+}
+
+function makePlot(state) {
+  const { units, limits } = state;
+  const svg = draw("svg", { "aria-hidden": "true", focusable: "false" });
+  const element = make(
+    "div",
+    {
+      class: "plot",
+      tabindex: "0",
+      role: "slider",
+      "aria-label": `Radius at which to read the curves of ${state.run.name}`,
+      "aria-valuemin": "0",
+      "aria-valuemax": String(limits.radius / units),
+    },
+    svg,
+  );
+  const title = state.run.attacks.length ? "certified or attacked accuracy" : "certified accuracy";
+  let scales = null;
+  let guide = null;
+
+  function move(radius) {
+    state.radius = Math.min(limits.radius, Math.max(0, Math.round(radius / STEP) * STEP));
+    state.updateRadius();
+  }
+
+  function resize() {
+    const width = Math.round(element.clientWidth);
+    if (width && width !== scales?.width) update();
+  }
+
+  function update() {
+    scales = makeScales(Math.round(element.clientWidth) || 600, limits);
+    svg.setAttribute("viewBox", `0 0 ${scales.width} ${scales.height}`);
+    svg.setAttribute("height", scales.height);
+    guide = draw("g", { class: "guide" });
+    svg.replaceChildren(drawAxes(scales, units, title), drawSeries(state, scales), guide);
+    updateGuide();
+  }
+
+  function updateGuide() {
+    drawGuide(state, scales, guide);
+    const radius = (state.radius / units).toFixed(2);
+    const values = visible(state).map((series) => {
+      const value = valueAt(state, series);
+      return value === null ? null : `${series.name} ${percentText(value)}%`;
+    });
+    element.setAttribute("aria-valuenow", radius);
+    const text = [`radius ${radius}`, ...values.filter(Boolean)].join(", ");
+    element.setAttribute("aria-valuetext", text);
+  }
+
+  const toRadius = (event) => scales.radiusAt(event.clientX - svg.getBoundingClientRect().left);
+  element.addEventListener("pointermove", (event) => move(toRadius(event)));
+  element.addEventListener("pointerdown", (event) => move(toRadius(event)));
+  element.addEventListener("keydown", (event) => {
+    const far = event.shiftKey ? 10 * STEP : STEP;
+    const target = {
+      ArrowLeft: state.radius - far,
+      ArrowDown: state.radius - far,
+      ArrowRight: state.radius + far,
+      ArrowUp: state.radius + far,
+      PageDown: state.radius - units / 4,
+      PageUp: state.radius + units / 4,
+      Home: 0,
+      End: limits.radius,
+    }[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    move(target);
+  });
+  state.updateGuide = updateGuide;
+  return { element, update, resize };
+}
+
+function drawSeries(state, scales) {
+  const group = draw("g");
+  // Backwards, so that the ensemble, first in the legend, lies in front.
+  for (const series of visible(state).reverse()) {
+    if (series.model) {
+      const { radii } = series.model.curves[state.bound];
+      group.append(drawCurve(scales, radii, state.run.count, series.look));
+    }
+  }
+  for (const series of visible(state)) {
+    for (const point of series.points ?? []) {
+      const [x, y] = [scales.x(point.radius), scales.y(point.resisting / point.count)];
+      group.append(drawMark(series.mark, x, y));
+    }
+  }
+  return group;
+}
+
+function drawGuide(state, scales, guide) {
+  const x = scales.x(state.radius);
+  const label = `r = ${(state.radius / state.units).toFixed(2)}`;
+  const edge = x > scales.width - 60 ? "end" : x < MARGIN.left + 30 ? "start" : "middle";
+  guide.replaceChildren(
+    draw("line", { x1: x, x2: x, y1: MARGIN.top, y2: scales.bottom }),
+    draw("text", { x, y: MARGIN.top - 8, "text-anchor": edge }, label),
+  );
+  for (const series of visible(state).reverse()) {
+    if (!series.model) continue;
+    const y = scales.y(valueAt(state, series));
+    guide.append(draw("circle", { class: series.look.class, cx: x, cy: y, r: 4 }));
+  }
+}

@@ -1,0 +1,101 @@
+// The table of all models: sorted by a click on a heading, back in its first order by the third.
+
+function makeTable(content) {
+  const body = make("tbody");
+  const several = new Set(content.rows.map((row) => row.run)).size > 1;
+  const rows = content.rows.map((row) => ({
+    ...row,
+    element: makeRow(row, content.columns, several),
+  }));
+  const headings = content.columns.map((column, place) => {
+    const action = { type: "button", title: column.note, onclick: () => sort(place) };
+    const button = make("button", action);
+    const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
+    // Breaks between words only: a non-breaking hyphen in "two-class".
+    button.append(make("span", {}, column.heading.replaceAll("-", "\u2011")), arrow);
+    return make("th", { scope: "col", "aria-sort": "none", class: columnClass(column) }, button);
+  });
+
+  function sort(place) {
+    const column = content.columns[place];
+    const other = column.first === "ascending" ? "descending" : "ascending";
+    const next = { none: column.first, [column.first]: other, [other]: "none" };
+    const order = next[headings[place].getAttribute("aria-sort")];
+    for (const heading of headings) heading.setAttribute("aria-sort", "none");
+    headings[place].setAttribute("aria-sort", order);
+    show(order === "none" ? rows : sortRows(rows, place, order));
+    body.classList.toggle("sorted", order !== "none");
+  }
+
+  function show(ordered) {
+    body.replaceChildren(...ordered.map((row) => row.element));
+  }
+
+  show(rows);
+  rows.forEach((row, place) => {
+    row.element.classList.toggle("first-of-run", place > 0 && rows[place - 1].run !== row.run);
+  });
+  const head = make("thead", {}, ...makeHead(headings, content.columns));
+  const table = make("table", { class: "results" }, head, body);
+  return make(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of all models" },
+    table,
+  );
+}
+
+/** The headings, and above those of radii what stands in their columns. */
+function makeHead(headings, columns) {
+  const radii = columns.filter((column) => column.radius).length;
+  const before = columns.findIndex((column) => column.radius);
+  return [
+    make(
+      "tr",
+      { class: "groups" },
+      make("td", { colspan: before }),
+      make("th", { colspan: radii, scope: "colgroup" }, "certified accuracy % at radius"),
+      make("td", { colspan: columns.length - before - radii }),
+    ),
+    make("tr", {}, ...headings),
+  ];
+}
+
+function makeRow(row, columns, several) {
+  const cells = row.cells.map(([text, , best], place) => {
+    const column = columns[place];
+    const content = make(best ? "strong" : "span", {}, text);
+    if (column.heading !== "Model") return make("td", { class: columnClass(column) }, content);
+    // On a phone the column of runs is out of sight, so the name says it too.
+    const run = several ? make("small", { class: "of-run" }, row.run) : null;
+    return make("th", { class: columnClass(column), scope: "row" }, content, run);
+  });
+  return make("tr", { class: `kind-${row.kind}` }, ...cells);
+}
+
+/** Where a table is wider than a phone, begin at its numbers; the model's name stays in view. */
+function showNumbers(box) {
+  if (box.scrollWidth < 1.5 * box.clientWidth) return;
+  const [first, model] = [box.querySelector("th.at-radius"), box.querySelector("tbody .model")];
+  box.scrollLeft = first.offsetLeft - model.offsetWidth;
+}
+
+function columnClass(column) {
+  const names = [column.text ? "text" : "number"];
+  if (["run", "kind", "Model"].includes(column.heading)) names.push(column.heading.toLowerCase());
+  if (column.radius) names.push("at-radius");
+  return names.join(" ");
+}
+
+/** Rows by one column; what has no value stays last in both orders, ties keep their order. */
+function sortRows(rows, place, order) {
+  const sign = order === "ascending" ? 1 : -1;
+  const value = (row) => row.cells[place][1];
+  const compare = (one, other) =>
+    typeof one === "number" ? one - other : one.localeCompare(other, "en", { numeric: true });
+  return [...rows].sort((one, other) => {
+    if (value(one) === null || value(other) === null) {
+      return (value(one) === null) - (value(other) === null);
+    }
+    return sign * compare(value(one), value(other));
+  });
+}

@@ -1,0 +1,113 @@
+"""The page's table: the report's own cells, with what each row is and what it costs beside them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sween.report.grid import Cell
+from sween.report.measured import MeasuredRun
+from sween.report.rows import Kind, Row
+from sween.report.tables import plain_number, to_table
+
+KINDS: dict[Kind, str] = {
+    "model": "model",
+    "candidate": "candidate",
+    "average": "mean",
+    "envelope": "envelope",
+    "ensemble": "ensemble",
+}
+
+NOTES = {
+    "ACR": "average certified radius over all images, 0 where wrong or abstained; rounded down",
+    "abstain %": "share of images that the classifier declines to answer",
+    "two-class ACR": "ACR of the same votes by the two-class bound",
+    "Cohen ACR": "ACR of the same votes by Cohen's bound",
+    "evaluations": "networks evaluated for one noisy image, on average",
+}
+
+SMALLER_IS_BETTER = ("abstain %", "evaluations")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    heading: str
+    cells: Sequence[Cell]
+    text: bool = False
+
+
+def table_content(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Columns and rows; a cell is [text, value to sort by, whether it is the best].
+
+    Raises:
+        BadInput: the runs have columns at different radii.
+    """
+    rows = [row for run in runs for row in run.rows]
+    columns = _columns(runs, rows)
+    radii = {plain_number(radius) for radius in rows[0].scores.radii}
+    return {
+        "columns": [
+            {
+                "heading": column.heading,
+                "text": column.text,
+                "radius": column.heading in radii,
+                "first": _first_order(column),
+                "note": _note(column.heading, radii),
+            }
+            for column in columns
+        ],
+        "rows": [
+            {
+                "run": row.run,
+                "kind": row.kind,
+                "cells": [_content(column.cells[position]) for column in columns],
+            }
+            for position, row in enumerate(rows)
+        ],
+    }
+
+
+def _columns(runs: Sequence[MeasuredRun], rows: Sequence[Row]) -> list[_Column]:
+    table = to_table(rows)
+    measured = [
+        _Column(heading, [cells[place] for cells in table.rows], text=place in table.left)
+        for place, heading in enumerate(table.headings)
+    ]
+    kinds = [_Column("kind", [_named(KINDS[row.kind]) for row in rows], text=True)]
+    if any(row.bound != "cohen" for row in rows):  # else it is the literature's, and the ACR's
+        kinds.append(_Column("bound", [_named(row.bound) for row in rows], text=True))
+    return [
+        _Column("run", [_named(row.run) for row in rows], text=True),
+        *measured[:2],
+        *kinds,
+        *measured[2:],
+        _Column("evaluations", [_evaluations(run, row) for run in runs for row in run.rows]),
+    ]
+
+
+def _named(text: str) -> Cell:
+    return Cell(text, text)
+
+
+def _evaluations(run: MeasuredRun, row: Row) -> Cell:
+    """Networks evaluated for a noisy image; a summary of candidates costs nothing of its own."""
+    if row.kind in ("average", "envelope"):
+        return Cell("-")
+    own = run.models[row.model]
+    mean = sum(one.member_evaluations / one.samples for one in own) / len(own)
+    return Cell(f"{mean:.2f}", mean)
+
+
+def _first_order(column: _Column) -> str:
+    """The order that a first click gives: the best first, names from A."""
+    upwards = column.text or column.heading in (*SMALLER_IS_BETTER, "σ")
+    return "ascending" if upwards else "descending"
+
+
+def _note(heading: str, radii: set[str]) -> str | None:
+    if heading in radii:
+        return f"certified accuracy in percent at radius {heading}"
+    return NOTES.get(heading)
+
+
+def _content(cell: Cell) -> list[Any]:
+    return ["–" if cell.value is None else cell.text, cell.value, int(cell.best)]

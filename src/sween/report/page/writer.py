@@ -1,0 +1,97 @@
+"""The page as one file: template, style, script and content put together.
+
+The page opens from disk and asks for nothing: no network, no other file. What comes from files,
+such as class names, may be chosen by a stranger. It travels as JSON that cannot end its own block,
+the script inserts it as text only, and the Content-Security-Policy allows our script and style by
+their hashes and nothing else.
+"""
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sween.errors import BadInput
+from sween.report.page.content import page_content
+from sween.report.page.run import PageRun
+from sween.runs import write_text
+
+STYLES = ("page.css", "table.css", "curves.css", "gallery.css")
+SCRIPTS = (
+    *("dom.js", "table.js", "chart.js", "plot.js", "legend.js", "attacks.js", "curves.js"),
+    *("card.js", "filters.js", "gallery.js", "provenance.js", "page.js"),
+)
+"""Joined in this order into one function's scope; page.js starts the rest."""
+
+
+def write_page(path: Path, runs: Sequence[PageRun], *, title: str = "Certified robustness") -> None:
+    """Write one self-contained HTML page of runs, whole or not at all.
+
+    Args:
+        path: the file, e.g. report/index.html.
+        runs: in the order of the page, each of another name.
+        title: the page's heading.
+
+    Raises:
+        BadInput: no runs, two of one name, or tables at different radii.
+    """
+    _check(runs)
+    style, script = _join(STYLES), f'(() => {{\n"use strict";\n{_join(SCRIPTS)}}})();\n'
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy),
+        "title": _markup(title),
+        "alpha": _markup(_alphas(runs)),
+        "style": style,
+        "content": to_json_block(page_content(runs)),
+        "script": script,
+    }
+    template = _join(["template.html"])
+    # One pass: a part that holds the name of another part stays as it is.
+    write_text(path, re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template))
+
+
+def to_json_block(content: Any) -> str:
+    r"""JSON for a script element: ASCII, and with `<` as \u003c, so that nothing in it ends it."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _check(runs: Sequence[PageRun]) -> None:
+    if not runs:
+        raise BadInput("runs", expected="at least one", got="none", fix="pass some runs")
+    names = [page.run.name for page in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(
+                "runs",
+                expected="a different name for each",
+                got=f"{name} {names.count(name)} times",
+                fix="rename one: the name labels its rows, curves and images",
+            )
+
+
+def _join(names: Sequence[str]) -> str:
+    folder = importlib.resources.files("sween.report.page")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _markup(text: str) -> str:
+    """Text as HTML in ASCII: even a folder's name that is no Unicode can be written."""
+    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _alphas(runs: Sequence[PageRun]) -> str:
+    return " or ".join(f"{alpha:g}" for alpha in sorted({page.run.sample.alpha for page in runs}))

@@ -1,0 +1,94 @@
+"""A browser for the page's tests; they are skipped where playwright or chromium is missing."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.report.page import write_page
+
+from .samples import CLASSES, HOSTILE, attacked, measured, noise_images, page_run, random_rows
+
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+
+Open = Callable[..., Any]
+
+
+# Not for the session: playwright keeps an event loop running in this thread, which other packages'
+# tests may want for themselves.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=chromium, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="package")
+def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A thousand incompressible images of CIFAR's size."""
+    run = measured(random_rows(1000, first=888), name="thousand", images_asked=1000)
+    path = tmp_path_factory.mktemp("page") / "large.html"
+    write_page(path, [page_run(run, images=noise_images(run.indices))])
+    return path
+
+
+@pytest.fixture(scope="package")
+def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hostile names, a gap and attacks in the first run; no images and one bound in the second."""
+    rows = random_rows(30)
+    own = [row for row in rows if row.model == "SWEEN-2"][:10]
+    attacks = [
+        attacked(row, outcome, eps=eps, alarm=number == 1 and eps == 0.5)
+        for eps in (0.25, 0.5)
+        for number, (row, outcome) in enumerate(zip(own, ["robust", "broken"] * 5, strict=True))
+    ]
+    first = page_run(
+        measured(rows, name=f"a-{'very-' * 20}long-name-{HOSTILE}", images_asked=40),
+        class_names=[HOSTILE, "x" * 90, *CLASSES[2:]],
+        images=noise_images(range(1, 30), (1, 8, 8)),
+        attacks=attacks,
+        config={HOSTILE: "f" * 200},
+    )
+    one_bound = [dataclasses.replace(row, radius_two_class=None) for row in random_rows(12)]
+    second = page_run(measured(one_bound, name="second", ensemble=None), images=None)
+    path = tmp_path_factory.mktemp("page") / "small.html"
+    write_page(path, [first, second], title=HOSTILE)
+    return path
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Open]:
+    """Opens a page from disk; anything on its console and any request of it fails the test."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_it(path: Path, *, width: int = 1280, height: int = 900, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(5000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on("requestfailed", lambda request: complaints.append(request.url[:100]))
+        page.on("request", lambda request: _note(request.url, path, complaints))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def _note(url: str, path: Path, complaints: list[str]) -> None:
+    if url != path.as_uri() and not url.startswith("data:"):
+        complaints.append(f"asked for {url}")

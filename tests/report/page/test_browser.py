@@ -1,0 +1,270 @@
+"""The page in a browser: table, curves and looks."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.report.page import write_page
+from tests.evaluation.certificates import certificate
+
+from .conftest import Open
+from .samples import ENSEMBLE, HOSTILE, VOTES, measured, page_run, random_rows, read_page
+
+ROWS = random_rows(1000, first=888)
+
+
+def certified_percent(model: str, radius: float, field: str = "radius") -> str:
+    """Recomputed from the rows: the share of all images that are right with that radius."""
+    own = [row for row in ROWS if row.model == model]
+    right = [
+        row for row in own if (row.prediction if field == "radius" else row.candidate) == row.label
+    ]
+    return f"{100 * (sum(getattr(row, field) >= radius for row in right) / len(own)):.1f}%"
+
+
+def table_column(page: Any, heading: str) -> list[str]:
+    headings = page.locator(".results thead tr:last-child th").all_inner_texts()
+    place = [text.strip() for text in headings].index(heading)
+    cells = page.locator(f".results tbody tr > :nth-child({place + 1})")
+    return [text.strip() for text in cells.all_inner_texts()]
+
+
+def heading(page: Any, name: str) -> Any:
+    return page.locator(".results th", has=page.get_by_role("button", name=name, exact=True))
+
+
+def test_first_paint_of_a_thousand_images(open_page: Open, large_page: Path) -> None:
+    page = open_page(large_page)
+    deadline = time.monotonic() + 5
+    paints: list[dict[str, Any]] = []
+    while not paints and time.monotonic() < deadline:
+        paints = page.evaluate(
+            "performance.getEntriesByType('paint').map((paint) => paint.toJSON())"
+        )
+        page.wait_for_timeout(20)
+    first = {paint["name"]: paint["startTime"] for paint in paints}
+    assert first["first-contentful-paint"] < 1000
+
+
+def test_sorting_by_click_and_keys(open_page: Open, large_page: Path) -> None:
+    page = open_page(large_page)
+    before = table_column(page, "Model")
+    assert before == ["ant", "bee", "AVG", "UE", ENSEMBLE]
+    acr = heading(page, "ACR")
+    acr.get_by_role("button").click()
+    assert acr.get_attribute("aria-sort") == "descending"
+    values = [float(text) for text in table_column(page, "ACR")]
+    assert values == sorted(values, reverse=True)
+    acr.get_by_role("button").press("Enter")
+    assert acr.get_attribute("aria-sort") == "ascending"
+    assert [float(text) for text in table_column(page, "ACR")] == sorted(values)
+    acr.get_by_role("button").press("Space")
+    assert acr.get_attribute("aria-sort") == "none"
+    assert table_column(page, "Model") == before
+    heading(page, "abstain %").get_by_role("button").click()
+    assert table_column(page, "abstain %")[-1] == "–", "what has no value stays last"
+    assert page.locator(".results th[aria-sort=ascending]").count() == 1
+
+
+def test_best_is_bold_and_summaries_are_apart(open_page: Open, large_page: Path) -> None:
+    page = open_page(large_page)
+    assert page.locator(".results tbody strong").count() > 5
+    assert page.locator(".kind-average strong, .kind-envelope strong").count() == 0
+    for kind in ("average", "envelope"):
+        look = page.locator(f".kind-{kind} th").evaluate(
+            "(cell) => [getComputedStyle(cell).fontStyle, getComputedStyle(cell).backgroundColor]"
+        )
+        plain = page.locator(".kind-ensemble th").evaluate(
+            "(cell) => getComputedStyle(cell).backgroundColor"
+        )
+        assert look[0] == "italic"
+        assert look[1] != plain
+
+
+def test_curves_toggle(open_page: Open, large_page: Path) -> None:
+    page = open_page(large_page)
+    curves = page.locator(".plot path.curve")
+    entry = page.locator(".legend button", has_text="bee")
+    assert curves.count() == 3
+    assert page.locator(".plot path.ensemble").evaluate(
+        "(curve) => parseFloat(getComputedStyle(curve).strokeWidth)"
+    ) > page.locator(".plot path.series-0").evaluate(
+        "(curve) => parseFloat(getComputedStyle(curve).strokeWidth)"
+    )
+    entry.click()
+    assert entry.get_attribute("aria-pressed") == "false"
+    assert curves.count() == 2
+    assert entry.locator(".at").inner_text() == "–"
+    entry.press("Enter")
+    assert entry.get_attribute("aria-pressed") == "true"
+    assert curves.count() == 3
+
+
+def test_bounds_switch(open_page: Open, large_page: Path) -> None:
+    page = open_page(large_page)
+    content = read_page(large_page)[1]["runs"][0]["models"]
+    acr = page.locator(".legend button.ensemble .acr")
+    before = page.locator(".plot path.ensemble").get_attribute("d")
+    assert acr.inner_text() == content[-1]["curves"]["cohen"]["acr"]
+    page.get_by_role("button", name="two-class", exact=True).click()
+    assert acr.inner_text() == content[-1]["curves"]["two-class"]["acr"]
+    assert page.locator(".plot path.ensemble").get_attribute("d") != before
+    assert "not both at once" in page.locator(".bounds .note").inner_text()
+    at_half = page.locator(".legend button.ensemble .at").inner_text()
+    assert at_half == certified_percent(ENSEMBLE, 0.5, "radius_two_class")
+
+
+def test_a_bound_that_is_missing_is_disabled(open_page: Open, small_page: Path) -> None:
+    page = open_page(small_page)
+    first, second = page.locator(".bounds").all()
+    assert first.locator("button:disabled").count() == 0
+    assert second.locator("button:disabled").all_inner_texts() == ["two-class"]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.33, 0.71])
+def test_hovering_reads_every_visible_curve(
+    open_page: Open, large_page: Path, share: float
+) -> None:
+    page = open_page(large_page)
+    plot = page.locator(".plot")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + 100)
+    radius = float(plot.get_attribute("aria-valuenow"))
+    limit = float(plot.get_attribute("aria-valuemax"))
+    assert math.isclose(radius, share * limit, abs_tol=0.08 * limit)
+    assert page.locator(".guide text").text_content() == f"r = {radius:.2f}"
+    for model in ("ant", "bee", ENSEMBLE):
+        shown = page.locator(".legend button", has_text=model).locator(".at").inner_text()
+        assert shown == certified_percent(model, radius)
+        assert f"{model} {shown}" in plot.get_attribute("aria-valuetext")
+
+
+def test_the_radius_moves_by_keys(open_page: Open, large_page: Path) -> None:
+    page = open_page(large_page, reduced_motion="reduce")
+    plot = page.locator(".plot")
+    plot.focus()
+    top = page.evaluate("scrollY")
+    for key, radius in (
+        ("ArrowRight", "0.51"),
+        ("Shift+ArrowRight", "0.61"),
+        ("PageUp", "0.86"),
+        ("ArrowLeft", "0.85"),
+        ("Home", "0.00"),
+        ("ArrowLeft", "0.00"),
+    ):
+        page.keyboard.press(key)
+        assert plot.get_attribute("aria-valuenow") == radius
+    assert page.evaluate("scrollY") == top, "the keys move the radius, not the page"
+    assert page.locator(".legend button.ensemble .at").inner_text() == certified_percent(
+        ENSEMBLE, 0
+    )
+
+
+def test_an_image_counts_at_its_own_radius_and_ties_round_as_in_the_table(
+    open_page: Open, tmp_path: Path
+) -> None:
+    rows = [
+        certificate(index, 0.5, prediction=int(index < 49), estimation_counts=(0, VOTES))
+        for index in range(400)
+    ]
+    run = measured(rows, ensemble=None)
+    write_page(tmp_path / "page.html", [page_run(run, images=None)])
+    page = open_page(tmp_path / "page.html")
+    shown = page.locator(".legend .at")
+    assert table_column(page, "0.50") == ["12.2"]
+    assert shown.inner_text() == "12.2%"
+    page.locator(".plot").press("ArrowRight")
+    assert shown.inner_text() == "0.0%"
+
+
+def test_attacked_accuracy_is_shown_as_points(open_page: Open, small_page: Path) -> None:
+    page = open_page(small_page)
+    marks = page.locator(".plot path.mark")
+    assert marks.count() == 2
+    entry = page.locator(".legend button", has_text="under pgd attack")
+    assert entry.locator(".at").inner_text() == "50.0%"
+    entry.click()
+    assert marks.count() == 0
+    assert page.locator(".attacks tbody tr").count() == 2
+    assert page.locator(".attacks tr.alarm").count() == 1
+
+
+def test_hostile_names_are_shown_as_they_are(open_page: Open, small_page: Path) -> None:
+    page = open_page(small_page)
+    assert page.title() == HOSTILE
+    assert page.locator("h1").inner_text() == HOSTILE
+    assert HOSTILE in page.locator("#figures h3").first.inner_text()
+    assert page.locator("img:not([src^='data:image/png'])").count() == 0
+    page.locator("summary").first.click()
+    assert page.get_by_text(HOSTILE, exact=True).count() > 1
+    assert page.locator(".warning").first.inner_text().startswith("Incomplete: 30 of the 40")
+
+
+@pytest.mark.parametrize("width", [320, 390, 820])
+def test_the_page_never_scrolls_sideways(open_page: Open, small_page: Path, width: int) -> None:
+    page = open_page(small_page, width=width, height=800)
+    for summary in page.locator("summary").all():
+        summary.click()
+    widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert widths[0] <= widths[1]
+    table = page.locator(".scroll").first.evaluate("(box) => [box.scrollWidth, box.clientWidth]")
+    assert table[0] > table[1], "the wide table scrolls in its own box"
+
+
+def luminance(colour: list[int]) -> float:
+    parts = [value / 255 for value in colour[:3]]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def colours(page: Any, selector: str) -> list[list[int]]:
+    """Text and page colour, by painting them: computed values come in many notations."""
+    found: list[list[int]] = page.evaluate(
+        """(selector) => {
+          const often = { willReadFrequently: true };
+          const context = document.createElement("canvas").getContext("2d", often);
+          const read = (element, name) => {
+            context.fillStyle = getComputedStyle(element)[name];
+            context.fillRect(0, 0, 1, 1);
+            return [...context.getImageData(0, 0, 1, 1).data];
+          };
+          return [
+            read(document.querySelector(selector), "color"),
+            read(document.body, "backgroundColor"),
+          ];
+        }""",
+        selector,
+    )
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_dark_and_light(open_page: Open, small_page: Path, scheme: str) -> None:
+    page = open_page(small_page, color_scheme=scheme)
+    for selector in (
+        "body",
+        ".note",
+        ".wrong .verdict",
+        ".right .verdict",
+        "a",
+        ".kind-ensemble th",
+    ):
+        text, ground = map(luminance, colours(page, selector))
+        ratio = (max(text, ground) + 0.05) / (min(text, ground) + 0.05)
+        assert ratio >= 4.5, (selector, ratio)
+    assert (luminance(colours(page, "body")[1]) < 0.1) == (scheme == "dark")
+    page.locator("#theme").click()
+    assert (luminance(colours(page, "body")[1]) < 0.1) == (scheme == "light")
+
+
+def test_motion_is_reduced_where_asked(open_page: Open, small_page: Path) -> None:
+    for wish, behaviour in (("reduce", "auto"), ("no-preference", "smooth")):
+        page = open_page(small_page, reduced_motion=wish)
+        found = page.evaluate("getComputedStyle(document.documentElement).scrollBehavior")
+        assert found == behaviour

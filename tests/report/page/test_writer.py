@@ -1,0 +1,116 @@
+"""The written file: self-contained, safe against hostile names, whole or not there."""
+
+import base64
+import hashlib
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sween.errors import BadInput
+from sween.report.page import write_page
+from sween.report.page.writer import SCRIPTS, STYLES, _join, to_json_block
+
+from .samples import CLASSES, HOSTILE, measured, page_run, random_rows, read_page
+
+ROWS = random_rows(4)
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def write(tmp_path: Path, **fields: object) -> str:
+    title = str(fields.pop("title", "Certified robustness"))
+    write_page(tmp_path / "page.html", [page_run(measured(ROWS), **fields)], title=title)
+    return read_page(tmp_path / "page.html")[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        HOSTILE,
+        "</script><script>alert(1)</script>",
+        "<!--<script>",
+        "{{script}}",
+        "\u2028\u2029\u0000",
+        "\udcff",
+        '"&quot;\\',
+    ],
+)
+def test_hostile_names_stay_text(tmp_path: Path, name: str) -> None:
+    plain = Elements(write(tmp_path)).found
+    text = write(tmp_path, class_names=[name, *CLASSES[1:]], title=name, config={name: [name]})
+    assert [tag for tag, _ in Elements(text).found] == [tag for tag, _ in plain]
+    run = read_page(tmp_path / "page.html")[1]["runs"][0]
+    assert run["classes"][0] == name
+    assert [name, name] in dict(run["provenance"])["config.toml"]
+    assert "\u2028" not in text
+    assert "\u2029" not in text
+
+
+def test_json_cannot_end_its_block() -> None:
+    block = to_json_block(["</script>", "<!--", "\u2028", "\u2029"])
+    assert "<" not in block
+    assert block.isascii()
+
+
+def test_the_page_asks_for_nothing(tmp_path: Path) -> None:
+    for tag, attributes in Elements(write(tmp_path)).found:
+        for name in ("src", "href", "action", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, attributes)
+    sources = _join((*STYLES, *SCRIPTS))
+    assert not re.findall(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", sources)
+
+
+def test_names_are_never_inserted_as_markup() -> None:
+    sources = _join(SCRIPTS)
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert name not in sources
+    assert "</" not in sources
+
+
+def test_the_policy_allows_this_script_and_style_alone(tmp_path: Path) -> None:
+    text = write(tmp_path)
+    policy = next(
+        html.unescape(attributes["content"] or "")
+        for tag, attributes in Elements(text).found
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}';" in policy
+
+
+def test_no_placeholder_is_left_and_alpha_is_named(tmp_path: Path) -> None:
+    text = write(tmp_path)
+    assert "{{" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
+    assert "(α&nbsp;=&nbsp;0.001)" in text
+
+
+def test_the_file_is_whole_or_absent(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("before", encoding="utf-8")
+    with pytest.raises(BadInput, match="run-a 2 times"):
+        write_page(tmp_path / "page.html", [page_run(measured(ROWS))] * 2)
+    with pytest.raises(BadInput, match="at least one, got none"):
+        write_page(tmp_path / "page.html", [])
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "before"
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    assert write(tmp_path) == write(tmp_path)
