@@ -114,7 +114,9 @@ CERTIFYING = [
 ]
 
 READING = [
-    ("report {run} --out {out}", "/run1", "certificates.jsonl", "`sween certify`"),
+    ("report {ensemble} --out {out}", "/ensemble", "certificates.jsonl", "`sween certify`"),
+    ("report {run}/config.toml --out {out}", "config.toml", "idx"),
+    ("report {certificates} --log-digits 0 {run}/config.toml --out {out}", "digits", "at least 1"),
     ("report {tmp}/none --out {out}", "/none", "no such folder", "name a folder"),
     ("report {certificates} {certificates} --out {out}", "certificates 2 times", "rename one"),
     ("report {certificates} --radius -0.5 --out {out}", "radii", "-0.5"),
