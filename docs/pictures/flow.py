@@ -11,24 +11,38 @@ HERE = Path(__file__).parent
 INK, MUTED, ACCENT, PALE, WARM = "#1f2933", "#616e7c", "#b42318", "#eef1f4", "#fbe9e7"
 
 ROOMS = (
-    ("data", "digits, cifar10,\nimage_folder;\nthree splits", "images in [0,1]"),
+    ("data", "digits, cifar10,\nimage_folder;\nthree splits", "images\nin [0,1]"),
     ("models", "registry,\nnormalisation inside,\ncheckpoints", "logits"),
     ("training", "noise-augmented\ncandidates", "run folders"),
-    ("ensemble", "weights on the\nsimplex, early exit", "a vote per\nnoisy image"),
+    (
+        "ensemble",
+        "weights on the\nsimplex, early exit,\nprepared members",
+        "a vote per\nnoisy image",
+    ),
     ("smoothing", "vote engine, bounds,\nradius, certify,\npredict, verify", "certificates"),
+    ("attack", "AutoAttack, PGD,\nDDN, judged again", "outcomes"),
     ("evaluation", "certified accuracy,\nACR, paired\ncomparison", "scores"),
-    ("report", "tables and\ncurves", ""),
+    ("report", "page, tables,\nfigures, published\nlogs", ""),
 )
 BELOW = "   ·   ".join(
     (
         "errors",
-        "seeding (keyed noise)",
+        "seeding, philox (keyed noise)",
         "records (rows, checksums)",
         "runs (folders, atomic writes)",
         "progress",
     )
 )
-ABOVE = "cli:   demo   train   weigh   certify   predict   report   verify   plan"
+BESIDE = "   ·   ".join(
+    (
+        "beside them:   kernels (after models)",
+        "zoo (after ensemble)",
+        "bench (after smoothing)",
+        "theory",
+    )
+)
+VERBS = "demo train weigh certify predict attack report verify plan zoo bench"
+ABOVE = "cli:   " + "   ".join(VERBS.split())
 
 
 def _box(axes: Axes, x: float, y: float, width: float, height: float, colour: str) -> None:
@@ -46,15 +60,15 @@ def _box(axes: Axes, x: float, y: float, width: float, height: float, colour: st
 
 
 def draw() -> Figure:
-    figure = Figure(figsize=(14, 4.2), dpi=140, facecolor="white")
+    figure = Figure(figsize=(16, 4.2), dpi=140, facecolor="white")
     axes = figure.add_axes((0.01, 0.02, 0.98, 0.96))
-    axes.set_xlim(0, 14)
+    axes.set_xlim(0, 16)
     axes.set_ylim(0, 4.2)
     axes.set_axis_off()
-    _box(axes, 0.1, 3.45, 13.8, 0.6, WARM)
-    axes.text(7, 3.75, ABOVE, ha="center", va="center", color=INK, fontsize=11)
-    _box(axes, 0.1, 0.15, 13.8, 0.6, PALE)
-    axes.text(7, 0.45, BELOW, ha="center", va="center", color=INK, fontsize=10.5)
+    _box(axes, 0.1, 3.45, 15.8, 0.6, WARM)
+    axes.text(8, 3.75, ABOVE, ha="center", va="center", color=INK, fontsize=11)
+    _box(axes, 0.1, 0.15, 15.8, 0.6, PALE)
+    axes.text(8, 0.45, BELOW, ha="center", va="center", color=INK, fontsize=10.5)
     for position, (name, holds, gives) in enumerate(ROOMS):
         x = 0.1 + 2.0 * position
         _box(axes, x, 1.35, 1.55, 1.5, "white")
@@ -68,6 +82,7 @@ def draw() -> Figure:
             axes.text(x + 1.775, 1.22, gives, ha="center", va="top", color=MUTED, fontsize=8)
     axes.text(0.15, 3.05, "a room imports only from rooms to its left and from the floor below",
               color=MUTED, fontsize=9)  # fmt: skip
+    axes.text(15.75, 3.05, BESIDE, ha="right", color=MUTED, fontsize=9)
     return figure
 
 
