@@ -14,6 +14,7 @@ from sween.attack.run import attack_images
 from sween.attack.scoring import Judge
 from sween.attack.settings import ATTACKS, AttackSettings
 from sween.attack.surrogate import SmoothedLogits
+from sween.attack.verify import verify_attacks
 
 __all__ = [
     "ATTACKS",
@@ -29,4 +30,5 @@ __all__ = [
     "outcomes_file",
     "pgd",
     "read_outcomes",
+    "verify_attacks",
 ]
