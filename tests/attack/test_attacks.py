@@ -69,6 +69,11 @@ def test_points_are_moved_into_the_ball_and_the_box() -> None:
     assert float(norms(moved - start).min()) > 0.29
     assert float(moved.min()) >= 0
     assert float(moved.max()) <= 1
+    for eps in (1e-4, 0.01, 0.3):  # also where rounding is as large as the slack
+        large = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+        pushed = inside(large, large + torch.randn_like(large), eps)
+        assert float(norms(pushed.double() - large.double()).max()) <= eps
+        assert float(norms(pushed.double() - large.double()).min()) > 0.9 * eps
     near = (start + 0.001).clamp(0, 1)
     assert torch.equal(inside(start, near, 0.3), near)
 

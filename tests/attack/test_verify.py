@@ -63,6 +63,7 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "alarm": (lambda row: {"alarm": True}, "alarm is True"),
     "radius": (lambda row: {"certified_radius": 9.0}, "alarm is False"),
     "image": (lambda row: {"attacked_image": "AAAA"}, "has its attacked image"),
+    "level": (lambda row: {"judge_alpha": 0.5}, "judge_alpha is"),
     "run": (lambda row: {"run": "0" * 16}, "another config"),
     "index": (lambda row: {"index": 77}, "is not of this run"),
 }

@@ -59,7 +59,12 @@ def test_certificates_of_another_ensemble_are_refused(made: Made, tmp_path: Path
     line = f"attack {made.runs[0]} --eps 0.5 {QUICK} --certificates {made.certificates}"
     code, _, stderr = run_line(f"{line} --out {tmp_path}/out")
     assert code == 2
-    assert "certificates of the ensemble" in stderr
+    assert "certificates of the very classifier" in stderr
+    soft = tmp_path / "soft"
+    succeed(f"certify {made.ensemble} --indices 0:3 --n 500 --votes soft --quiet --out {soft}")
+    line = f"attack {made.ensemble} --eps 0.5 {QUICK} --certificates {soft}"
+    code, _, stderr = run_line(f"{line} --out {tmp_path}/out")
+    assert (code, "votes 'soft'" in stderr) == (2, True)
 
 
 def test_autoattack_asks_for_its_package(

@@ -41,6 +41,8 @@ def _outcome(index: int, eps: float, outcome: str, **fields: object) -> AttackOu
         "n": 100,
         "alpha": 0.001,
         "tries": 1,
+        "judge_alpha": 0.001,
+        "judge_seed": 0,
         "samples": 8,
         "steps": 5,
         "sigma": 0.5,
@@ -143,13 +145,33 @@ def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
         (0.25, certified[0], 75.0, 0.0),
         (0.75, certified[1], 50.0, 25.0),
     ):
-        cells = (f"{eps:.2f}", "4", f"{known:.1f}", f"{resist:.1f}", f"{broken:.1f}", "25.0", "0")
-        assert f"| 0.50 | sween | pgd | {' | '.join(cells)} |" in text
+        cells = (f"{eps:.2f}", "4", f"{known:.1f}", f"{resist:.1f}", f"{broken:.1f}", "25.0")
+        assert f"| attacks | 0.50 | sween | pgd | {' | '.join(cells)} | 0.0 | 25.0 |" in text
     with (tmp_path / "report" / "attacks.csv").open() as stream:
         assert [float(row["empirical_accuracy"]) for row in csv.DictReader(stream)] == [0.75, 0.5]
     assert "pgd & 0.75 & 4" in (tmp_path / "report" / "attacks.tex").read_text()
     alone = write_report([folder], tmp_path / "alone").read_text()
-    assert "| 0.50 | sween | pgd | 0.25 | 4 | - | 75.0 |" in alone
+    assert "| attacks | 0.50 | sween | pgd | 0.25 | 4 | - | 75.0 |" in alone
+    assert alone.count("| 25.0 | - |") == 2  # no certificates, no word on alarms
+
+
+def test_a_break_inside_a_certified_radius_shows_whoever_certified(tmp_path: Path) -> None:
+    """The attack knew of no certificates; the report sets it beside some."""
+    rows = [certificate(index, 0.6, model="sween") for index in range(10, 14)]
+    run = write_run(tmp_path / "run", rows, model="sween", fingerprint="f" * 64, **SETTINGS)
+    table = write_report([run, write_attacked(tmp_path / "attacks", OUTCOMES)], tmp_path / "out")
+    (line,) = (line for line in table.read_text().splitlines() if "| pgd | 0.75 |" in line)
+    assert line.endswith("| 1 |")
+    soft = write_run(
+        tmp_path / "soft", rows, model="sween", fingerprint="f" * 64, votes="soft", **SETTINGS
+    )
+    text = write_report([soft, tmp_path / "attacks"], tmp_path / "other").read_text()
+    assert "| pgd | 0.75 | 4 | - |" in text  # another classifier's certificates
+
+
+def test_an_attack_that_is_not_finished_says_so(tmp_path: Path) -> None:
+    folder = write_attacked(tmp_path / "attacks", OUTCOMES, images=9)
+    assert "| pgd | 0.25 | 4 of 9 |" in write_report([folder], tmp_path / "out").read_text()
 
 
 @pytest.mark.parametrize(

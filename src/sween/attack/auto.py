@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -15,6 +16,9 @@ VERSIONS = ("rand", "standard")
 
 _CLASSES_NEEDED = {"apgd-dlr": 3, "apgd-t": 4}
 """Their losses compare the three, or four, largest logits; with fewer classes they are left out."""
+
+_SQUARE_ROWS = 5
+"""Smaller images have no room for its squares."""
 
 
 def check_installed() -> None:
@@ -34,8 +38,9 @@ def autoattack(
 ) -> torch.Tensor:
     """Its images: attacked ones where it judged the class to be another, else those given.
 
-    It judges by one evaluation of the surrogate, which may be a lucky draw: whoever calls this
-    scores the images again. Its own state file is not used.
+    It judges by one evaluation of the surrogate, which may be a lucky draw, and never attacks what
+    its first look takes to be wrong already: whoever calls this scores the images again, and
+    attacks those that come back as they were in another way. Its own state file is not used.
 
     Args:
         surrogate: with fresh noise for `rand` (one expectation step: the surrogate's draws are the
@@ -59,7 +64,10 @@ def autoattack(
         attack.apgd.eot_iter = 1
         classes = surrogate(images[:1]).shape[1]
         attack.attacks_to_run = [
-            name for name in attack.attacks_to_run if classes >= _CLASSES_NEEDED.get(name, 2)
+            name
+            for name in attack.attacks_to_run
+            if classes >= _CLASSES_NEEDED.get(name, 2)
+            and (name != "square" or images.shape[2] >= _SQUARE_ROWS)
         ]
         for targeted in (attack.apgd_targeted, attack.fab):
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
@@ -70,11 +78,13 @@ def autoattack(
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """The progress display says how far the attack is."""
+    """No log lines, the progress display says how far the attack is; a debugger keeps its trace."""
     logger = logging.getLogger("auto-attack")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    tracing = sys.gettrace()  # which one of its checks switches off
     try:
         yield
     finally:
         logger.setLevel(level)
+        sys.settrace(tracing)

@@ -2,11 +2,19 @@
 
 import torch
 
+MOST_SHRINKS = 60
+"""Rounding to float32 may leave a point outside; it is moved in a little further each time."""
+
 
 def norms(changes: torch.Tensor) -> torch.Tensor:
     """l2 norms (B,) of changes (B, ...)."""
     lengths: torch.Tensor = torch.linalg.vector_norm(changes.flatten(1).double(), dim=1)
     return lengths
+
+
+def distances(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """l2 distances (B,), computed in float64."""
+    return norms(others.double() - images.double())
 
 
 def scaled(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
@@ -19,16 +27,17 @@ def directions(gradients: torch.Tensor) -> torch.Tensor:
     return scaled(gradients, 1 / norms(gradients).clamp_min(1e-30))
 
 
-def inside(images: torch.Tensor, attacked: torch.Tensor, eps: torch.Tensor | float) -> torch.Tensor:
-    """`attacked`, moved into the box [0, 1] and strictly into the l2 balls of radius eps."""
-    boxed = attacked.clamp(0, 1)
-    lengths = norms(boxed - images)
-    # Rounding to float32 may add a few parts in ten million.
-    factors = (
-        torch.as_tensor(eps, device=images.device) * (1 - 1e-6) / lengths.clamp_min(1e-30)
-    ).clamp(max=1)
+def inside(images: torch.Tensor, attacked: torch.Tensor, eps: float) -> torch.Tensor:
+    """`attacked`, moved into the box [0, 1] and into the l2 balls of radius eps."""
+    start, moved = images.double(), attacked.clamp(0, 1)
+    for shrink in range(MOST_SHRINKS):
+        lengths = distances(images, moved)
+        outside = lengths > eps
+        if not bool(outside.any()):
+            return moved
+        factors = torch.where(outside, eps / lengths * (1 - 1e-7 * 2**shrink), 1.0)
+        closer = (start + scaled(moved.double() - start, factors)).to(moved.dtype).clamp(0, 1)
+        moved = torch.where(outside.view(-1, *(1,) * (images.ndim - 1)), closer, moved)
     return torch.where(
-        (factors < 1).view(-1, *(1,) * (images.ndim - 1)),
-        images + scaled(boxed - images, factors),
-        boxed,
+        (distances(images, moved) > eps).view(-1, *(1,) * (images.ndim - 1)), images, moved
     )

@@ -30,13 +30,16 @@ class AttackOutcome:
         attack: rand, standard, pgd or ddn.
         eps: l2 radius that the attack may use.
         outcome: one of OUTCOMES.
-        clean_prediction: the smoothed classifier's answer without an attack; ABSTAIN is -1.
+        clean_prediction: the smoothed classifier's answer without an attack, the certificate's
+            where there is one that does not abstain; ABSTAIN is -1.
         prediction: its answer on the attacked image.
         counts: votes on the attacked image.
         distance: l2 norm of the change; 0 where nothing was changed.
         n: votes of an answer.
-        alpha: failure probability of an answer, over all tries at this image.
-        tries: attacked images that were scored.
+        alpha: failure probability of the answers to attacked versions of this image together.
+        tries: answers that share alpha; 0 where the answer is that without an attack.
+        judge_alpha: failure probability of this answer.
+        judge_seed: of the votes on the attacked image, with `index` as their key.
         samples: noise draws of the attacker's gradients.
         steps: of the attack.
         sigma: noise level.
@@ -61,6 +64,8 @@ class AttackOutcome:
     n: int
     alpha: float
     tries: int
+    judge_alpha: float
+    judge_seed: int
     samples: int
     steps: int
     sigma: float

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.attack.auto import VERSIONS, check_installed
+from sween.attack.certified import digest
 from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
 from sween.attack.settings import AttackSettings
 from sween.attack.unit import attack_unit
@@ -46,13 +47,16 @@ def attack_images(
     Returns:
         All outcomes of the run, in the order of the file.
     """
-    if not positions:
-        raise BadInput("positions", expected="at least one image", got="none", fix="name some")
+    if not positions or len(set(positions)) < len(positions):
+        raise BadInput(
+            "positions", expected="some images, each once", got=len(positions), fix="name some"
+        )
     check_predict_settings(n=settings.n, alpha=settings.alpha, sigma=loaded.sigma)
     if settings.attack in VERSIONS:
         check_installed()
     classifier.engine.prepare(dataset.test.images(positions[:1]).to(classifier.engine.device)[0])
-    config = _config(loaded, dataset, positions, settings, classifier, certificates)
+    config = attack_config(loaded, dataset, positions, settings, classifier, certificates)
+    _refuse_packed(out)
     with run_folder(out, config, rows="attacks.jsonl") as path:
         known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
         tag = run_tag(read_config(out))
@@ -79,7 +83,18 @@ def attack_images(
         return read_outcomes(path)
 
 
-def _config(
+def _refuse_packed(out: Path) -> None:
+    packed = out / "attacks.jsonl.gz"
+    if packed.exists() and not packed.with_suffix("").exists():
+        raise BadInput(
+            str(packed),
+            expected="unpacked rows to go on from",
+            got="packed ones",
+            fix="unpack it with gunzip, or choose another --out",
+        )
+
+
+def attack_config(
     loaded: LoadedEnsemble,
     dataset: Dataset,
     positions: Sequence[int],
@@ -87,6 +102,7 @@ def _config(
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None,
 ) -> dict[str, Any]:
+    """What an attack was asked to do, for its folder; the classifier is prepared."""
     engine = classifier.engine
     return {
         "kind": "attacks",
@@ -104,7 +120,7 @@ def _config(
         "norm": "l2",
         **dataclasses.asdict(settings),
         "eps": list(settings.eps),
-        "certificates": certificates is not None,
+        "certificates": digest(certificates),
         "device": engine.device.type,
         "forward_rows": engine.rows_asked,
         "precision": engine.precision,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from scipy import special
 
-from sween.attack.geometry import norms
+from sween.attack.geometry import distances
 from sween.attack.pgd import along
 from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
@@ -64,7 +64,7 @@ class Judge:
     ) -> list[Scored]:
         """Attacked images with their answers."""
         answers = self.answers(attacked, indices, attempt=attempt, share=share)
-        lengths = norms(attacked - images).tolist()
+        lengths = distances(images, attacked).tolist()
         return [
             Scored(image, distance, answer)
             for image, distance, answer in zip(attacked, lengths, answers, strict=True)

@@ -1,6 +1,7 @@
 """How to attack."""
 
 import dataclasses
+import math
 
 from sween.attack.auto import VERSIONS
 from sween.errors import BadInput, UnknownName
@@ -35,7 +36,8 @@ class AttackSettings:
     def __post_init__(self) -> None:
         if self.attack not in ATTACKS:
             raise UnknownName("attack", self.attack, ATTACKS)
-        if not self.eps or list(self.eps) != sorted(set(self.eps)) or self.eps[0] <= 0:
+        ordered = list(self.eps) == sorted(set(self.eps))
+        if not self.eps or not ordered or not all(0 < eps < math.inf for eps in self.eps):
             raise BadInput(
                 "eps",
                 expected="positive l2 radii, each once",

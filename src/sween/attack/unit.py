@@ -1,13 +1,15 @@
 """One batch of images under attack."""
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from torch import nn
 
 from sween.attack.auto import autoattack
 from sween.attack.ddn import ddn
-from sween.attack.geometry import inside, norms
+from sween.attack.geometry import distances, inside
 from sween.attack.outcome import AttackOutcome, encode_image, judge
 from sween.attack.pgd import pgd
 from sween.attack.scoring import TRIES, Judge, Scored, is_broken
@@ -15,6 +17,7 @@ from sween.attack.settings import AttackSettings
 from sween.attack.surrogate import SmoothedLogits
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
+from sween.errors import BadInput
 from sween.models.device import evaluating
 from sween.records import Certificate
 from sween.smoothing import SmoothedClassifier
@@ -53,26 +56,58 @@ def attack_unit(
     device = classifier.engine.device
     images = dataset.test.images(unit).to(device)
     labels = torch.tensor([int(dataset.test.labels[index]) for index in unit], device=device)
+    known = [certificates.get(index) for index in unit]
     began, rows = time.perf_counter(), SURROGATE_ROWS
     while True:
         try:
-            with evaluating(loaded):
-                found = _Unit(
-                    loaded, images, labels, unit, number, settings, classifier, rows
-                ).run()
+            with _gradients_of_images_alone(loaded):
+                batch = _Unit(loaded, images, labels, unit, number, settings, classifier, rows)
+                found = batch.run(known)
             break
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or rows == 1:
+            if not is_out_of_memory(error):
                 raise
+            if rows <= len(unit):
+                raise BadInput(
+                    "memory",
+                    expected=f"room for the gradient of {len(unit)} images",
+                    got=f"out of memory on {device}",
+                    fix="use a smaller --batch-size",
+                ) from None
             rows //= 2
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
     seconds = (time.perf_counter() - began) / len(unit) / len(settings.eps)
     return [
         _outcome(
-            index, int(label), eps, clean, scored, tries, settings, loaded, certificates, seconds
+            index,
+            int(label),
+            eps,
+            clean,
+            answer,
+            certificates.get(index),
+            scored,
+            tries,
+            settings=settings,
+            loaded=loaded,
+            seconds=seconds,
         )
-        for index, label, clean, per_eps in zip(unit, labels, *found, strict=True)
+        for index, label, clean, answer, per_eps in zip(unit, labels, *found, strict=True)
         for eps, (scored, tries) in zip(settings.eps, per_eps, strict=True)
     ]
+
+
+@contextlib.contextmanager
+def _gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients of weights, and kernels that give the same each time."""
+    learning = [part for part in model.parameters() if part.requires_grad]
+    with evaluating(model), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        model.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in learning:
+                parameter.requires_grad_(True)
 
 
 class _Unit:
@@ -102,16 +137,25 @@ class _Unit:
             rows=rows,
         )
 
-    def run(self) -> tuple[list[Prediction], list[Found]]:
-        """The answers without an attack, and for each image and radius what the attack came to."""
+    def run(
+        self, certificates: Sequence[Certificate | None]
+    ) -> tuple[list[Prediction], list[int], list[Found]]:
+        """The answers without an attack, and for each image and radius what the attack came to.
+
+        A certificate's answer stands where it does not abstain: it has more votes.
+        """
         clean = self.judge.answers(self.images, self.indices, attempt=-1)
-        right = [i for i, answer in enumerate(clean) if answer.prediction == int(self.labels[i])]
+        answers = [
+            answer.prediction if known is None or known.abstained else known.prediction
+            for answer, known in zip(clean, certificates, strict=True)
+        ]
+        right = [i for i, answer in enumerate(answers) if answer == int(self.labels[i])]
         found: list[Found] = [[] for _ in clean]
         if self.settings.attack == "ddn":
             self._nearest(right, found)
         else:
             self._in_balls(right, found)
-        return clean, found
+        return clean, answers, found
 
     def _nearest(self, right: list[int], found: list[Found]) -> None:
         images, labels = self.images[right], self.labels[right]
@@ -143,7 +187,7 @@ class _Unit:
             }
             for i, own in enumerate(found):
                 result = broken.get(i) or scored.get(i)
-                own.append((result, 1 if result is not None else 0))
+                own.append((result, 0 if result is None else len(self.settings.eps)))
 
     def _attack(self, left: list[int], eps: float, position: int) -> dict[int, Scored]:
         images, labels, settings = self.images[left], self.labels[left], self.settings
@@ -153,12 +197,19 @@ class _Unit:
             attacked = autoattack(
                 self.surrogate, images, labels, eps=eps, version=settings.attack, seed=settings.seed
             )
-        attacked = inside(images, attacked, eps)
-        moved = [j for j, length in enumerate(norms(attacked - images).tolist()) if length > 0]
+            still = (distances(images, attacked) == 0).nonzero()[:, 0].tolist()
+            if still:  # so that each image is attacked, and judged, at each radius
+                attacked[still] = pgd(
+                    self.surrogate, images[still], labels[still], eps=eps, steps=settings.steps
+                )
         scored = self.judge.score(
-            images[moved], attacked[moved], [self.indices[left[j]] for j in moved], attempt=position
+            images,
+            inside(images, attacked, eps),
+            [self.indices[i] for i in left],
+            attempt=position,
+            share=len(settings.eps),
         )
-        return {left[j]: own for j, own in zip(moved, scored, strict=True)}
+        return dict(zip(left, scored, strict=True))
 
 
 def _outcome(
@@ -166,34 +217,38 @@ def _outcome(
     label: int,
     eps: float,
     clean: Prediction,
+    clean_answer: int,
+    certificate: Certificate | None,
     scored: Scored | None,
     tries: int,
+    *,
     settings: AttackSettings,
     loaded: LoadedEnsemble,
-    certificates: Mapping[int, Certificate],
     seconds: float,
 ) -> AttackOutcome:
     answer = clean if scored is None else scored.answer
     distance = 0.0 if scored is None else scored.distance
-    certificate = certificates.get(index)
     certified = (
         certificate.radius if certificate is not None and certificate.prediction == label else None
     )
-    outcome = judge(label, clean.prediction, answer.prediction)
+    outcome = judge(label, clean_answer, answer.prediction)
     alarm = outcome == "broken" and certified is not None and distance < certified
+    image = None if scored is None else scored.image
     return AttackOutcome(
         index=index,
         label=label,
         attack=settings.attack,
         eps=eps,
         outcome=outcome,
-        clean_prediction=clean.prediction,
+        clean_prediction=clean_answer,
         prediction=answer.prediction,
         counts=tuple(answer.counts),
         distance=distance,
         n=settings.n,
         alpha=settings.alpha,
         tries=tries,
+        judge_alpha=answer.alpha,
+        judge_seed=answer.seed,
         samples=settings.samples,
         steps=settings.steps,
         sigma=loaded.sigma,
@@ -201,6 +256,6 @@ def _outcome(
         model=loaded.name,
         certified_radius=certified,
         alarm=alarm,
-        attacked_image=encode_image(scored.image) if alarm and scored is not None else None,
+        attacked_image=encode_image(image) if alarm and image is not None else None,
         seconds=seconds,
     )

@@ -62,9 +62,9 @@ def _problems(outcome: AttackOutcome, config: dict[str, object]) -> list[str]:
     if not 0 <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
         problems.append(f"counts sum to {sum(outcome.counts)}, n is {outcome.n}")
         return problems
-    answer, _ = decide_prediction(
-        outcome.counts, alpha=outcome.alpha / max(1, outcome.tries), n=outcome.n
-    )
+    if outcome.judge_alpha != outcome.alpha / max(1, outcome.tries):
+        problems.append(f"judge_alpha is {outcome.judge_alpha}, not alpha over {outcome.tries}")
+    answer, _ = decide_prediction(outcome.counts, alpha=outcome.judge_alpha, n=outcome.n)
     if outcome.prediction != answer:
         problems.append(f"prediction is {outcome.prediction}, the votes say {answer}")
     wanted = judge(outcome.label, outcome.clean_prediction, outcome.prediction)
@@ -75,8 +75,9 @@ def _problems(outcome: AttackOutcome, config: dict[str, object]) -> list[str]:
     inside = outcome.certified_radius is not None and outcome.distance < outcome.certified_radius
     if outcome.alarm != (outcome.outcome == "broken" and inside):
         problems.append(f"alarm is {outcome.alarm}, distance and radius say otherwise")
-    if outcome.alarm != (outcome.attacked_image is not None):
-        problems.append("an alarm, and nothing else, has its attacked image")
+    kept = outcome.attacked_image is not None
+    if kept != (outcome.alarm and outcome.tries > 0):
+        problems.append("an alarm under attack, and nothing else, has its attacked image")
     return problems
 
 

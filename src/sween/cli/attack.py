@@ -1,11 +1,14 @@
 """`sween attack`"""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_images, empirical_accuracy
+from sween.attack.certified import differences, read_certified
+from sween.attack.run import attack_config
 from sween.cli.options import (
     Alpha,
     Compile,
@@ -25,10 +28,9 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.data import parse_indices
-from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
-from sween.records import Certificate, read_certificates
-from sween.runs import read_config
+from sween.records import Certificate
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
@@ -77,7 +79,6 @@ def run(
         batch_size=batch_size,
     )
     loaded = load(source, archs=arch or ())
-    known = None if certificates is None else _certificates_of(certificates, loaded)
     dataset = dataset_of(loaded, data_root, convert=convert)
     positions = parse_indices(
         indices=indices, every=every, everything=everything, size=len(dataset.test)
@@ -93,6 +94,13 @@ def run(
         compile=compile,
         levels=dataset.test.white,
     )
+    known = None
+    if certificates is not None:
+        classifier.engine.prepare(
+            dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
+        )
+        own = attack_config(loaded, dataset, positions, settings, classifier, None)
+        known = _certificates_of(certificates, own)
     outcomes = attack_images(
         loaded,
         dataset,
@@ -109,7 +117,8 @@ def run(
     if alarms:
         first = alarms[0]
         raise CheckFailed(
-            f"{len(alarms)} answers changed inside their certified radius, the first that of image "
+            f"{len({row.index for row in alarms})} answers changed inside their certified radius, "
+            "the first that of image "
             f"{first.index} at distance {first.distance:.6g} of {first.certified_radius:.6g}; the "
             f"rows with alarm in {out}/attacks.jsonl hold the attacked images"
         )
@@ -124,14 +133,14 @@ def _line(radius: float, rows: list[AttackOutcome]) -> str:
     return f"eps {radius:g}: {100 * empirical_accuracy(rows):.1f}% of {len(rows)} resist; {others}"
 
 
-def _certificates_of(folder: Path, loaded: LoadedEnsemble) -> dict[int, Certificate]:
-    config = read_config(folder)
-    if config.get("fingerprint") != loaded.fingerprint:
+def _certificates_of(folder: Path, own: Mapping[str, Any]) -> Mapping[int, Certificate]:
+    config, certificates = read_certified(folder)
+    others = differences(own, config)
+    if others:
         raise BadInput(
             str(folder),
-            expected=f"certificates of the ensemble {loaded.fingerprint[:16]}",
-            got=str(config.get("fingerprint"))[:16],
-            fix="certify this ensemble, or leave --certificates out",
+            expected="certificates of the very classifier that is attacked",
+            got="; ".join(others),
+            fix="certify it here with the same options, or leave --certificates out",
         )
-    rows = [row for row in read_certificates(folder) if row.model == config.get("model")]
-    return {row.index: row for row in rows}
+    return certificates

@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from sween.attack import AttackOutcome, empirical_accuracy, read_outcomes
+from sween.attack.certified import differences
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
+from sween.records import Certificate
 from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun
 from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
 
 _HEADINGS = (
-    *("σ", "Model", "attack", "radius", "images", "certified %", "resist %"),
-    *("broken %", "abstained %", "alarms"),
+    *("run", "σ", "Model", "attack", "radius", "images", "certified %", "resist %"),
+    *("broken %", "abstained %", "wrong %", "declined %", "alarms"),
 )
 _FIELDS = (
-    *("sigma", "model", "attack", "radius", "images", "certified_accuracy"),
-    *("empirical_accuracy", "broken", "abstained", "alarms"),
+    *("run", "sigma", "model", "attack", "radius", "images", "certified_accuracy"),
+    *("empirical_accuracy", "broken", "abstained", "wrong", "declined", "alarms"),
 )
 
 
@@ -89,35 +91,59 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
             certified = (
                 float(certified_accuracy(certificates, [radius])[0]) if certificates else None
             )
-            rows.append(_row(outcomes, certified))
+            rows.append(_row(attack, outcomes, certificates, certified))
             blocks.append(number)
-    return Table("attacks", _HEADINGS, _FIELDS, rows, (1, 2), blocks) if rows else None
+    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3), blocks) if rows else None
 
 
-def _certificates_of(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[Any]:
+def _certificates_of(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[Certificate]:
     wanted = set(attack.indices)
     for run in runs:
-        if run.fingerprint == attack.config.get("fingerprint") and wanted <= set(run.indices):
-            rows = run.models.get(str(attack.config.get("model")), ())
+        rows = run.models.get(str(attack.config.get("model")), ())
+        if rows and wanted <= set(run.indices) and not differences(attack.config, run.config):
             return [row for row in rows if row.index in wanted]
     return []
 
 
-def _row(outcomes: Sequence[AttackOutcome], certified: float | None) -> list[Cell]:
+def _alarms(
+    attack: AttackedRun, outcomes: Sequence[AttackOutcome], certificates: Sequence[Certificate]
+) -> int | None:
+    """Breaks inside a certified radius; None where nothing was certified to compare with."""
+    if not certificates:
+        return sum(row.alarm for row in outcomes) if attack.config.get("certificates") else None
+    radii = {row.index: row.radius for row in certificates if row.prediction == row.label}
+    return sum(
+        row.alarm or (row.outcome == "broken" and row.distance < radii.get(row.index, 0.0))
+        for row in outcomes
+    )
+
+
+def _row(
+    attack: AttackedRun,
+    outcomes: Sequence[AttackOutcome],
+    certificates: Sequence[Certificate],
+    certified: float | None,
+) -> list[Cell]:
     sample, count = outcomes[0], len(outcomes)
+    asked = attack.config.get("images", count)
     shares = [
         empirical_accuracy(outcomes),
         sum(outcome.outcome == "broken" for outcome in outcomes) / count,
         sum(outcome.outcome == "abstained" for outcome in outcomes) / count,
     ]
-    alarms = sum(outcome.alarm for outcome in outcomes)
+    shares += [
+        sum(outcome.outcome == name for outcome in outcomes) / count
+        for name in ("wrong", "declined")
+    ]
+    alarms = _alarms(attack, outcomes, certificates)
     return [
+        Cell(attack.name, attack.name),
         Cell(plain_number(sample.sigma), sample.sigma),
         Cell(sample.model, sample.model),
         Cell(sample.attack, sample.attack),
         Cell(plain_number(sample.eps), sample.eps),
-        Cell(f"{count:,}", count),
+        Cell(f"{count:,}" if asked == count else f"{count:,} of {asked:,}", count),
         Cell("-" if certified is None else percentage(certified), certified),
         *(Cell(percentage(share), share) for share in shares),
-        Cell(str(alarms), alarms),
+        Cell("-" if alarms is None else str(alarms), alarms),
     ]

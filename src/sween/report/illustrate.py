@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from sween.attack.certified import differences
 from sween.data.dataset import Dataset
 from sween.report import canvas, pictures
 from sween.report.attacked import AttackedRun
@@ -26,7 +27,8 @@ def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[Attack
     return [
         attack
         for attack in attacked
-        if attack.config.get("fingerprint") == run.fingerprint is not None
+        if run.fingerprint is not None
+        and not differences(attack.config, run.config)
         and attack.config.get("model") in run.models
         and set(attack.indices) <= known
     ]
@@ -37,8 +39,10 @@ def figures_of(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str, "
     figures: dict[str, Figure] = {}
     title = f"{run.dataset}, σ = {plain_number(run.sample.sigma)}"
     own = attacks_on(run, attacked)
+    # Attacks on other images than the first's would stand beside a curve of other images.
+    own = [attack for attack in own if attack.indices == own[0].indices]
     if own:
-        shown = {index for attack in own for index in attack.indices}
+        shown = set.intersection(*(set(attack.indices) for attack in own))
         model = str(own[0].config["model"])
         rows = [row for row in run.models[model] if row.index in shown]
         figures["attacked"] = pictures.draw_attacked(rows, own, title=f"{model} on {title}")

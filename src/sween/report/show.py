@@ -39,13 +39,18 @@ def _page_run(
 
 
 def _outcomes(attacked: Sequence[AttackedRun]) -> list[AttackOutcome]:
-    """All outcomes; of an attack that was run again, with another seed say, the first run's."""
+    """All outcomes; of an attack that was run again, with another seed say, the worse one."""
     outcomes: dict[tuple[str, str, float, int], AttackOutcome] = {}
     for run in attacked:
         for outcome in run.outcomes:
             key = (outcome.model, outcome.attack, outcome.eps, outcome.index)
-            outcomes.setdefault(key, outcome)
+            if key not in outcomes or _severity(outcome) > _severity(outcomes[key]):
+                outcomes[key] = outcome
     return list(outcomes.values())
+
+
+def _severity(outcome: AttackOutcome) -> tuple[bool, bool]:
+    return outcome.alarm, outcome.outcome == "broken"
 
 
 def _images(dataset: Dataset, indices: Sequence[int]) -> dict[int, torch.Tensor]:
