@@ -109,6 +109,8 @@ def attacked(row: Certificate, outcome: str, **fields: Any) -> AttackOutcome:
         "n": 1000,
         "alpha": 0.001,
         "tries": 1,
+        "judge_alpha": 0.001,
+        "judge_seed": 0,
         "samples": 8,
         "steps": 5,
         "sigma": row.sigma,
