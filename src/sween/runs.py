@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 import torch
 
-from sween.errors import CheckpointError
+from sween.errors import BadInput, CheckpointError
 from sween.version import __version__
 
 
@@ -169,9 +169,16 @@ def run_folder(folder: Path, config: Mapping[str, Any], *, rows: str) -> Iterato
 
     A block that fails before its first row leaves nothing behind: no folder that holds a config and
     would refuse the corrected command. Rows without a config are refused, since nobody can tell
-    what they are rows of.
+    what they are rows of; so are packed rows, since one cannot append to them.
     """
     path = folder / rows
+    if not path.exists() and (folder / f"{rows}.gz").exists():
+        raise BadInput(
+            f"{path}.gz",
+            expected="unpacked rows to go on from",
+            got="packed ones",
+            fix="unpack it with gunzip, or choose another --out",
+        )
     made = (path, folder / "config.toml", folder / "environment.json")
     if path.exists() and not made[1].exists():
         raise CheckpointError(

@@ -11,13 +11,13 @@ from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
 from sween.attack.settings import AttackSettings
 from sween.attack.unit import attack_unit
 from sween.data.dataset import Dataset
-from sween.data.selection import format_indices
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import Certificate, RowWriter
 from sween.runs import read_config, run_folder, run_tag
 from sween.smoothing import SmoothedClassifier
+from sween.smoothing.run import subject_config
 from sween.smoothing.settings import check_predict_settings
 
 
@@ -56,7 +56,6 @@ def attack_images(
         check_installed()
     classifier.engine.prepare(dataset.test.images(positions[:1]).to(classifier.engine.device)[0])
     config = attack_config(loaded, dataset, positions, settings, classifier, certificates)
-    _refuse_packed(out)
     with run_folder(out, config, rows="attacks.jsonl") as path:
         known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
         tag = run_tag(read_config(out))
@@ -83,17 +82,6 @@ def attack_images(
         return read_outcomes(path)
 
 
-def _refuse_packed(out: Path) -> None:
-    packed = out / "attacks.jsonl.gz"
-    if packed.exists() and not packed.with_suffix("").exists():
-        raise BadInput(
-            str(packed),
-            expected="unpacked rows to go on from",
-            got="packed ones",
-            fix="unpack it with gunzip, or choose another --out",
-        )
-
-
 def attack_config(
     loaded: LoadedEnsemble,
     dataset: Dataset,
@@ -106,16 +94,7 @@ def attack_config(
     engine = classifier.engine
     return {
         "kind": "attacks",
-        "dataset": loaded.dataset,
-        "split": "test",
-        "data": dataset.test.pixels.fingerprint(),
-        "indices": format_indices(positions),
-        "images": len(positions),
-        "model": loaded.name,
-        "fingerprint": loaded.fingerprint,
-        "candidates": list(loaded.member_names),
-        "weights": loaded.weights.tolist(),
-        "sigma": loaded.sigma,
+        **subject_config(loaded, dataset, positions),
         "exit": engine.panel.exits[-1],
         "norm": "l2",
         **dataclasses.asdict(settings),

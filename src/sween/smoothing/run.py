@@ -103,7 +103,6 @@ def certify_images(
     engines = [engine_on(device) for device in devices or (None,)]
     engine = engines[0]
     check_sampling(engine, settings)
-    _refuse_packed(out)
     for each in engines:
         each.prepare(dataset.test.images(positions[:1]).to(each.device)[0])
         if each.precision != engine.precision:
@@ -150,17 +149,6 @@ def _plans(
 
 def _rows_so_far(path: Path) -> list[Certificate]:
     return read_certificates(path) if path.exists() else []
-
-
-def _refuse_packed(out: Path) -> None:
-    packed = out / "certificates.jsonl.gz"
-    if packed.exists() and not packed.with_suffix("").exists():
-        raise BadInput(
-            str(packed),
-            expected="unpacked rows to go on from",
-            got="packed ones",
-            fix="unpack it with gunzip, or choose another --out",
-        )
 
 
 def _certify_left(
@@ -252,6 +240,24 @@ def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:
             )
 
 
+def subject_config(
+    loaded: LoadedEnsemble, dataset: Dataset, positions: Sequence[int]
+) -> dict[str, Any]:
+    """Which ensemble on which test images: what the configs of all runs on them begin with."""
+    return {
+        "dataset": loaded.dataset,
+        "split": "test",
+        "data": dataset.test.pixels.fingerprint(),
+        "indices": format_indices(positions),
+        "images": len(positions),
+        "model": loaded.name,
+        "fingerprint": loaded.fingerprint,
+        "candidates": list(loaded.member_names),
+        "weights": loaded.weights.tolist(),
+        "sigma": loaded.sigma,
+    }
+
+
 def run_config(
     loaded: LoadedEnsemble,
     dataset: Dataset,
@@ -268,16 +274,7 @@ def run_config(
     """
     config: dict[str, Any] = {
         "kind": "certificates",
-        "dataset": loaded.dataset,
-        "split": "test",
-        "data": dataset.test.pixels.fingerprint(),
-        "indices": format_indices(positions),
-        "images": len(positions),
-        "model": loaded.name,
-        "fingerprint": loaded.fingerprint,
-        "candidates": list(loaded.member_names),
-        "weights": loaded.weights.tolist(),
-        "sigma": loaded.sigma,
+        **subject_config(loaded, dataset, positions),
         "exit": policy.describe(),
         **settings.as_dict(),
     }
