@@ -21,8 +21,7 @@ from sween.attack import (
 )
 from sween.attack.outcome import from_row, judge, to_row
 from sween.attack.unit import attack_unit
-from sween.data import Dataset, load_dataset
-from sween.data.dataset import StoredPixels
+from sween.data import load_dataset
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.evaluation import certified_accuracy
@@ -242,67 +241,6 @@ def test_bad_settings_are_refused() -> None:
     for option in ({"samples": 0}, {"steps": 0}, {"batch_size": 0}):
         with pytest.raises(BadInput, match="at least 1"):
             AttackSettings(**option)  # type: ignore[arg-type]
-
-
-def _near_the_border(distance: float, count: int) -> tuple[Linear, Dataset]:
-    """Images so near the border that votes can hardly tell."""
-    model = Linear(3)
-    data = dataset(model, count, seed=3)
-    with torch.no_grad():
-        images = data.test.images(range(count))
-        gap = distance - model.signed_distance(images)
-        moved = images + gap.view(-1, 1, 1, 1) * model.normal
-    split = dataclasses.replace(
-        data.test,
-        pixels=StoredPixels((moved * 255).round().to(torch.uint8)),
-        labels=torch.ones(count, dtype=torch.long),
-    )
-    return model, dataclasses.replace(data, test=split)
-
-
-@pytest.mark.parametrize("version", ["rand", "standard"])
-def test_images_that_autoattack_passes_over_are_attacked_too(tmp_path: Path, version: str) -> None:
-    """Its first noisy look takes images near the border to be wrong, and gives them back."""
-    model, data = _near_the_border(0.02, 12)
-    ensemble = loaded(model)
-    outcomes = attack_images(
-        ensemble,
-        data,
-        range(12),
-        AttackSettings(attack=version, eps=(0.3,), samples=16, steps=10, n=10_000),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        quiet=True,
-    )
-    right = [row for row in outcomes if row.clean_prediction == row.label]
-    assert len(right) >= 6
-    assert all(row.distance > 0 for row in right)
-    assert all(row.outcome == "broken" for row in right)
-
-
-def test_what_a_certificate_answers_stands_where_few_votes_decline(tmp_path: Path) -> None:
-    """Certified with many votes, judged with few: no image drops out of attacked accuracy."""
-    model, data = _near_the_border(0.02, 8)
-    ensemble = loaded(model)
-    rows = smoothed(ensemble).certify_batch(
-        data.test.images(range(8)), CertifySettings(n=100_000), labels=data.test.labels
-    )
-    certified = {row.index: row for row in rows}
-    assert sum(row.correct for row in rows) >= 4
-    outcomes = attack_images(
-        ensemble,
-        data,
-        range(8),
-        AttackSettings(attack="pgd", eps=(1e-4,), samples=16, steps=3, n=200),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        certificates=certified,
-        quiet=True,
-    )
-    for row in outcomes:
-        if certified[row.index].correct:
-            assert row.outcome in ("robust", "abstained")
-    assert empirical_accuracy(outcomes) >= certified_accuracy(rows, [1e-4])[0]
 
 
 def test_answers_at_all_radii_share_alpha(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sween
 from sween.attack import AttackSettings, attack_images, verify_attacks
 from sween.data import load_dataset
-from sween.errors import CheckFailed
+from sween.errors import CheckFailed, CheckpointError
 from sween.records import row_checksum
 from sween.smoothing import SmoothedClassifier
 
@@ -101,6 +101,17 @@ def test_missing_double_and_contradicting_rows_are_found(attacked: Path, tmp_pat
     ]
     with pytest.raises(CheckFailed, match=r"is broken at 0\.25, but robust at 1\.5"):
         verify_attacks(_copy(attacked, tmp_path / "contrary", contrary))
+
+
+def test_damaged_types_and_configs_are_one_line(attacked: Path, tmp_path: Path) -> None:
+    rows = _rows(attacked)
+    rows[0]["counts"] = ["a", "b"]
+    with pytest.raises(CheckFailed, match="line 1"):
+        verify_attacks(_copy(attacked, tmp_path / "types", rows))
+    text = (attacked / "config.toml").read_text()
+    config = "".join(line for line in text.splitlines(True) if not line.startswith("eps"))
+    with pytest.raises(CheckpointError, match="with eps"):
+        verify_attacks(_copy(attacked, tmp_path / "config", _rows(attacked), config=config))
 
 
 def test_a_changed_character_is_found(attacked: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sween.attack.outcome import AttackOutcome, judge, outcomes_file, read_outcomes
 from sween.data.selection import parse_indices
-from sween.errors import BadInput, CheckFailed
+from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.runs import read_config, run_tag
 from sween.smoothing.decision import decide_prediction
 
@@ -31,24 +31,42 @@ def verify_attacks(folder: Path) -> VerifiedAttack:
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
-    config, file = read_config(folder), outcomes_file(folder)
-    assert file is not None
+    config, file = _checked_config(folder), outcomes_file(folder)
+    name = "attacks.jsonl" if file is None else file.name
     try:
         outcomes = read_outcomes(folder)
     except BadInput as error:
         raise CheckFailed(str(error)) from None
     for number, outcome in enumerate(outcomes, start=1):
-        problems = _problems(outcome, config)
+        where = f"{name}, line {number} (index {outcome.index})"
+        try:
+            problems = _problems(outcome, config)
+        except (BadInput, TypeError, ValueError, IndexError) as error:
+            raise CheckFailed(f"{where}: {error}") from None
         if problems:
-            where = f"{file.name}, line {number} (index {outcome.index})"
             raise CheckFailed(f"{where}: {'; '.join(problems)}")
-    _check_complete(outcomes, config, file.name)
+    _check_complete(outcomes, config, name)
     return VerifiedAttack(
         rows=len(outcomes),
         images=len({outcome.index for outcome in outcomes}),
         broken=sum(outcome.outcome == "broken" for outcome in outcomes),
         alarms=sum(outcome.alarm for outcome in outcomes),
     )
+
+
+def _checked_config(folder: Path) -> dict[str, object]:
+    """The run's config; one from which a setting was taken would let any row pass."""
+    config = read_config(folder)
+    kinds = {"indices": str, "eps": list, "n": int, "alpha": float, "attack": str, "model": str}
+    wrong = [name for name, kind in kinds.items() if not isinstance(config.get(name), kind)]
+    if wrong:
+        raise CheckpointError(
+            f"{folder}/config.toml",
+            expected=f"the config of `sween attack` with {', '.join(wrong)}",
+            got=", ".join(repr(config.get(name)) for name in wrong),
+            fix="restore the file from its source",
+        )
+    return config
 
 
 def _problems(outcome: AttackOutcome, config: dict[str, object]) -> list[str]:
