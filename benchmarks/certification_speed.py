@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sween.bench import measure, to_table
+from sween.bench import measure, settled, to_table
 from sween.models import count_flops, create_model
 from sween.runs import describe_environment, write_json
 
@@ -84,7 +84,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     rows = []
     for arch in arguments.arch or ["resnet20"]:
-        model = create_model(arch, num_classes=10, image_shape=SHAPE).eval().to(device)
+        model = settled(create_model(arch, num_classes=10, image_shape=SHAPE), SHAPE).to(device)
         result = measure(
             model,
             torch.full(SHAPE, 128 / 255),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.bench import REFERENCE_BATCH, measure, reference_votes, to_table
+from sween.bench import REFERENCE_BATCH, measure, reference_votes, settled, to_table
 from sween.ensemble import WeightedEnsemble
 from sween.models import create_model
 from tests.cli.command import run_line, succeed
@@ -33,6 +33,19 @@ def test_the_reference_loop_votes() -> None:
     counts = reference_votes(model, IMAGE, sigma=0.5, num_classes=2, batches=3)
     assert counts.sum() == 3 * REFERENCE_BATCH == model.rows
     assert counts.min() > 0
+
+
+def test_an_untrained_deep_network_stays_within_float16() -> None:
+    shape = (3, 32, 32)
+    image = torch.rand(2, *shape)
+    plain = create_model("resnet110", num_classes=10, image_shape=shape).eval()
+    momenta = [part.momentum for part in plain.modules() if isinstance(part, nn.BatchNorm2d)]
+    with torch.no_grad():
+        assert float(plain(image).abs().max()) > torch.finfo(torch.float16).max
+        model = settled(plain, shape)
+        assert float(model(image).abs().max()) < 100
+    assert not model.training
+    assert momenta == [m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
 
 
 def test_rates_and_their_ratio() -> None:

@@ -19,6 +19,8 @@ from sween.smoothing import SmoothedClassifier
 REFERENCE_BATCH = 1000
 """Of the reference loop, as in the published code."""
 
+SETTLING_BATCH = 16
+
 SEED = 0
 
 
@@ -159,6 +161,25 @@ def _rate(run: Callable[[int], int], seconds: float) -> float:
         if time.perf_counter() - before < seconds / 10:
             batches *= 2
     return done / (time.perf_counter() - began)
+
+
+@torch.no_grad()
+def settled(model: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
+    """An untrained model in evaluation mode whose batch norms know noisy images.
+
+    Without that the activations of a deep network grow from block to block, beyond what float16
+    can hold.
+    """
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over passes
+    generator = torch.Generator().manual_seed(SEED)
+    model.train()(0.5 + 0.5 * torch.randn(SETTLING_BATCH, *shape, generator=generator))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return model.eval()
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """The paired bootstrap: refuses unpaired data, is seeded, bounded in memory, and covers."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,9 +9,12 @@ import pytest
 from sween.errors import BadInput
 from sween.evaluation import (
     average_certified_radius,
+    bootstrap_over_envelope,
     certified_accuracy,
     comparison,
+    envelope_curve,
     paired_bootstrap,
+    radius_accuracy_curve,
 )
 from sween.records import Certificate
 
@@ -125,3 +129,41 @@ def test_the_authors_ensemble_leads_its_best_candidate() -> None:
     assert interval.difference == pytest.approx(0.074, abs=0.002)
     assert interval.excludes_zero
     assert (interval.indices[0], interval.indices[-1], interval.count) == (888, 1887, 1000)
+
+
+def test_over_the_envelope_of_one_is_over_that_one() -> None:
+    rng = np.random.default_rng(2)
+    left, right = (as_certificates(rng.uniform(0, 1, 40).round(1)) for _ in range(2))
+    one = bootstrap_over_envelope(left, [right], resamples=300)
+    plain = paired_bootstrap(left, right, resamples=300)
+    for field in ("first", "second", "difference", "low", "high"):
+        assert getattr(one, field) == pytest.approx(getattr(plain, field))
+
+
+def test_over_the_envelope_again_by_plain_resampling() -> None:
+    """Three curves that cross, with ties, wrong answers and abstentions."""
+    rng = np.random.default_rng(3)
+    radii = [rng.uniform(0, top, 30).round(2) for top in (0.8, 1.0, 1.2)]
+    others = [as_certificates(own) for own in radii]
+    others[1][4], others[2][5] = wrong(4), abstained(5)
+    model = as_certificates(rng.uniform(0, 1.5, 30))
+
+    def difference(picks: list[int]) -> float:
+        chosen = [
+            [dataclasses.replace(rows[pick], index=place) for place, pick in enumerate(picks)]
+            for rows in (model, *others)
+        ]
+        curves = [radius_accuracy_curve(rows) for rows in chosen[1:]]
+        return average_certified_radius(chosen[0]) - envelope_curve(curves).area
+
+    interval = bootstrap_over_envelope(model, others, resamples=150, seed=4)
+    assert interval.difference == pytest.approx(difference(list(range(30))))
+    draws = np.concatenate(list(comparison._draws(30, 150, 4)))
+    plain = [difference([int(pick) for pick in row]) for row in draws]
+    assert [interval.low, interval.high] == pytest.approx(np.quantile(plain, [0.025, 0.975]))
+    assert interval.second >= max(map(average_certified_radius, others))
+
+
+def test_an_envelope_of_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="others: expected at least one model"):
+        bootstrap_over_envelope(FIRST, [])

@@ -26,7 +26,9 @@ def of_whole_numbers(depth: int, seed: int, num_classes: int = 10) -> nn.Module:
             column[places] = torch.randint(0, 2, (2,), generator=generator).float() * 2 - 1
         conv.weight.data = flat.t().reshape(conv.weight.shape).clone()
     for norm in norms_of(model):
-        norm.eps = 0
+        assert norm.running_var is not None
+        norm.eps = 2**-10  # GPUs want one
+        norm.running_var.fill_(1 - norm.eps)
         norm.bias.data = torch.randint(-2, 3, norm.bias.shape, generator=generator).float()
     for parameter in model.fc.parameters():
         parameter.data = torch.randint(-3, 4, parameter.shape, generator=generator).float()

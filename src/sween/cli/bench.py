@@ -8,7 +8,7 @@ import torch
 import typer
 from torch import nn
 
-from sween.bench import BenchResult, measure, to_table
+from sween.bench import BenchResult, measure, settled, to_table
 from sween.cli.options import (
     Compile,
     Device,
@@ -88,6 +88,7 @@ def _model(name: str, sigma: float) -> tuple[nn.Module, tuple[int, int, int], in
         shape = (1, 8, 8) if name.startswith("digits") else CIFAR
         if name.startswith("imagenet"):
             shape = (3, 224, 224)
-        return create_model(name, num_classes=10, image_shape=shape).eval(), shape, 10, sigma
+        model = create_model(name, num_classes=10, image_shape=shape)
+        return settled(model, shape), shape, 10, sigma
     loaded = load(name)
     return loaded, loaded.image_shape, loaded.num_classes, loaded.sigma

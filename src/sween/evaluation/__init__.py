@@ -11,7 +11,12 @@ from sween.evaluation.accuracy import (
     clean_accuracy,
     counted_radii,
 )
-from sween.evaluation.comparison import PairedInterval, Statistic, paired_bootstrap
+from sween.evaluation.comparison import (
+    PairedInterval,
+    Statistic,
+    bootstrap_over_envelope,
+    paired_bootstrap,
+)
 from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_accuracy_curve
 from sween.evaluation.envelope import Scores, average, score, upper_envelope
 from sween.evaluation.groups import by_model, check_distinct_images, pair_by_index
@@ -42,6 +47,7 @@ __all__ = [
     "abstention_rate",
     "average",
     "average_certified_radius",
+    "bootstrap_over_envelope",
     "by_model",
     "certified_accuracy",
     "check_distinct_images",

@@ -1,16 +1,19 @@
 """Two models on the same images: is the difference more than the luck of the subset?"""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from sween.errors import BadInput
 from sween.evaluation.accuracy import Floats, RadiusField, check_radii, counted_radii
 from sween.evaluation.groups import pair_by_index
 from sween.records import Certificate
 from sween.seeding import numpy_generator
+
+Integers = npt.NDArray[np.int64]
 
 CHUNK_ELEMENTS = 2_000_000
 """Drawn image numbers held at once: 16 MB, whatever the images and resamples."""
@@ -89,20 +92,94 @@ def paired_bootstrap(
     ours = _contributions(left, statistic, radius)
     theirs = _contributions(right, statistic, radius)
     differences = ours - theirs
-    means = _resampled_means(differences, resamples, seed)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    means = np.concatenate(
+        [differences[draws].mean(axis=1) for draws in _draws(differences.size, resamples, seed)]
+    )
+    low, high = _percentiles(means, confidence)
     return PairedInterval(
         first=float(ours.mean()),
         second=float(theirs.mean()),
         difference=float(differences.mean()),
-        low=float(low),
-        high=float(high),
+        low=low,
+        high=high,
         confidence=confidence,
         statistic=statistic,
         resamples=resamples,
         indices=tuple(certificate.index for certificate in left),
     )
+
+
+def bootstrap_over_envelope(
+    model: Sequence[Certificate],
+    others: Sequence[Sequence[Certificate]],
+    *,
+    radius: RadiusField = "radius",
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> PairedInterval:
+    """Percentile bootstrap interval for a model's ACR minus the area under the others' envelope.
+
+    The envelope takes the best of the others at every radius, so it is above each of them, and it
+    is taken anew in every resample. A resample's envelope is higher on average, so the interval
+    leans to the low side. As for `paired_bootstrap` it speaks of the choice of test images alone.
+
+    Args:
+        model: one model's certificates.
+        others: those of at least one other, each on exactly the same images.
+        radius: the certificate's field to judge.
+        resamples: bootstrap resamples, at least 1.
+        confidence: strictly between 0 and 1.
+        seed: the same seed gives the same interval.
+
+    Raises:
+        BadInput: no others, different images, or an image twice.
+    """
+    _check("acr", resamples, confidence)
+    if not others:
+        raise BadInput("others", expected="at least one model", got="none", fix="pass candidates")
+    pairs = [pair_by_index(model, other) for other in others]
+    ours = _contributions(pairs[0][0], "acr", radius)
+    envelope = _Envelope([_contributions(right, "acr", radius) for _, right in pairs])
+    differences = []
+    for draws in _draws(ours.size, resamples, seed):
+        weights = np.stack([np.bincount(row, minlength=ours.size) for row in draws]) / ours.size
+        differences.append(weights @ ours - envelope.areas(weights))
+    low, high = _percentiles(np.concatenate(differences), confidence)
+    second = float(envelope.areas(np.full((1, ours.size), 1 / ours.size))[0])
+    return PairedInterval(
+        first=float(ours.mean()),
+        second=second,
+        difference=float(ours.mean()) - second,
+        low=low,
+        high=high,
+        confidence=confidence,
+        statistic="acr",
+        resamples=resamples,
+        indices=tuple(certificate.index for certificate in pairs[0][0]),
+    )
+
+
+class _Envelope:
+    """The area under the highest of several radius-accuracy curves, for weighted images."""
+
+    def __init__(self, radii: Sequence[Floats]) -> None:
+        self._orders = [np.argsort(-own, kind="stable") for own in radii]
+        steps = np.unique(np.concatenate(radii))
+        self._lengths = np.diff(steps, prepend=0.0)
+        self._reaching = [own.size - np.searchsorted(np.sort(own), steps) - 1 for own in radii]
+
+    def areas(self, weights: Floats) -> Floats:
+        """Of each row of weights, which sum to 1."""
+        accuracies: Floats | None = None
+        for order, reaching in zip(self._orders, self._reaching, strict=True):
+            sums = np.cumsum(weights[:, order], axis=1)
+            # Where no image reaches a step, -1 reads the last sum: such steps count as nothing.
+            own = np.where(reaching >= 0, sums[:, reaching], 0.0)
+            accuracies = own if accuracies is None else np.maximum(accuracies, own)
+        assert accuracies is not None
+        areas: Floats = accuracies @ self._lengths
+        return areas
 
 
 def _check(statistic: Statistic, resamples: int, confidence: float) -> None:
@@ -131,13 +208,16 @@ def _contributions(
     return (counted.certified & (counted.radii >= statistic)).astype(np.float64)
 
 
-def _resampled_means(values: Floats, resamples: int, seed: int) -> Floats:
-    """Means of resamples with replacement, a bounded number of draws at a time."""
+def _draws(images: int, resamples: int, seed: int) -> Iterator[Integers]:
+    """Resamples with replacement, (rows, images) image numbers, a bounded number at a time."""
     generator = numpy_generator(seed, "bootstrap")
-    at_once = max(1, CHUNK_ELEMENTS // values.size)
-    chunks = []
+    at_once = max(1, CHUNK_ELEMENTS // images)
     for start in range(0, resamples, at_once):
         rows = min(at_once, resamples - start)
-        draws = generator.integers(0, values.size, size=(rows, values.size))
-        chunks.append(values[draws].mean(axis=1))
-    return np.concatenate(chunks)
+        yield generator.integers(0, images, size=(rows, images))
+
+
+def _percentiles(values: Floats, confidence: float) -> tuple[float, float]:
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)
