@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from sween.attack.gradients import FastProbabilities, probabilities_of
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.ensemble.prepare import Member, Preparation
 from sween.kernels import FusedResNet, launcher
@@ -175,3 +176,20 @@ def test_exact_copies_are_on_the_grid() -> None:
         assert torch.equal(copies, whole.float() / 255)
         steps = (whole - (image.double() * 255).round()).float()
         assert abs(float(steps.std()) / (255 * 0.5) - 1) < 0.02
+
+
+def test_attackers_gradients_compile_and_come_again() -> None:
+    ensemble, images = _ensemble().eval().requires_grad_(False), _images(5).cuda()
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, forward_rows=1000)
+    smoothed.engine.prepare(images[0])
+    fast = probabilities_of(ensemble, smoothed.engine, images[0])
+    assert isinstance(fast, FastProbabilities)
+    gradients = []
+    for _ in range(2):
+        own = images.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(fast(own)[:, 3].log().sum(), own)
+        gradients.append(gradient)
+    assert torch.equal(*gradients)
+    with torch.no_grad():
+        without = fast(images)
+    assert torch.allclose(fast(images.clone().requires_grad_()).detach(), without, atol=0.02)

@@ -2,6 +2,7 @@
 
 from sween.attack.auto import autoattack
 from sween.attack.ddn import ddn
+from sween.attack.gradients import PlainProbabilities
 from sween.attack.outcome import (
     AttackOutcome,
     decode_image,
@@ -21,6 +22,7 @@ __all__ = [
     "AttackOutcome",
     "AttackSettings",
     "Judge",
+    "PlainProbabilities",
     "SmoothedLogits",
     "attack_images",
     "autoattack",

@@ -7,9 +7,10 @@ from typing import Any
 
 from sween.attack.auto import VERSIONS, check_installed
 from sween.attack.certified import digest
+from sween.attack.gradients import probabilities_of
 from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
 from sween.attack.settings import AttackSettings
-from sween.attack.unit import attack_unit
+from sween.attack.unit import Target, attack_unit, gradients_of_images_alone
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
@@ -54,12 +55,16 @@ def attack_images(
     check_predict_settings(n=settings.n, alpha=settings.alpha, sigma=loaded.sigma)
     if settings.attack in VERSIONS:
         check_installed()
-    classifier.engine.prepare(dataset.test.images(positions[:1]).to(classifier.engine.device)[0])
+    image = dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
+    classifier.engine.prepare(image)
     config = attack_config(loaded, dataset, positions, settings, classifier, certificates)
     with run_folder(out, config, rows="attacks.jsonl") as path:
         known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
         tag = run_tag(read_config(out))
         size = settings.batch_size
+        with gradients_of_images_alone(loaded):
+            probabilities = probabilities_of(loaded, classifier.engine, image)
+        target = Target(loaded, classifier, probabilities)
         units = [positions[start : start + size] for start in range(0, len(positions), size)]
         with (
             RowWriter(path) as writer,
@@ -70,9 +75,7 @@ def attack_images(
             for number, unit in enumerate(units):
                 missing = {(index, eps) for index in unit for eps in settings.eps} - known
                 if missing:
-                    rows = attack_unit(
-                        loaded, dataset, unit, number, settings, classifier, certificates or {}
-                    )
+                    rows = attack_unit(target, dataset, unit, number, settings, certificates or {})
                     writer.append(
                         to_row(dataclasses.replace(row, run=tag))
                         for row in rows

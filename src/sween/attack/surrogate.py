@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sween.ensemble import WeightedEnsemble
+from sween.attack.gradients import Probabilities
 from sween.seeding import standard_normal
 
 PURPOSE = "attack"
@@ -22,7 +22,7 @@ class SmoothedLogits(nn.Module):
     never comes from torch's global generators, which AutoAttack seeds for itself.
 
     Args:
-        model: a `WeightedEnsemble`, or any module to logits; in evaluation mode.
+        probabilities: of the attacked model.
         sigma: noise level.
         samples: m.
         seed: of the noise.
@@ -33,7 +33,7 @@ class SmoothedLogits(nn.Module):
 
     def __init__(
         self,
-        model: nn.Module,
+        probabilities: Probabilities,
         *,
         sigma: float,
         samples: int,
@@ -43,7 +43,7 @@ class SmoothedLogits(nn.Module):
         rows: int = 4096,
     ) -> None:
         super().__init__()
-        self.model, self.sigma, self.samples = model, sigma, samples
+        self.probabilities, self.sigma, self.samples = probabilities, sigma, samples
         self.seed, self.unit, self.fresh, self.rows = seed, unit, fresh, rows
         self.calls = 0
 
@@ -71,13 +71,7 @@ class SmoothedLogits(nn.Module):
     def sum(self, images: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Probabilities (B, M), summed over some noise."""
         noisy = (images[None] + noise[:, None]).flatten(0, 1)
-        # Attackers need a direction only: on a GPU half the digits give it in half the time.
-        with torch.autocast(noisy.device.type, torch.bfloat16, enabled=noisy.is_cuda):
-            outputs = self.model(noisy)
-        if not isinstance(self.model, WeightedEnsemble):
-            outputs = torch.softmax(outputs.float(), dim=1)
-        total: torch.Tensor = outputs.float().view(len(noise), len(images), -1).sum(dim=0)
-        return total
+        return self.probabilities(noisy).view(len(noise), len(images), -1).sum(dim=0)
 
 
 class _Mean(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """One batch of images under attack."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from torch import nn
 from sween.attack.auto import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
+from sween.attack.gradients import Probabilities
 from sween.attack.outcome import AttackOutcome, encode_image, judge
 from sween.attack.pgd import pgd
 from sween.attack.scoring import TRIES, Judge, Scored, is_broken
@@ -31,13 +33,27 @@ Found = list[tuple[Scored | None, int]]
 """What an attack came to at each radius, and how many attacked images were scored for it."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Who is attacked.
+
+    Attributes:
+        loaded: the ensemble.
+        classifier: the smoothed classifier made of it, which judges.
+        probabilities: what the attacker follows the gradients of.
+    """
+
+    loaded: LoadedEnsemble
+    classifier: SmoothedClassifier
+    probabilities: Probabilities
+
+
 def attack_unit(
-    loaded: LoadedEnsemble,
+    target: Target,
     dataset: Dataset,
     unit: Sequence[int],
     number: int,
     settings: AttackSettings,
-    classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate],
 ) -> list[AttackOutcome]:
     """The outcomes of one batch, image by image and radius by radius.
@@ -45,23 +61,22 @@ def attack_unit(
     Radii go up; an image that is broken stays so at the larger ones and is not attacked again.
 
     Args:
-        loaded: whose gradients the attacker has.
+        target: who is attacked.
         dataset: the images' own.
         unit: which test images.
         number: of the batch, which keys its noise.
         settings: of the attack.
-        classifier: that judges.
         certificates: by index.
     """
-    device = classifier.engine.device
+    device = target.classifier.engine.device
     images = dataset.test.images(unit).to(device)
     labels = torch.tensor([int(dataset.test.labels[index]) for index in unit], device=device)
     known = [certificates.get(index) for index in unit]
     began, rows = time.perf_counter(), SURROGATE_ROWS
     while True:
         try:
-            with _gradients_of_images_alone(loaded):
-                batch = _Unit(loaded, images, labels, unit, number, settings, classifier, rows)
+            with gradients_of_images_alone(target.loaded):
+                batch = _Unit(target, images, labels, unit, number, settings, rows)
                 found = batch.run(known)
             break
         except (RuntimeError, MemoryError) as error:
@@ -89,7 +104,7 @@ def attack_unit(
             scored,
             tries,
             settings=settings,
-            loaded=loaded,
+            loaded=target.loaded,
             seconds=seconds,
         )
         for index, label, clean, answer, per_eps in zip(unit, labels, *found, strict=True)
@@ -98,7 +113,7 @@ def attack_unit(
 
 
 @contextlib.contextmanager
-def _gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
+def gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, no gradients of weights, and kernels that give the same each time."""
     learning = [part for part in model.parameters() if part.requires_grad]
     with evaluating(model), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
@@ -115,21 +130,22 @@ class _Unit:
 
     def __init__(
         self,
-        loaded: LoadedEnsemble,
+        target: Target,
         images: torch.Tensor,
         labels: torch.Tensor,
         indices: Sequence[int],
         number: int,
         settings: AttackSettings,
-        classifier: SmoothedClassifier,
         rows: int,
     ) -> None:
         self.images, self.labels, self.indices = images, labels, indices
         self.settings = settings
-        self.judge = Judge(classifier, n=settings.n, alpha=settings.alpha, seed=settings.seed)
+        self.judge = Judge(
+            target.classifier, n=settings.n, alpha=settings.alpha, seed=settings.seed
+        )
         self.surrogate = SmoothedLogits(
-            loaded,
-            sigma=loaded.sigma,
+            target.probabilities,
+            sigma=target.loaded.sigma,
             samples=settings.samples,
             seed=settings.seed,
             unit=number,

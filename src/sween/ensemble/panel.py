@@ -182,7 +182,7 @@ class EnsemblePanel:
         return not self.with_members and len(self.variants) == 1
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
-        if self._alone:
+        if self.compacts:
             votes = self._vote_with_exit(noisy)
             return Ballot(votes.labels[None], votes.evaluations[None])
         everything = [self._probabilities(k, noisy) for k in range(len(self.members))]

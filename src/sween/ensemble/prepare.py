@@ -158,9 +158,9 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     device, dtype = images.device, preparation.dtype(images.device)
     wanted = module(images)
     _refuse_random(wanted, module(images))
-    ready = _Arithmetic(fold_batch_norm(module), device, dtype)
+    ready = InArithmetic(fold_batch_norm(module), device, dtype)
     if not _close(ready(images), wanted, dtype):
-        ready = _Arithmetic(module, device, dtype)
+        ready = InArithmetic(module, device, dtype)
         if dtype != torch.float32 and not _close(ready(images), wanted, dtype):
             raise ContractError(
                 "model",
@@ -240,7 +240,7 @@ def _refuse_random(first: object, second: object) -> None:
         )
 
 
-class _Arithmetic(nn.Module):
+class InArithmetic(nn.Module):
     """A module in one arithmetic: float32 images in, float32 outputs out."""
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -1,0 +1,162 @@
+"""The attacked model's probabilities, with fast gradients in the images.
+
+Attackers need a direction only: on a GPU half the digits give it in half the time, and batch norms
+are folded and members compiled for passes of one shape. Nothing that is certified or judged comes
+from here.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from sween.ensemble import WeightedEnsemble
+from sween.ensemble.compiled import MOST_GRAPHS, Forward
+from sween.ensemble.fold import fold_batch_norm
+from sween.ensemble.prepare import InArithmetic
+from sween.ensemble.weighted import add_weighted
+from sween.errors import PreparationWarning
+from sween.smoothing.votes import VoteEngine
+
+PASS_ROWS = 1024
+"""Rows of one compiled pass: enough to keep a GPU busy, few to fill up."""
+
+LEAST_COSINE = 0.97
+"""Between a compiled gradient and a plain one: rounding turns it less, a fault more."""
+
+MOST_APART = 0.05
+"""Between compiled probabilities and plain ones."""
+
+
+class Probabilities(Protocol):
+    """From noisy images (B, C, H, W) to probabilities (B, M), differentiable in the images."""
+
+    def __call__(self, noisy: torch.Tensor) -> torch.Tensor: ...
+
+
+class PlainProbabilities:
+    """The model as it is; on a GPU in bfloat16.
+
+    Args:
+        model: a `WeightedEnsemble`, or any module to logits; in evaluation mode.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(noisy.device.type, torch.bfloat16, enabled=noisy.is_cuda):
+            outputs = self.model(noisy)
+        if not isinstance(self.model, WeightedEnsemble):
+            outputs = torch.softmax(outputs.float(), dim=1)
+        probabilities: torch.Tensor = outputs.float()
+        return probabilities
+
+
+class FastProbabilities:
+    """An ensemble's members folded and compiled for passes of one shape.
+
+    Args:
+        ensemble: in evaluation mode, on the device that will run it.
+        compile: makes a function faster.
+        rows: of a pass.
+        without_gradients: evaluates what needs no gradient, faster still.
+    """
+
+    def __init__(
+        self,
+        ensemble: WeightedEnsemble,
+        *,
+        compile: Callable[[nn.Module], Forward],
+        rows: int = PASS_ROWS,
+        without_gradients: Forward | None = None,
+    ) -> None:
+        weights = ensemble.weights.tolist()
+        device = next(ensemble.parameters()).device
+        self.rows, self._without = rows, without_gradients
+        folded = [
+            InArithmetic(fold_batch_norm(m), device, torch.bfloat16) for m in ensemble.members
+        ]
+        self._members = [
+            (weight, compile(member.requires_grad_(False)))  # else gradients of weights come too
+            for weight, member in zip(weights, folded, strict=True)
+            if weight > 0
+        ]
+
+    def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
+        if self._without is not None and not (torch.is_grad_enabled() and noisy.requires_grad):
+            return self._without(noisy)
+        parts = [self._of_pass(part) for part in torch.split(noisy, self.rows)]
+        return torch.cat(parts)
+
+    def _of_pass(self, part: torch.Tensor) -> torch.Tensor:
+        count = len(part)
+        if count < self.rows:
+            part = torch.cat([part, part.new_zeros((self.rows - count, *part.shape[1:]))])
+        scores: torch.Tensor | None = None
+        with torch._dynamo.config.patch(
+            recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+        ):
+            for weight, member in self._members:
+                scores = add_weighted(scores, weight, torch.softmax(member(part), dim=1))
+        assert scores is not None  # weights sum to 1
+        return scores[:count]
+
+
+def probabilities_of(
+    ensemble: WeightedEnsemble, engine: VoteEngine, image: torch.Tensor
+) -> Probabilities:
+    """Compiled ones where the engine's members are compiled and both agree, else plain ones.
+
+    Args:
+        ensemble: in evaluation mode, without gradients of its weights.
+        engine: the one that judges; prepared.
+        image: (C, H, W), to try it on.
+    """
+    plain = PlainProbabilities(ensemble)
+    if not engine.compiled:
+        return plain
+    try:
+        fast = FastProbabilities(
+            ensemble,
+            compile=lambda member: torch.compile(member, dynamic=False),
+            without_gradients=engine.panel.probabilities,
+        )
+        check_agreement(fast, plain, image)
+        return fast
+    except Exception as error:  # compilers fail in many ways, all of which mean: do without
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(
+            f"the attacker's gradients cannot be compiled, going on without: {reason}",
+            PreparationWarning,
+            stacklevel=2,
+        )
+        return plain
+
+
+def check_agreement(fast: Probabilities, plain: Probabilities, image: torch.Tensor) -> None:
+    """Refuse probabilities that differ from plain ones, or whose gradients lead elsewhere.
+
+    An attack with a false gradient would be weak, and the model look strong.
+    """
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(16, *image.shape, generator=generator).to(image.device)
+    noisy = (image + 0.25 * noise).clamp(0, 1)
+    found = []
+    for probabilities in (fast, plain):
+        own = noisy.clone().requires_grad_()
+        with torch.enable_grad():
+            outputs = probabilities(own)
+            direction = torch.linspace(-1, 1, outputs.shape[1], device=image.device)
+            (gradient,) = torch.autograd.grad((outputs * direction).sum(), own)
+        found.append((outputs.detach(), gradient.flatten(1)))
+    (ours, our_gradient), (theirs, their_gradient) = found
+    apart = float((ours - theirs).abs().max())
+    if not apart <= MOST_APART:
+        raise RuntimeError(f"its probabilities are {apart:.3g} apart")
+    steep = their_gradient.norm(dim=1) > 1e-3 * their_gradient.norm(dim=1).max()
+    cosines = torch.nn.functional.cosine_similarity(our_gradient, their_gradient, dim=1)[steep]
+    if len(cosines) and not float(cosines.median()) >= LEAST_COSINE:
+        raise RuntimeError(f"its gradients lead elsewhere, cosine {float(cosines.median()):.3g}")

@@ -1,0 +1,122 @@
+"""The attacker's fast gradients: the same as plain ones, else not used."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sween.attack.gradients import (
+    FastProbabilities,
+    PlainProbabilities,
+    Probabilities,
+    check_agreement,
+    probabilities_of,
+)
+from sween.ensemble import WeightedEnsemble
+from sween.errors import PreparationWarning
+from sween.models import create_model
+
+SHAPE = (1, 8, 8)
+
+
+def _ensemble(weights: tuple[float, ...] = (0.7, 0.3)) -> WeightedEnsemble:
+    members = [
+        create_model("digits-resnet", num_classes=10, image_shape=SHAPE, seed=seed)
+        for seed in range(len(weights))
+    ]
+    with torch.no_grad():
+        for member in members:
+            for parameter in member.parameters():
+                parameter.mul_(1.5)  # untrained networks are nearly flat
+    return WeightedEnsemble(members, weights).eval().requires_grad_(False)
+
+
+def _as_it_is(member: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    return member
+
+
+def _gradient(probabilities: Probabilities, noisy: torch.Tensor) -> torch.Tensor:
+    own = noisy.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(probabilities(own)[:, 3].log().sum(), own)
+    return gradient.flatten(1)
+
+
+@pytest.mark.parametrize("rows", [3, 10, 64])
+def test_passes_of_any_size_give_the_plain_probabilities_and_gradients(rows: int) -> None:
+    ensemble, noisy = _ensemble(), torch.rand(10, *SHAPE, generator=torch.manual_seed(0))
+    fast = FastProbabilities(ensemble, compile=_as_it_is, rows=rows)
+    plain = PlainProbabilities(ensemble)
+    assert torch.allclose(fast(noisy), plain(noisy), atol=0.01)
+    assert torch.allclose(fast(noisy).sum(dim=1), torch.ones(10), atol=1e-3)
+    ours, theirs = _gradient(fast, noisy), _gradient(plain, noisy)
+    assert float(torch.cosine_similarity(ours, theirs).min()) > 0.99
+
+
+def test_only_members_with_weight_see_images_and_passes_have_one_shape() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def watched(member: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(images: torch.Tensor) -> torch.Tensor:
+            seen.append(tuple(images.shape))
+            outputs: torch.Tensor = member(images)
+            return outputs
+
+        assert not any(parameter.requires_grad for parameter in member.parameters())
+        return run
+
+    ensemble = _ensemble((0.0, 1.0)).requires_grad_(True)
+    fast = FastProbabilities(ensemble, compile=watched, rows=4)
+    assert fast(torch.rand(6, *SHAPE)).shape == (6, 10)
+    assert seen == [(4, *SHAPE)] * 2
+    assert all(parameter.requires_grad for parameter in ensemble.parameters())
+
+
+def test_what_needs_no_gradient_goes_another_way() -> None:
+    def without(noisy: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(noisy), 10), 0.1)
+
+    fast = FastProbabilities(_ensemble(), compile=_as_it_is, without_gradients=without)
+    noisy = torch.rand(2, *SHAPE)
+    assert torch.equal(fast(noisy), without(noisy))
+    with torch.no_grad():
+        assert torch.equal(fast(noisy.clone().requires_grad_()), without(noisy))
+    assert not torch.equal(fast(noisy.clone().requires_grad_()), without(noisy))
+
+
+def test_false_gradients_and_probabilities_are_refused() -> None:
+    ensemble, image = _ensemble(), torch.rand(SHAPE)
+    plain = PlainProbabilities(ensemble)
+    check_agreement(FastProbabilities(ensemble, compile=_as_it_is, rows=8), plain, image)
+
+    def backwards(noisy: torch.Tensor) -> torch.Tensor:
+        outputs = plain(noisy)
+        return 2 * outputs.detach() - outputs  # the same values, the opposite gradient
+
+    def mixed(noisy: torch.Tensor) -> torch.Tensor:
+        return plain(noisy).flip(1)
+
+    with pytest.raises(RuntimeError, match="lead elsewhere"):
+        check_agreement(backwards, plain, image)
+    with pytest.raises(RuntimeError, match="apart"):
+        check_agreement(mixed, plain, image)
+
+
+def test_where_nothing_compiles_the_plain_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble, image = _ensemble(), torch.rand(SHAPE)
+
+    def engine(compiled: bool) -> Any:
+        return SimpleNamespace(compiled=compiled, panel=SimpleNamespace(probabilities=None))
+
+    assert isinstance(probabilities_of(ensemble, engine(False), image), PlainProbabilities)
+    monkeypatch.setattr(torch, "compile", lambda member, **_: member)
+    assert isinstance(probabilities_of(ensemble, engine(True), image), FastProbabilities)
+
+    def fails(member: nn.Module, **_: object) -> None:
+        raise RuntimeError("no compiler here\nand more")
+
+    monkeypatch.setattr(torch, "compile", fails)
+    with pytest.warns(PreparationWarning, match=r"gradients cannot be .* no compiler here$"):
+        assert isinstance(probabilities_of(ensemble, engine(True), image), PlainProbabilities)
