@@ -8,13 +8,14 @@ import torch
 from sween.attack.gradients import FastProbabilities, probabilities_of
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.ensemble.prepare import Member, Preparation
-from sween.kernels import FusedResNet, launcher
+from sween.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
 from sween.models import create_model
 from sween.philox import counters, normal_draws, stream_words
 from sween.records import Certificate
 from sween.seeding import derive_key
 from sween.smoothing import CertifySettings, SmoothedClassifier
 from sween.smoothing.exact import ExactNoise, words_of_62_bits
+from sween.smoothing.noise import NoiseKind
 from tests.kernels.networks import of_whole_numbers
 
 pytestmark = [
@@ -165,10 +166,26 @@ def test_exact_noise_and_sampling_modes_run() -> None:
         assert all(row.samples <= 6_000 for row in rows)
 
 
+@pytest.mark.parametrize("name", ["float32", "exact"])
+def test_noise_by_our_kernels_is_the_plain_one(name: str) -> None:
+    kind, images = NoiseKind(name), _images().cuda()
+    keys = [derive_key(0, "kernel", k) for k in range(len(images))]
+    fast = kind.make(0.5, kernels=NoiseKernels(NoiseLauncher()))
+    (ours, valid), (theirs, counting) = (law.copies(images, keys) for law in (fast, kind.make(0.5)))
+    assert float((ours - theirs).abs().max()) <= kind.apart
+    if valid is not None:
+        assert counting is not None
+        assert torch.equal(valid, counting)
+    assert torch.equal(fast.copies(images, keys)[0], ours)
+    smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, noise=name)
+    smoothed.engine.prepare(images[0])
+    assert smoothed.engine.noise._kernels is not None  # type: ignore[attr-defined]
+
+
 def test_exact_copies_are_on_the_grid() -> None:
     image = _images(1).cuda()
-    for compile in (False, True):
-        noise = ExactNoise(sigma=0.5, levels=255, compile=compile)
+    for options in ({}, {"compile": True}, {"kernels": NoiseKernels(NoiseLauncher())}):
+        noise = ExactNoise(sigma=0.5, levels=255, **options)
         copies, valid = noise.copies(image, [derive_key(0, "p")])
         assert valid is not None
         assert bool(valid.all())

@@ -186,7 +186,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways, all of which mean: do without
-            _refuse_broken_device(error)
+            refuse_broken_device(error)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             warnings.warn(
                 f"the model cannot be {how}, going on without: {reason}",
@@ -212,7 +212,7 @@ def _check_kernels(run: Forward, plain: Forward, images: torch.Tensor) -> None:
         raise RuntimeError("its outputs are others than in the same arithmetic")
 
 
-def _refuse_broken_device(error: Exception) -> None:
+def refuse_broken_device(error: Exception) -> None:
     """Raise again what says that the device has no memory, or can no longer be used."""
     said = str(error).lower()
     if "out of memory" in said:

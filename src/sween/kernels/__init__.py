@@ -1,10 +1,18 @@
-"""GPU kernels of our own: the forward pass of the paper's CIFAR networks.
+"""GPU kernels of our own: the forward pass of the paper's CIFAR networks, and noisy copies.
 
 Compiled when first used, by the compiler that torch brings along; a CPU emulation in the tests runs
 the same source.
 """
 
 from sween.kernels.cifar_resnet import FusedResNet, is_cifar_resnet
-from sween.kernels.launch import launcher, supports
+from sween.kernels.launch import NoiseLauncher, launcher, supports
+from sween.kernels.noise import NoiseKernels
 
-__all__ = ["FusedResNet", "is_cifar_resnet", "launcher", "supports"]
+__all__ = [
+    "FusedResNet",
+    "NoiseKernels",
+    "NoiseLauncher",
+    "is_cifar_resnet",
+    "launcher",
+    "supports",
+]

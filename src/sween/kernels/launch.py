@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from sween.kernels.cifar_resnet import Argument
+from sween.kernels.noise import THREADS
 from sween.kernels.shape import Shape
-from sween.kernels.source import read_source
+from sween.kernels.source import NOISE, read_source
 
 CAPABILITY = (8, 0)
 """The oldest GPUs that have the instructions."""
@@ -20,30 +21,19 @@ STAGES = (1, 2, 3)
 _COMPILING = threading.Lock()
 
 
-def shape_for(shared_bytes: int) -> Shape:
-    """The kernels' shape on a GPU whose blocks may have so much shared memory."""
-    large = Shape(images=4)
-    return large if large.shared_bytes(3) <= shared_bytes else Shape()
-
-
 def supports(device: torch.device) -> bool:
     """Whether a device can run the kernels: NVIDIA's from CAPABILITY on, with room for a block."""
     if device.type != "cuda" or torch.version.hip or not hasattr(torch.cuda, "_compile_kernel"):
         return False
     properties = torch.cuda.get_device_properties(device)
-    room = _room(device)
-    needed = max(shape_for(room).shared_bytes(stage) for stage in STAGES)
+    room = int(getattr(properties, "shared_memory_per_block_optin", 0))
+    needed = max(Shape().shared_bytes(stage) for stage in STAGES)
     return (properties.major, properties.minor) >= CAPABILITY and room >= needed
-
-
-def _room(device: torch.device) -> int:
-    properties = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", 0))
 
 
 def launcher(device: torch.device, shape: Shape | None = None) -> "Launcher":
     """Compiles the kernels for a device, at the first call of a process."""
-    chosen = shape or shape_for(_room(device))
+    chosen = shape or Shape()
     with _COMPILING, torch.cuda.device(device):
         index = torch.cuda.current_device()
         return Launcher({stage: _kernel(stage, chosen, index) for stage in STAGES}, chosen)
@@ -66,13 +56,32 @@ class Launcher:
             )
 
 
+class NoiseLauncher:
+    """Runs the kernels of noise.cu on the current stream of the arguments' device."""
+
+    def __call__(self, kernel: str, blocks: int, arguments: Sequence[Argument]) -> None:
+        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+        with torch.cuda.device(device):
+            with _COMPILING:
+                run = _noise_kernel(kernel, torch.cuda.current_device())
+            run(grid=(blocks, 1, 1), block=(THREADS, 1, 1), args=list(arguments))
+
+
 @functools.cache
 def _kernel(stage: int, shape: Shape, device_index: int) -> Any:
-    options = [*shape.definitions(stage), "--std=c++17"]
-    with _without_headers():
-        kernel = torch.cuda._compile_kernel(read_source(), f"stage{stage}", nvcc_options=options)
+    kernel = _compile(read_source(), f"stage{stage}", shape.definitions(stage))
     kernel.set_shared_memory_config(shape.shared_bytes(stage))
     return kernel
+
+
+@functools.cache
+def _noise_kernel(name: str, device_index: int) -> Any:
+    return _compile(read_source(NOISE), name, [])
+
+
+def _compile(source: str, name: str, options: Sequence[str]) -> Any:
+    with _without_headers():
+        return torch.cuda._compile_kernel(source, name, nvcc_options=[*options, "--std=c++17"])
 
 
 @contextlib.contextmanager

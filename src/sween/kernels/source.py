@@ -1,11 +1,12 @@
-"""The kernels' source, as one text."""
+"""The kernels' sources, each as one text."""
 
 import importlib.resources
 
-_FILES = ("convolution.cu", "cifar_resnet.cu")
+NETWORKS = ("convolution.cu", "cifar_resnet.cu")
+NOISE = ("noise.cu",)
 
 
-def read_source() -> str:
-    """CUDA C++ without includes; `Shape.definitions` says which kernel it gives: stage1, ..."""
+def read_source(files: tuple[str, ...] = NETWORKS) -> str:
+    """CUDA C++ without includes; of NETWORKS `Shape.definitions` says which stage it gives."""
     folder = importlib.resources.files("sween.kernels")
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES)
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in files)

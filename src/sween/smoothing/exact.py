@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from sween.errors import BadInput
+from sween.kernels import NoiseKernels
 from sween.philox import counters, random_words, stream_words
 from sween.seeding import NOISE_BLOCK
 
@@ -78,10 +79,18 @@ class ExactNoise:
         sigma: noise level.
         levels: steps of the grid between 0 and 1.
         compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
+        kernels: draw through kernels of our own; only on a GPU.
     """
 
-    def __init__(self, *, sigma: float, levels: int, compile: bool) -> None:
-        self.table, self.levels = noise_table(sigma, levels), levels
+    def __init__(
+        self,
+        *,
+        sigma: float,
+        levels: int,
+        compile: bool = False,
+        kernels: NoiseKernels | None = None,
+    ) -> None:
+        self.table, self.levels, self._kernels = noise_table(sigma, levels), levels, kernels
         self._cumulative = self.table.cumulative
         self._words: Words62 = _compiled_words() if compile else words_of_62_bits
 
@@ -111,6 +120,15 @@ class ExactNoise:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A block of noisy copies of each image, and which of them drew a value of the table."""
         cumulative = self._cumulative = self._cumulative.to(images.device)
+        if self._kernels is not None:
+            return self._kernels.exact(
+                images,
+                stream_words(keys, images.device),
+                cumulative=cumulative,
+                first=self.table.first,
+                levels=self.levels,
+                copies=NOISE_BLOCK,
+            )
         shape = (len(images), NOISE_BLOCK, *images.shape[1:])
         numbers = self._draw(keys, torch.Size(shape[1:]).numel(), images.device)
         drawn = torch.searchsorted(cumulative, numbers, right=True)

@@ -8,11 +8,15 @@ from typing import Protocol
 import torch
 
 from sween.errors import BadInput, UnknownName
-from sween.philox import normal_draws
-from sween.seeding import Normals, derive_key, noisy_copies, normals_of, philox_normals
+from sween.kernels import NoiseKernels
+from sween.philox import normal_draws, stream_words
+from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normals_of, philox_normals
 from sween.smoothing.exact import ExactNoise
 
 NOISES = ("float32", "exact")
+
+FLOAT_APART = 1e-4
+"""Of float32 noise: logarithms and sines round differently."""
 
 PIXEL_LEVELS = 255
 """Steps of an 8-bit pixel between 0 and 1."""
@@ -60,13 +64,16 @@ class GaussianNoise:
     Args:
         sigma: noise level.
         compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
+        kernels: draw through kernels of our own; only on a GPU.
     """
 
     name = "float32"
     stream_prefix = ""
 
-    def __init__(self, *, sigma: float, compile: bool) -> None:
-        self.sigma = sigma
+    def __init__(
+        self, *, sigma: float, compile: bool = False, kernels: NoiseKernels | None = None
+    ) -> None:
+        self.sigma, self._kernels = sigma, kernels
         self._normals: Normals = _compiled_normals if compile else normals_of
 
     def check(self, images: torch.Tensor) -> None:
@@ -76,6 +83,10 @@ class GaussianNoise:
         self, images: torch.Tensor, keys: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A block of noisy copies of each image; all of them count."""
+        if self._kernels is not None:
+            streams = stream_words(keys, images.device)
+            noisy = self._kernels.gaussian(images, streams, sigma=self.sigma, copies=NOISE_BLOCK)
+            return noisy, None
         return noisy_copies(images, keys, sigma=self.sigma, normals=self._normals), None
 
 
@@ -97,10 +108,17 @@ class NoiseKind:
         if self.levels < 1:
             raise BadInput("levels", expected="at least 1", got=self.levels, fix="use 255")
 
-    def make(self, sigma: float, *, compile: bool) -> Noise:
+    def make(
+        self, sigma: float, *, compile: bool = False, kernels: NoiseKernels | None = None
+    ) -> Noise:
         if self.name == "exact":
-            return ExactNoise(sigma=sigma, levels=self.levels, compile=compile)
-        return GaussianNoise(sigma=sigma, compile=compile)
+            return ExactNoise(sigma=sigma, levels=self.levels, compile=compile, kernels=kernels)
+        return GaussianNoise(sigma=sigma, compile=compile, kernels=kernels)
+
+    @property
+    def apart(self) -> float:
+        """How far two ways to draw it may be, in noise levels: rounding, and no other draw."""
+        return 0.0 if self.name == "exact" else FLOAT_APART
 
 
 def noisy_of_jobs(

@@ -9,21 +9,24 @@ images is counted: the host only queues batches.
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import nn
 
 from sween.ensemble.forward import default_forward_rows
 from sween.ensemble.panel import Panel, arithmetic_of, check_panel
+from sween.ensemble.prepare import refuse_broken_device
 from sween.errors import BadInput, PreparationWarning
+from sween.kernels import NoiseKernels, NoiseLauncher, supports
 from sween.models.device import device_of, evaluating
 from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
 from sween.smoothing.soft import pairs_of
 from sween.smoothing.tally import Tally
 
-NOISE_APART = 1e-4
-"""How far compiled noise may be from plain: rounding of logarithms and sines, no other draw."""
+BLOCKS_TRIED = 100
+"""Noise blocks in which kernels of our own are compared with plain noise."""
 
 EMPTY_SHARE = 0.02
 """How much of a GPU's work may go to filling up the last batch of a set of images."""
@@ -104,8 +107,8 @@ class VoteEngine:
         self._batch_size = batch_size
         self._noise_kind = noise or NoiseKind()
         self._precision: str | None = None
-        self.noise: Noise = self._noise_kind.make(sigma, compile=False)
-        self._fast_noise: bool | None = None
+        self.noise: Noise = self._noise_kind.make(sigma)
+        self._noise_made = False
 
     @property
     def precision(self) -> str:
@@ -153,30 +156,47 @@ class VoteEngine:
             )
 
     def _make_noise(self, image: torch.Tensor) -> None:
-        """Compiled noise where members are compiled, once it was seen to draw as the plain one."""
-        if self._fast_noise is not None or not self.compiled:
+        """Faster noise where members are compiled, once it was seen to draw as the plain one."""
+        if self._noise_made or not self.compiled:
             return
-        self._fast_noise = False
-        keys = [derive_key(0, "noise trial", block) for block in range(self.batch_blocks)]
-        images = image.expand(self.batch_blocks, *image.shape)
-        try:
-            fast = self._noise_kind.make(self.sigma, compile=True)
-            with torch.inference_mode():
-                drawn, wanted = (law.copies(images, keys)[0] for law in (fast, self.noise))
-                apart = float((drawn - wanted).abs().max())
-            if not apart < NOISE_APART * max(self.sigma, 1.0):
-                raise RuntimeError(f"draws are {apart:.3g} apart")
-            self.noise, self._fast_noise = fast, True
-        except torch.OutOfMemoryError:
-            self._fast_noise = None
-            raise
-        except Exception as error:  # compilers fail in many ways, all of which mean: do without
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(
-                f"the noise cannot be compiled, going on without: {reason}",
-                PreparationWarning,
-                stacklevel=3,
-            )
+        make = self._noise_kind.make
+        # Compiled noise comes in one size.
+        ways = [(partial(make, self.sigma, compile=True), self.batch_blocks)]
+        if supports(self.device):
+            kernels = NoiseKernels(NoiseLauncher())
+            some = min(self.batch_blocks, BLOCKS_TRIED)
+            ways.insert(0, (partial(make, self.sigma, kernels=kernels), some))
+        for way, blocks in ways:
+            try:
+                fast = way()
+                self._check_noise(fast, image, blocks)
+                self.noise = fast
+                break
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # compilers fail in many ways, all of which mean: do without
+                refuse_broken_device(error)
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                warnings.warn(
+                    f"the noise cannot be compiled, going on without: {reason}",
+                    PreparationWarning,
+                    stacklevel=3,
+                )
+        self._noise_made = True
+
+    @torch.inference_mode()
+    def _check_noise(self, fast: Noise, image: torch.Tensor, blocks: int) -> None:
+        """Refuse noise that draws otherwise than the plain one."""
+        keys = [derive_key(0, "noise trial", block) for block in range(blocks)]
+        images = image.expand(blocks, *image.shape)
+        (drawn, valid), (wanted, counting) = (
+            law.copies(images, keys) for law in (fast, self.noise)
+        )
+        apart = float((drawn - wanted).abs().max())
+        if not apart <= self._noise_kind.apart * max(self.sigma, 1.0):
+            raise RuntimeError(f"draws are {apart:.3g} apart")
+        if valid is not None and counting is not None and not torch.equal(valid, counting):
+            raise RuntimeError("other draws count")
 
     def _try_to_prepare(self, image: torch.Tensor) -> BaseException | None:
         """The error, if there is one; its traceback would keep the failed batch in memory."""

@@ -1,0 +1,99 @@
+// Noisy copies of images: keyed random numbers by Philox4x32-10 (Salmon et al. 2011) and what is made
+// of them, a number written once and nothing read again.
+//
+// Draws are those of sween/philox.py and sween/smoothing/exact.py, word for word; products and sums are
+// rounded one by one, as torch's are. A thread takes one counter of one stream; a stream belongs to one
+// block of copies of one image.
+//
+// With SWEEN_EMULATED the primitives come from elsewhere: so the tests run this on a CPU.
+
+#ifndef SWEEN_EMULATED
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEVICE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(256)
+
+DEVICE size_t thread_of_grid() { return blockIdx.x * static_cast<size_t>(256) + threadIdx.x; }
+DEVICE u32 high_half(u32 a, u32 b) { return __umulhi(a, b); }
+DEVICE float plus(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float times(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float over(float a, float b) { return __fdiv_rn(a, b); }
+DEVICE float root(float a) { return __fsqrt_rn(a); }
+DEVICE float as_float(u32 word) { return __uint2float_rn(word); }
+
+#endif
+
+struct Words {
+    u32 a, b, c, d;
+};
+
+// The words of a counter of a stream, which is named by two words of key and two of counter.
+DEVICE Words random_words(const long long *stream, u32 step) {
+    u32 k0 = static_cast<u32>(stream[0]), k1 = static_cast<u32>(stream[1]);
+    Words c = {step, 0, static_cast<u32>(stream[2]), static_cast<u32>(stream[3])};
+    for (int round = 0; round < 10; round++) {
+        u32 left = high_half(c.a, 0xD2511F53u), right = high_half(c.c, 0xCD9E8D57u);
+        c = Words{right ^ c.b ^ k0, c.c * 0xCD9E8D57u, left ^ c.d ^ k1, c.a * 0xD2511F53u};
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c;
+}
+
+// Two N(0, 1) draws by Box and Muller's transform; one half added: the logarithm never sees 0.
+DEVICE void box_muller(u32 one, u32 other, float *draws) {
+    float uniform = times(plus(as_float(one), 0.5f), 2.3283064365386963e-10f);
+    float radius = root(times(-2.0f, logf(uniform)));
+    float angle = times(as_float(other), 1.4629180792671596e-09f);
+    draws[0] = times(radius, cosf(angle));
+    draws[1] = times(radius, sinf(angle));
+}
+
+// noisy (streams, count) = image + sigma * draw; images (streams, numbers), count whole copies of one.
+KERNEL gaussian(const long long *streams, const float *images, const float *sigma, float *noisy,
+                int all, int count, int numbers, int steps) {
+    size_t stream = thread_of_grid() / steps;
+    u32 step = static_cast<u32>(thread_of_grid() % steps);
+    if (stream >= all) return;
+    Words words = random_words(streams + 4 * stream, step);
+    float draws[4];
+    box_muller(words.a, words.b, draws);
+    box_muller(words.c, words.d, draws + 2);
+    for (int k = 0; k < 4; k++) {
+        u32 place = k * static_cast<u32>(steps) + step;
+        if (place >= count) return;
+        float pixel = images[stream * numbers + place % numbers];
+        noisy[stream * count + place] = plus(pixel, times(*sigma, draws[k]));
+    }
+}
+
+// noisy = (grey level + first + entry) / levels, where the entry of the table is drawn with its exact
+// probability: how many of `cumulative` are at most a 62-bit number. Copies that draw beyond the table
+// are marked as invalid (streams * copies, ones before).
+KERNEL exact(const long long *streams, const float *images, const long long *cumulative, float *noisy,
+             unsigned char *valid, int entries, int first, int levels, int all, int count, int numbers,
+             int steps) {
+    size_t stream = thread_of_grid() / steps;
+    u32 step = static_cast<u32>(thread_of_grid() % steps);
+    if (stream >= all) return;
+    Words words = random_words(streams + 4 * stream, step);
+    u64 drawn[2] = {(static_cast<u64>(words.a) << 30) | (words.b >> 2),
+                    (static_cast<u64>(words.c) << 30) | (words.d >> 2)};
+    for (int k = 0; k < 2; k++) {
+        u32 place = k * static_cast<u32>(steps) + step;
+        if (place >= count) return;
+        int low = 0, high = entries;
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (static_cast<u64>(cumulative[middle]) <= drawn[k]) low = middle + 1;
+            else high = middle;
+        }
+        if (low == entries) valid[(stream * count + place) / numbers] = 0;
+        float pixel = images[stream * numbers + place % numbers];
+        float level = rintf(times(pixel, static_cast<float>(levels)));
+        float moved = static_cast<float>(static_cast<int>(level) + first + low);
+        noisy[stream * count + place] = over(moved, static_cast<float>(levels));
+    }
+}
