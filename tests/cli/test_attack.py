@@ -1,10 +1,12 @@
 """`sween attack` from the command line."""
 
+import csv
 import importlib.util
 from pathlib import Path
 
 import pytest
 
+from sween.ensemble import load_ensemble
 from tests.cli.command import run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.rows import rows_of
@@ -34,6 +36,33 @@ def test_a_break_inside_a_certified_radius_fails_the_check(made: Made, tmp_path:
     assert not any(row["alarm"] for row in rows)
 
 
+def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) -> None:
+    """Certified in one pass with the ensemble, attacked on its own, set side by side."""
+    known, out, report = (tmp_path / name for name in ("certificates", "out", "report"))
+    options = "--indices 0:3 --n 1000 --alpha 0.05 --members --quiet"
+    succeed(f"certify {made.ensemble} {options} --out {known}")
+    certified = rows_of(known, "certificates.jsonl")
+    name = next(row["model"] for row in certified if not row["model"].startswith("SWEEN"))
+    line = f"attack {made.ensemble} --member {name} --eps 0.25 {QUICK} --certificates {known}"
+    succeed(f"{line} --out {out}")
+    radii = {
+        row["index"]: row["radius"]
+        for row in certified
+        if row["model"] == name and row["prediction"] == row["label"]
+    }
+    rows = rows_of(out, "attacks.jsonl")
+    assert {row["model"] for row in rows} == {name}
+    assert {row["index"]: row["certified_radius"] for row in rows} == {
+        index: radii.get(index) for index in range(3)
+    }
+    succeed(f"verify {out}")
+    succeed(f"report {known} {out} --out {report}")
+    with (report / "attacks.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["certified_accuracy"]) == sum(r >= 0.25 for r in radii.values()) / 3
+    assert row["alarms"] == "0"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -44,9 +73,12 @@ def test_a_break_inside_a_certified_radius_fails_the_check(made: Made, tmp_path:
         ("--eps 0.5 --samples 0", "samples: expected at least 1"),
         ("--eps 0.5 --certificates nowhere", "nowhere"),
         ("--eps 0.5 --n 0", "n"),
+        ("--eps 0.5 --member resnet9000", "member: expected one of"),
+        ("--eps 0.5 --member {name} --exit exact", "--exit: expected none for a lone member"),
     ],
 )
 def test_bad_input_is_one_line(made: Made, tmp_path: Path, options: str, message: str) -> None:
+    options = options.format(name=load_ensemble(made.ensemble).member_names[0])
     line = f"attack {made.ensemble} {QUICK} {options} --out {tmp_path}/out"
     code, stdout, stderr = run_line(line)
     assert (code, stdout) == (2, "")

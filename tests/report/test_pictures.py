@@ -1,5 +1,6 @@
 """Figures of attacks, weights, evaluations and noise."""
 
+import dataclasses
 from pathlib import Path
 from typing import cast
 
@@ -79,6 +80,11 @@ def test_a_report_has_the_figures_that_there_is_something_for(tmp_path: Path) ->
     other = write_attacked(tmp_path / "other", OUTCOMES, fingerprint="e" * 64)
     assert attacks_on(load_run(run), [load_attacked(other)]) == []
     assert set(figures_of(load_run(run), [])) == {"weights"}
+    of_candidate = [dataclasses.replace(row, model=CANDIDATES[0]) for row in OUTCOMES]
+    lone = write_attacked(tmp_path / "lone", of_candidate)
+    both = [load_attacked(lone), load_attacked(attacks)]
+    title = figures_of(load_run(run), both)["attacked"].axes[0].get_title()
+    assert title.startswith("sween on")
 
 
 def test_images_of_another_data_set_are_refused(tmp_path: Path) -> None:

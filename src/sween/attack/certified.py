@@ -26,8 +26,8 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
     return found
 
 
-def read_certified(folder: Path) -> tuple[dict[str, Any], dict[int, Certificate]]:
-    """A folder's config, and the certificates of its main model by index; damaged ones refused."""
+def read_certified(folder: Path, model: str) -> tuple[dict[str, Any], dict[int, Certificate]]:
+    """A folder's config, and the certificates of one model by index; damaged ones refused."""
     config, file = read_config(folder), records_file(folder)
     certificates = {}
     for number, row in enumerate(read_rows(file), start=1):
@@ -36,7 +36,7 @@ def read_certified(folder: Path) -> tuple[dict[str, Any], dict[int, Certificate]
             raise BadInput(
                 where, expected="a row that fits its checksum", got="another", fix="restore it"
             )
-        if row.get("model") == config.get("model"):
+        if row.get("model") == model:
             certificate = from_row(row, where=where)
             certificates[certificate.index] = certificate
     return config, certificates

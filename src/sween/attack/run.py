@@ -31,6 +31,7 @@ def attack_images(
     *,
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None = None,
+    candidate_of: LoadedEnsemble | None = None,
     quiet: bool = False,
 ) -> list[AttackOutcome]:
     """Attack test images and append the outcomes to `out`; a stopped run is taken up again.
@@ -43,6 +44,8 @@ def attack_images(
         out: folder for config, environment and outcomes.
         classifier: the smoothed classifier that judges, made of the same ensemble.
         certificates: by index; an answer that changes inside a certified radius is an alarm.
+        candidate_of: the ensemble that `loaded` is one candidate of, where its certificates are
+            among that ensemble's: the config then names both.
         quiet: no progress display.
 
     Returns:
@@ -57,7 +60,9 @@ def attack_images(
         check_installed()
     image = dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
     classifier.engine.prepare(image)
-    config = attack_config(loaded, dataset, positions, settings, classifier, certificates)
+    config = attack_config(
+        loaded, dataset, positions, settings, classifier, certificates, candidate_of
+    )
     with run_folder(out, config, rows="attacks.jsonl") as path:
         known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
         tag = run_tag(read_config(out))
@@ -92,12 +97,14 @@ def attack_config(
     settings: AttackSettings,
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None,
+    candidate_of: LoadedEnsemble | None = None,
 ) -> dict[str, Any]:
     """What an attack was asked to do, for its folder; the classifier is prepared."""
     engine = classifier.engine
     return {
         "kind": "attacks",
-        **subject_config(loaded, dataset, positions),
+        **subject_config(candidate_of or loaded, dataset, positions),
+        "model": loaded.name,
         "exit": engine.panel.exits[-1],
         "norm": "l2",
         **dataclasses.asdict(settings),

@@ -51,6 +51,9 @@ def run(
         Path | None,
         typer.Option(help="folder of certificates; a break inside a certified radius is an alarm"),
     ] = None,
+    member: Annotated[
+        str | None, typer.Option(help="attack this candidate of the ensemble in its place")
+    ] = None,
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
@@ -78,7 +81,10 @@ def run(
         seed=seed,
         batch_size=batch_size,
     )
-    loaded = load(source, archs=arch or ())
+    ensemble = load(source, archs=arch or ())
+    loaded = ensemble if member is None else ensemble.alone(member)
+    if member is not None and exit_name != "none":
+        raise BadInput("--exit", expected="none for a lone member", got=exit_name, fix="leave out")
     dataset = dataset_of(loaded, data_root, convert=convert)
     positions = parse_indices(
         indices=indices, every=every, everything=everything, size=len(dataset.test)
@@ -99,7 +105,7 @@ def run(
         classifier.engine.prepare(
             dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
         )
-        own = attack_config(loaded, dataset, positions, settings, classifier, None)
+        own = attack_config(loaded, dataset, positions, settings, classifier, None, ensemble)
         known = _certificates_of(certificates, own)
     outcomes = attack_images(
         loaded,
@@ -109,6 +115,7 @@ def run(
         out,
         classifier=classifier,
         certificates=known,
+        candidate_of=ensemble,
         quiet=quiet,
     )
     for radius in settings.eps:
@@ -134,8 +141,10 @@ def _line(radius: float, rows: list[AttackOutcome]) -> str:
 
 
 def _certificates_of(folder: Path, own: Mapping[str, Any]) -> Mapping[int, Certificate]:
-    config, certificates = read_certified(folder)
+    config, certificates = read_certified(folder, own["model"])
     others = differences(own, config)
+    if not certificates and not others:
+        others = [f"none of {own['model']}"]
     if others:
         raise BadInput(
             str(folder),

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sween.ensemble.weighted import WeightedEnsemble
+from sween.errors import UnknownName
 from sween.models import Manifest
 
 
@@ -30,6 +31,14 @@ class LoadedEnsemble(WeightedEnsemble):
         super().__init__(members, weights)
         self.manifests = tuple(manifests)
         self.member_names = tuple(member_names)
+
+    def alone(self, name: str) -> "LoadedEnsemble":
+        """One member as an ensemble of its own."""
+        if name not in self.member_names:
+            raise UnknownName("member", name, self.member_names)
+        place = self.member_names.index(name)
+        member, manifest = self.members[place], self.manifests[place]
+        return LoadedEnsemble([member], [manifest], [name]).train(self.training)
 
     @property
     def sigma(self) -> float:

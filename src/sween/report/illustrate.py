@@ -22,7 +22,7 @@ SHOWN = 4
 
 
 def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[AttackedRun]:
-    """The attacks on a run's main model, on images that it certified."""
+    """The attacks on a run's models, on images that it certified."""
     known = set(run.indices)
     return [
         attack
@@ -39,8 +39,13 @@ def figures_of(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str, "
     figures: dict[str, Figure] = {}
     title = f"{run.dataset}, σ = {plain_number(run.sample.sigma)}"
     own = attacks_on(run, attacked)
-    # Attacks on other images than the first's would stand beside a curve of other images.
-    own = [attack for attack in own if attack.indices == own[0].indices]
+    own.sort(key=lambda attack: attack.config["model"] != run.config.get("model"))
+    # Attacks on other models and images than the first's would stand beside another curve.
+    own = [
+        attack
+        for attack in own
+        if attack.indices == own[0].indices and attack.config["model"] == own[0].config["model"]
+    ]
     if own:
         shown = set.intersection(*(set(attack.indices) for attack in own))
         model = str(own[0].config["model"])
