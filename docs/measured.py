@@ -84,17 +84,19 @@ def _measured_line(row: Row, training: str) -> list[str]:
 
 def leads(results: Path, dataset: str) -> str:
     """Each ensemble's lead over the envelope of its candidates, and over the other weights."""
-    lines = []
+    lines, names = [], list[str]()
     for folder, training, sigma in _runs(results, dataset):
         run = load_run(folder)
         assert run.ensemble is not None
+        assert names in ([], run.candidates)  # one heading for all
+        names = run.candidates
         own = run.models[run.ensemble]
         over = bootstrap_over_envelope(own, [run.models[name] for name in run.candidates])
         weights = paired_bootstrap(own, run.models["convex"])
         radii = [average_certified_radius(run.models[name]) for name in run.candidates]
         cells = [*map(format_radius, radii), format_radius(over.second), format_radius(over.first)]
         lines.append([training, f"{sigma:.2f}", *cells, _signed(over), _signed(weights)])
-    head = ["training", "σ", "ResNet-20", "ResNet-26", "ResNet-32", "envelope", "SWEEN-3"]
+    head = ["training", "σ", *names, "envelope", "SWEEN-3"]
     return _markdown([*head, "lead", "lead over convex weights"], 1, lines)
 
 

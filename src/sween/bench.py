@@ -125,7 +125,7 @@ def measure(
         reference_votes(model, image, sigma=sigma, num_classes=num_classes, batches=batches)
         return REFERENCE_BATCH * batches
 
-    ours(1)  # compiles the noise
+    ours(1)  # so that nothing is done for the first time
     own_memory = _memory(engine.device)
     theirs(1)
     rates = [(_rate(ours, seconds), _rate(theirs, seconds)) for _ in range(rounds)]

@@ -6,7 +6,6 @@ from torch import nn
 
 from sween.attack import Judge, SmoothedLogits, autoattack, ddn, pgd
 from sween.attack.geometry import inside, norms
-from sween.attack.gradients import PlainProbabilities
 from sween.attack.pgd import margins
 from sween.ensemble import WeightedEnsemble
 from sween.seeding import standard_normal
@@ -16,7 +15,7 @@ from tests.smoothing.small import SHAPE, ensemble, images
 
 def _surrogate(model: nn.Module, **options: object) -> SmoothedLogits:
     settings = {"sigma": 0.5, "samples": 16, "seed": 0, **options}
-    return SmoothedLogits(PlainProbabilities(model.eval()), **settings)  # type: ignore[arg-type]
+    return SmoothedLogits(model.eval(), **settings)  # type: ignore[arg-type]
 
 
 def test_the_surrogate_is_the_log_of_the_mean_probability_over_keyed_noise() -> None:
@@ -100,9 +99,7 @@ def test_ddn_and_the_judge_find_the_border_of_a_linear_classifier() -> None:
     data, classifier = dataset(model, 40, seed=0), smoothed(loaded(model))
     positions = list(range(40))
     batch, labels = data.test.images(positions), data.test.labels
-    surrogate = SmoothedLogits(
-        PlainProbabilities(classifier.engine.model), sigma=SIGMA, samples=128, seed=0
-    )
+    surrogate = SmoothedLogits(classifier.engine.model, sigma=SIGMA, samples=128, seed=0)
     attacked = ddn(surrogate, batch, labels, start=SIGMA)
     judge = Judge(classifier, n=100_000, alpha=0.001, seed=0)
     found = judge.nearest(batch, attacked, labels, positions)

@@ -14,6 +14,7 @@ from sween.attack.gradients import (
     Probabilities,
     check_agreement,
     probabilities_of,
+    same_each_time,
 )
 from sween.ensemble import WeightedEnsemble
 from sween.errors import PreparationWarning
@@ -98,8 +99,19 @@ def test_false_gradients_and_probabilities_are_refused() -> None:
     def mixed(noisy: torch.Tensor) -> torch.Tensor:
         return plain(noisy).flip(1)
 
-    with pytest.raises(RuntimeError, match="lead elsewhere"):
-        check_agreement(backwards, plain, image)
+    def partly(noisy: torch.Tensor) -> torch.Tensor:
+        outputs = plain(noisy)
+        rows = torch.arange(len(noisy))[:, None] % 4 == 0
+        return torch.where(rows, 2 * outputs.detach() - outputs, outputs)
+
+    def flat(noisy: torch.Tensor) -> torch.Tensor:
+        return plain(noisy) * 0 + 0.1
+
+    for wrong in (backwards, partly):
+        with pytest.raises(RuntimeError, match="lead elsewhere"):
+            check_agreement(wrong, plain, image)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        check_agreement(flat, flat, image)
     with pytest.raises(RuntimeError, match="apart"):
         check_agreement(mixed, plain, image)
 
@@ -120,3 +132,12 @@ def test_where_nothing_compiles_the_plain_way_is_taken(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "compile", fails)
     with pytest.warns(PreparationWarning, match=r"gradients cannot be .* no compiler here$"):
         assert isinstance(probabilities_of(ensemble, engine(True), image), PlainProbabilities)
+
+
+def test_convolutions_come_again_and_nothing_else_is_switched() -> None:
+    cudnn = torch.backends.cudnn
+    known = (cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark)
+    with same_each_time():
+        assert (cudnn.enabled, cudnn.allow_tf32) == known[:2]
+        assert (cudnn.deterministic, cudnn.benchmark) == (True, False)
+    assert (cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark) == known

@@ -6,28 +6,34 @@ from pathlib import Path
 import pytest
 import torch
 
+from sween.errors import PreparationWarning
 from sween.kernels import NoiseKernels
 from sween.kernels.source import NOISE, read_source
-from sween.philox import counters, stream_words
+from sween.philox import counters, normal_draws, stream_words
 from sween.seeding import derive_key, noisy_copies, philox_normals
+from sween.smoothing import SmoothedClassifier
 from sween.smoothing.exact import ExactNoise, noise_table, words_of_62_bits
 from sween.smoothing.noise import GaussianNoise
+from sween.smoothing.votes import VoteEngine
 from tests.kernels.emulation import NoiseEmulator
 
 CPU = torch.device("cpu")
+_OF_BOTH = ("images[stream * numbers", "round < 10", "k1 += 0xBB67AE85u", "stream[3])")
+"""Parts that both kernels go through."""
+
 KEYS = [derive_key(7, "kernel", example) for example in range(3)]
 
 
-def _kernels(folder: Path, source: str | None = None) -> NoiseKernels:
+def _emulator(folder: Path, source: str | None = None) -> NoiseEmulator:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++")
-    return NoiseKernels(NoiseEmulator(folder, compiler, source))
+    return NoiseEmulator(folder, compiler, source)
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> NoiseKernels:
-    return _kernels(tmp_path_factory.mktemp("noise"))
+    return NoiseKernels(_emulator(tmp_path_factory.mktemp("noise")))
 
 
 def _images(shape: tuple[int, int, int]) -> torch.Tensor:
@@ -108,22 +114,58 @@ def test_draws_beyond_the_table_count_for_nothing(kernels: NoiseKernels) -> None
 @pytest.mark.parametrize(
     ("true", "false"),
     [
+        ("images[stream * numbers", "images[0 * numbers"),
         ("round < 10", "round < 9"),
         ("k1 += 0xBB67AE85u", "k1 += 0"),
-        ("static_cast<u32>(stream[3])", "0"),
+        ("stream[3])", "stream[2])"),
         ("<= drawn[k]", "< drawn[k] - 1000000000000000ull"),
         ("(words.a) << 30", "(words.a) << 29"),
     ],
 )
-def test_a_fault_is_seen(tmp_path: Path, true: str, false: str) -> None:
-    """The comparison with plain draws, which every engine makes before it uses the kernels."""
+def test_engines_use_no_kernels_with_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, true: str, false: str
+) -> None:
+    """Which the comparison with plain draws, that every engine makes, must see."""
     source = read_source(NOISE)
     assert true in source
-    wrong, images = _kernels(tmp_path, source.replace(true, false)), _images((1, 8, 8))
-    table = noise_table(0.25, 255)
-    gaussian = GaussianNoise(sigma=0.5, kernels=wrong).copies(images, KEYS)[0]
-    exact = ExactNoise(sigma=0.25, levels=255, kernels=wrong).copies(images, KEYS)[0]
-    plain = noisy_copies(images, KEYS, sigma=0.5, normals=philox_normals)
-    wanted, _ = _plain_exact(images, table.cumulative, table.first, 255, 100)
-    seen = float((gaussian - plain).abs().max()) > 1e-4 or not torch.equal(exact, wanted)
-    assert seen
+    emulator = _emulator(tmp_path, source.replace(true, false))
+    kinds = ("exact", "float32") if true in _OF_BOTH else ("exact",)
+    for kind in kinds:
+        engine = _engine_of_a_gpu(monkeypatch, emulator, kind)
+        with pytest.warns(PreparationWarning, match="cannot be drawn by our kernels, .*apart"):
+            engine.prepare(torch.rand(1, 8, 8))
+        assert not _uses_kernels(engine)
+
+
+@pytest.mark.parametrize("kind", ["exact", "float32"])
+def test_engines_use_kernels_that_draw_as_the_plain_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    engine = _engine_of_a_gpu(monkeypatch, _emulator(tmp_path), kind)
+    engine.prepare(torch.rand(1, 8, 8))
+    assert _uses_kernels(engine)
+
+
+def _uses_kernels(engine: VoteEngine) -> bool:
+    assert isinstance(engine.noise, ExactNoise | GaussianNoise)
+    return engine.noise._kernels is not None
+
+
+def _engine_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, emulator: NoiseEmulator, kind: str
+) -> VoteEngine:
+    """A CPU's engine whose noise, plain and fast, is that of a GPU."""
+
+    def draw(_: ExactNoise, keys: list[int], count: int, device: torch.device) -> torch.Tensor:
+        words = words_of_62_bits(stream_words(keys, device), counters(2 * count, device))
+        return words[:, :count].contiguous()
+
+    monkeypatch.setattr(ExactNoise, "_draw", draw)
+    monkeypatch.setattr("sween.smoothing.noise.normals_of", philox_normals)
+    monkeypatch.setattr("sween.smoothing.noise._compiled_draws", lambda: normal_draws)
+    monkeypatch.setattr("sween.smoothing.exact._compiled_words", lambda: words_of_62_bits)
+    monkeypatch.setattr("sween.smoothing.votes.supports", lambda _: True)
+    monkeypatch.setattr("sween.smoothing.votes.NoiseLauncher", lambda: emulator)
+    monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    return SmoothedClassifier(model, sigma=0.5, num_classes=2, noise=kind).engine

@@ -60,15 +60,16 @@ def attack_images(
         check_installed()
     image = dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
     classifier.engine.prepare(image)
+    with gradients_of_images_alone(loaded):
+        probabilities = probabilities_of(loaded, classifier.engine, image)
     config = attack_config(
         loaded, dataset, positions, settings, classifier, certificates, candidate_of
     )
+    config["gradients"] = probabilities.name
     with run_folder(out, config, rows="attacks.jsonl") as path:
         known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
         tag = run_tag(read_config(out))
         size = settings.batch_size
-        with gradients_of_images_alone(loaded):
-            probabilities = probabilities_of(loaded, classifier.engine, image)
         target = Target(loaded, classifier, probabilities)
         units = [positions[start : start + size] for start in range(0, len(positions), size)]
         with (

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sween.attack.gradients import Probabilities
+from sween.attack.gradients import PlainProbabilities, Probabilities
 from sween.seeding import standard_normal
 
 PURPOSE = "attack"
@@ -22,7 +22,7 @@ class SmoothedLogits(nn.Module):
     never comes from torch's global generators, which AutoAttack seeds for itself.
 
     Args:
-        probabilities: of the attacked model.
+        model: its probabilities, or a module: a `WeightedEnsemble`, or any other to logits.
         sigma: noise level.
         samples: m.
         seed: of the noise.
@@ -33,7 +33,7 @@ class SmoothedLogits(nn.Module):
 
     def __init__(
         self,
-        probabilities: Probabilities,
+        model: Probabilities | nn.Module,
         *,
         sigma: float,
         samples: int,
@@ -43,7 +43,8 @@ class SmoothedLogits(nn.Module):
         rows: int = 4096,
     ) -> None:
         super().__init__()
-        self.probabilities, self.sigma, self.samples = probabilities, sigma, samples
+        self.probabilities = PlainProbabilities(model) if isinstance(model, nn.Module) else model
+        self.sigma, self.samples = sigma, samples
         self.seed, self.unit, self.fresh, self.rows = seed, unit, fresh, rows
         self.calls = 0
 

@@ -11,7 +11,7 @@ from torch import nn
 from sween.attack.auto import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
-from sween.attack.gradients import Probabilities
+from sween.attack.gradients import PlainProbabilities, Probabilities, same_each_time
 from sween.attack.outcome import AttackOutcome, encode_image, judge
 from sween.attack.pgd import pgd
 from sween.attack.scoring import TRIES, Judge, Scored, is_broken
@@ -90,6 +90,8 @@ def attack_unit(
                     fix="use a smaller --batch-size",
                 ) from None
             rows //= 2
+            # Compiled passes have one size, which may be what was too much.
+            target = dataclasses.replace(target, probabilities=PlainProbabilities(target.loaded))
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     seconds = (time.perf_counter() - began) / len(unit) / len(settings.eps)
@@ -114,9 +116,9 @@ def attack_unit(
 
 @contextlib.contextmanager
 def gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients of weights, and kernels that give the same each time."""
+    """Evaluation mode, and no gradients of weights."""
     learning = [part for part in model.parameters() if part.requires_grad]
-    with evaluating(model), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    with evaluating(model):
         model.requires_grad_(False)
         try:
             yield
@@ -177,13 +179,14 @@ class _Unit:
         images, labels = self.images[right], self.labels[right]
         nearest = dict[int, Scored]()
         if right:
-            attacked = ddn(
-                self.surrogate,
-                images,
-                labels,
-                steps=self.settings.steps,
-                start=self.surrogate.sigma,
-            )
+            with same_each_time():
+                attacked = ddn(
+                    self.surrogate,
+                    images,
+                    labels,
+                    steps=self.settings.steps,
+                    start=self.surrogate.sigma,
+                )
             indices = [self.indices[i] for i in right]
             best = self.judge.nearest(images, attacked, labels, indices)
             nearest = dict(zip(right, best, strict=True))
@@ -206,26 +209,31 @@ class _Unit:
                 own.append((result, 0 if result is None else len(self.settings.eps)))
 
     def _attack(self, left: list[int], eps: float, position: int) -> dict[int, Scored]:
-        images, labels, settings = self.images[left], self.labels[left], self.settings
-        if settings.attack == "pgd":
-            attacked = pgd(self.surrogate, images, labels, eps=eps, steps=settings.steps)
-        else:
-            attacked = autoattack(
-                self.surrogate, images, labels, eps=eps, version=settings.attack, seed=settings.seed
-            )
-            still = (distances(images, attacked) == 0).nonzero()[:, 0].tolist()
-            if still:  # so that each image is attacked, and judged, at each radius
-                attacked[still] = pgd(
-                    self.surrogate, images[still], labels[still], eps=eps, steps=settings.steps
-                )
+        images = self.images[left]
+        with same_each_time():
+            attacked = self._in_ball(images, self.labels[left], eps)
         scored = self.judge.score(
             images,
             inside(images, attacked, eps),
             [self.indices[i] for i in left],
             attempt=position,
-            share=len(settings.eps),
+            share=len(self.settings.eps),
         )
         return dict(zip(left, scored, strict=True))
+
+    def _in_ball(self, images: torch.Tensor, labels: torch.Tensor, eps: float) -> torch.Tensor:
+        settings = self.settings
+        if settings.attack == "pgd":
+            return pgd(self.surrogate, images, labels, eps=eps, steps=settings.steps)
+        attacked = autoattack(
+            self.surrogate, images, labels, eps=eps, version=settings.attack, seed=settings.seed
+        )
+        still = (distances(images, attacked) == 0).nonzero()[:, 0].tolist()
+        if still:  # so that each image is attacked, and judged, at each radius
+            attacked[still] = pgd(
+                self.surrogate, images[still], labels[still], eps=eps, steps=settings.steps
+            )
+        return attacked
 
 
 def _outcome(

@@ -120,9 +120,9 @@ def bootstrap_over_envelope(
 ) -> PairedInterval:
     """Percentile bootstrap interval for a model's ACR minus the area under the others' envelope.
 
-    The envelope takes the best of the others at every radius, so it is above each of them, and it
-    is taken anew in every resample. A resample's envelope is higher on average, so the interval
-    leans to the low side. As for `paired_bootstrap` it speaks of the choice of test images alone.
+    The envelope takes the best of the others at every radius, and is taken anew in every resample.
+    A resample's envelope is higher on average, so the interval leans to the low side. As for
+    `paired_bootstrap` it speaks of the choice of test images alone.
 
     Args:
         model: one model's certificates.

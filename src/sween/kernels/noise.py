@@ -75,6 +75,8 @@ class NoiseKernels:
 
     def _tail(self, images: torch.Tensor, count: int, numbers: int, *, each: int) -> list[int]:
         """Streams, draws of each, numbers of an image, and counters of a stream, `each` draws."""
+        if count >= 2**31:
+            raise ValueError(f"{count} draws of a stream are more than the kernels can number")
         return [len(images), count, numbers, -(-count // each)]
 
     def _run(self, kernel: str, arguments: Sequence[Argument]) -> None:

@@ -92,6 +92,7 @@ class ExactNoise:
     ) -> None:
         self.table, self.levels, self._kernels = noise_table(sigma, levels), levels, kernels
         self._cumulative = self.table.cumulative
+        self._divisor = torch.tensor(float(levels))
         self._words: Words62 = _compiled_words() if compile else words_of_62_bits
 
     @property
@@ -104,7 +105,7 @@ class ExactNoise:
 
     def check(self, images: torch.Tensor) -> None:
         """Refuse images off the grid: for them the law would be another."""
-        grid = self._positions(images) / self.levels
+        grid = self._divided(self._positions(images))
         if not torch.equal(grid, images):
             away = float((images - grid).abs().max())
             raise BadInput(
@@ -135,7 +136,12 @@ class ExactNoise:
         valid = (drawn < len(cumulative)).view(len(images) * NOISE_BLOCK, -1).all(dim=1)
         steps = (drawn + self.table.first).view(shape)
         positions = self._positions(images)[:, None].long() + steps
-        return (positions.float() / self.levels).flatten(0, 1), valid
+        return self._divided(positions.float()).flatten(0, 1), valid
+
+    def _divided(self, positions: torch.Tensor) -> torch.Tensor:
+        """positions / levels, rounded once: by a number, CUDA would multiply by its reciprocal."""
+        self._divisor = self._divisor.to(positions.device)
+        return positions / self._divisor
 
     def _positions(self, images: torch.Tensor) -> torch.Tensor:
         return (images * self.levels).round()

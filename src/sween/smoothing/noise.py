@@ -117,7 +117,7 @@ class NoiseKind:
 
     @property
     def apart(self) -> float:
-        """How far two ways to draw it may be, in noise levels: rounding, and no other draw."""
+        """How far two ways to draw it may be, times max(sigma, 1): rounding, and no other draw."""
         return 0.0 if self.name == "exact" else FLOAT_APART
 
 

@@ -145,7 +145,6 @@ class VoteEngine:
             self.panel.forward.settle(self.rows_asked)
         while (error := self._try_to_prepare(image)) is not None:
             self.shrink(error)
-        self._make_noise(image)
         self._precision = self._precision or self.precision
         if self.precision != self._precision:
             raise BadInput(
@@ -161,15 +160,14 @@ class VoteEngine:
             return
         make = self._noise_kind.make
         # Compiled noise comes in one size.
-        ways = [(partial(make, self.sigma, compile=True), self.batch_blocks)]
+        ways = {"compiled": (partial(make, self.sigma, compile=True), self.batch_blocks)}
         if supports(self.device):
-            kernels = NoiseKernels(NoiseLauncher())
-            some = min(self.batch_blocks, BLOCKS_TRIED)
-            ways.insert(0, (partial(make, self.sigma, kernels=kernels), some))
-        for way, blocks in ways:
+            own = partial(make, self.sigma, kernels=NoiseKernels(NoiseLauncher()))
+            ways = {"drawn by our kernels": (own, min(self.batch_blocks, BLOCKS_TRIED)), **ways}
+        for how, (way, blocks) in ways.items():
             try:
                 fast = way()
-                self._check_noise(fast, image, blocks)
+                self._check_noise(fast, image.shape, blocks)
                 self.noise = fast
                 break
             except torch.OutOfMemoryError:
@@ -178,17 +176,19 @@ class VoteEngine:
                 refuse_broken_device(error)
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 warnings.warn(
-                    f"the noise cannot be compiled, going on without: {reason}",
+                    f"the noise cannot be {how}, going on without: {reason}",
                     PreparationWarning,
                     stacklevel=3,
                 )
         self._noise_made = True
 
     @torch.inference_mode()
-    def _check_noise(self, fast: Noise, image: torch.Tensor, blocks: int) -> None:
-        """Refuse noise that draws otherwise than the plain one."""
+    def _check_noise(self, fast: Noise, shape: torch.Size, blocks: int) -> None:
+        """Refuse noise that draws otherwise than the plain one, or for another image."""
         keys = [derive_key(0, "noise trial", block) for block in range(blocks)]
-        images = image.expand(blocks, *image.shape)
+        levels, generator = self._noise_kind.levels, torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, levels + 1, (blocks, *shape), generator=generator)
+        images = (pixels / levels).to(self.device)
         (drawn, valid), (wanted, counting) = (
             law.copies(images, keys) for law in (fast, self.noise)
         )
@@ -203,6 +203,7 @@ class VoteEngine:
         try:
             with evaluating(self.model):
                 check_panel(self.panel, image, self.sigma)
+            self._make_noise(image)
         except (RuntimeError, MemoryError) as error:
             return error.with_traceback(None)
         return None
