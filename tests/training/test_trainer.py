@@ -185,19 +185,18 @@ def test_what_the_network_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Whole batches of other images each epoch, in [0,1], with fresh noise in pixel units."""
     seen: list[torch.Tensor] = []
     clean: list[torch.Tensor] = []
-    draw, forward = StepInputs.draw, TrainingStep._forward_loss
+    images_of, noisy_of = StepInputs.images, TrainingStep._noisy
 
-    def watch_draw(self: StepInputs, generator: torch.Generator) -> Any:
-        images, picked = draw(self, generator)
-        clean.append(images)
-        return images, picked
+    def watch_images(self: StepInputs, drawn: Any) -> torch.Tensor:
+        clean.append(images_of(self, drawn))
+        return clean[-1]
 
-    def watch_forward(self: TrainingStep, noisy: torch.Tensor, picked: torch.Tensor) -> Any:
-        seen.append(noisy)
-        return forward(self, noisy, picked)
+    def watch_noisy(self: TrainingStep, drawn: Any, noise: torch.Tensor) -> torch.Tensor:
+        seen.append(noisy_of(self, drawn, noise))
+        return seen[-1]
 
-    monkeypatch.setattr(StepInputs, "draw", watch_draw)
-    monkeypatch.setattr(TrainingStep, "_forward_loss", watch_forward)
+    monkeypatch.setattr(StepInputs, "images", watch_images)
+    monkeypatch.setattr(TrainingStep, "_noisy", watch_noisy)
     dataset = few_digits(50)
     train(config(epochs=2, copies=2), dataset, tmp_path, quiet=True)
     assert [len(images) for images in clean] == [16, 16, 16] * 2

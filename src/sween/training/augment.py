@@ -1,7 +1,39 @@
 """Label-preserving changes to clean training images, before the noise."""
 
+from typing import NamedTuple
+
 import torch
 from torch.nn import functional
+
+
+class CropFlips(NamedTuple):
+    """What was drawn for N images: shifts (2, N) down and right, and flips (N,)."""
+
+    shifts: torch.Tensor
+    flips: torch.Tensor
+
+
+def draw_crop_flips(
+    count: int, *, padding: int, generator: torch.Generator, device: torch.device
+) -> CropFlips:
+    """A random place for the crop of each padded image, and a flip half of the time."""
+    shifts = torch.randint(0, 2 * padding + 1, (2, count), generator=generator, device=device)
+    flips = torch.rand(count, generator=generator, device=device) < 0.5
+    return CropFlips(shifts, flips)
+
+
+def apply_crop_flips(images: torch.Tensor, drawn: CropFlips, *, padding: int) -> torch.Tensor:
+    """Pad images (N, C, H, W) with zeros, crop back at the places drawn, flip left-right."""
+    count, _, height, width = images.shape
+    device = images.device
+    padded = functional.pad(images, (padding,) * 4)
+    rows = drawn.shifts[0, :, None] + torch.arange(height, device=device)
+    columns = torch.arange(width, device=device).expand(count, width)
+    columns = drawn.shifts[1, :, None] + torch.where(drawn.flips[:, None], columns.flip(1), columns)
+    picks = torch.arange(count, device=device)
+    # Indexing with (N,1,1), (N,H,1), (N,1,W) gathers every crop at once, as (N, H, W, C).
+    cropped = padded.permute(0, 2, 3, 1)[picks[:, None, None], rows[:, :, None], columns[:, None]]
+    return cropped.permute(0, 3, 1, 2)
 
 
 def crop_flip(images: torch.Tensor, *, padding: int, generator: torch.Generator) -> torch.Tensor:
@@ -12,15 +44,5 @@ def crop_flip(images: torch.Tensor, *, padding: int, generator: torch.Generator)
         padding: pixels added on each side.
         generator: on the images' device.
     """
-    count, _, height, width = images.shape
-    device = images.device
-    padded = functional.pad(images, (padding,) * 4)
-    shifts = torch.randint(0, 2 * padding + 1, (2, count), generator=generator, device=device)
-    flips = torch.rand(count, generator=generator, device=device) < 0.5
-    rows = shifts[0, :, None] + torch.arange(height, device=device)
-    columns = torch.arange(width, device=device).expand(count, width)
-    columns = shifts[1, :, None] + torch.where(flips[:, None], columns.flip(1), columns)
-    picks = torch.arange(count, device=device)
-    # Indexing with (N,1,1), (N,H,1), (N,1,W) gathers every crop at once, as (N, H, W, C).
-    cropped = padded.permute(0, 2, 3, 1)[picks[:, None, None], rows[:, :, None], columns[:, None]]
-    return cropped.permute(0, 3, 1, 2)
+    drawn = draw_crop_flips(len(images), padding=padding, generator=generator, device=images.device)
+    return apply_crop_flips(images, drawn, padding=padding)

@@ -1,14 +1,14 @@
 """One training step: augment, add noise, forward, backward, update. The same code on CPU and GPU.
 
-On a GPU the network and its loss are compiled, run in bfloat16 and channels-last, and the whole
-step is recorded once as a CUDA graph and replayed, so that the host only says "next". On a CPU the
-step is plain float32.
+On a GPU all of it but the random numbers and the update is compiled, run in bfloat16 and
+channels-last, and the whole step is recorded once as a CUDA graph and replayed, so that the host
+only says "next". On a CPU the step is plain float32.
 """
 
 import torch
 from torch import nn
 
-from sween.training.augment import crop_flip
+from sween.training.augment import CropFlips, apply_crop_flips, draw_crop_flips
 from sween.training.average import MovingAverage
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 
@@ -36,12 +36,28 @@ class StepInputs:
         self.crop_padding = crop_padding
         self.picks = torch.zeros(batch_size, dtype=torch.long, device=pixels.device)
 
-    def draw(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """The picked images as float32 in [0,1], augmented, and their labels."""
+    @property
+    def shape(self) -> torch.Size:
+        """Of a batch of images."""
+        return torch.Size((len(self.picks), *self.pixels.shape[1:]))
+
+    def draw(self, generator: torch.Generator) -> CropFlips | None:
+        """What augmentation draws for a batch."""
+        if self.crop_padding is None:
+            return None
+        return draw_crop_flips(
+            len(self.picks),
+            padding=self.crop_padding,
+            generator=generator,
+            device=self.pixels.device,
+        )
+
+    def images(self, drawn: CropFlips | None) -> torch.Tensor:
+        """The picked images as float32 in [0,1], augmented."""
         images = self.pixels[self.picks]
-        if self.crop_padding is not None:
-            images = crop_flip(images, padding=self.crop_padding, generator=generator)
-        return images.float() / self.white, self.labels[self.picks]
+        if drawn is not None and self.crop_padding is not None:
+            images = apply_crop_flips(images, drawn, padding=self.crop_padding)
+        return images.float() / self.white
 
 
 class TrainingStep:
@@ -129,14 +145,12 @@ class TrainingStep:
         return [*self.model.state_dict().values(), *averaged, *momenta]
 
     def _run(self) -> None:
-        images, labels = self.inputs.draw(self.generator)
-        noisy = images.repeat(self.copies, 1, 1, 1)
-        noise = torch.randn(noisy.shape, generator=self.generator, device=noisy.device)
-        assert self.options is not None  # prepare comes first
-        noisy = noisy + self.options.sigma * noise
-        if self.fast:
-            noisy = noisy.contiguous(memory_format=torch.channels_last)
-        loss = self._forward(noisy, labels)
+        # Random numbers first: all that is made of them is one compiled function.
+        drawn, (count, *image) = self.inputs.draw(self.generator), self.inputs.shape
+        noise = torch.randn(
+            (self.copies * count, *image), generator=self.generator, device=self.loss.device
+        )
+        loss = self._forward(drawn, noise)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -144,8 +158,15 @@ class TrainingStep:
             self.average.update()
         self.loss.copy_(loss.detach())
 
-    def _forward_loss(self, noisy: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _noisy(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
+        """The batch's noisy copies, copy after copy."""
+        assert self.options is not None  # prepare comes first
+        noisy = self.inputs.images(drawn).repeat(self.copies, 1, 1, 1) + self.options.sigma * noise
+        return noisy.contiguous(memory_format=torch.channels_last) if self.fast else noisy
+
+    def _forward_loss(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         assert self.options is not None
+        noisy, labels = self._noisy(drawn, noise), self.inputs.labels[self.inputs.picks]
         device = noisy.device.type
         with torch.autocast(device, dtype=torch.bfloat16, enabled=self.fast):
             logits = self.model(noisy)
