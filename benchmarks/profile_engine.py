@@ -15,6 +15,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import sween
+from sween.kernels import supports
+from sween.kernels.launch import compile_kernel
 from sween.models import count_flops
 from sween.runs import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
@@ -23,15 +25,58 @@ from sween.smoothing.votes import VoteEngine
 LEAST_SHARE = 0.002
 """Kernels that take less are summed up."""
 
+PRODUCTS = r"""
+extern "C" __global__ void __launch_bounds__(256) products(float *out, int rounds) {
+    unsigned a[4], b[2];
+    for (int i = 0; i < 4; i++) a[i] = 0x34003400u + threadIdx.x * (i + 1);
+    for (int i = 0; i < 2; i++) b[i] = 0x2c002c00u + threadIdx.x * (i + 5);
+    float sums[8][4] = {};
+    for (int round = 0; round < rounds; round++) {
+        #pragma unroll
+        for (int k = 0; k < 8; k++)
+            asm volatile(
+                "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                : "+f"(sums[k][0]), "+f"(sums[k][1]), "+f"(sums[k][2]), "+f"(sums[k][3])
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+    float total = 0;
+    for (int k = 0; k < 8; k++)
+        for (int i = 0; i < 4; i++) total += sums[k][i];
+    out[blockIdx.x * 256 + threadIdx.x] = total;
+}
+"""
+"""The instruction of the networks' kernels and nothing else: registers in, registers out."""
 
-def limits(device: torch.device) -> dict[str, float]:
-    """Operations a second of a large float16 product, and bytes a second of a large copy."""
+
+def instruction_flops(device: torch.device, rounds: int = 4096) -> float | None:
+    """Operations a second of the matrix instruction alone; None where it is not there."""
+    if not supports(device):
+        return None
+    kernel = compile_kernel(PRODUCTS, "products")
+    blocks = 8 * torch.cuda.get_device_properties(device).multi_processor_count
+    out = torch.empty(blocks * 256, device=device)
+
+    def run() -> None:
+        kernel(grid=(blocks, 1, 1), block=(256, 1, 1), args=[out, rounds])
+
+    return blocks * 8 * rounds * 8 * (2 * 16 * 8 * 16) / _seconds(run)
+
+
+def limits(device: torch.device) -> dict[str, float | None]:
+    """Operations a second of a large float16 product and of the kernels' instruction, and bytes a
+    second of a large copy.
+    """
     left, right = (torch.randn(8192, 8192, device=device, dtype=torch.float16) for _ in range(2))
     large = torch.empty(2**31, dtype=torch.uint8, device=device)
     target = torch.empty_like(large)
     product = _seconds(lambda: torch.mm(left, right))
     copy = _seconds(lambda: target.copy_(large))
-    return {"flops": 2 * 8192**3 / product, "bytes": 2 * 2**31 / copy}
+    return {
+        "flops": 2 * 8192**3 / product,
+        "instruction_flops": instruction_flops(device),
+        "bytes": 2 * 2**31 / copy,
+    }
 
 
 def _seconds(run: Any, repeats: int = 10) -> float:
@@ -113,6 +158,9 @@ def main() -> None:
     if result["flops_per_second"]:
         share = result["flops_per_second"] / chip["flops"]
         print(f"{100 * share:.1f}% of a large product's operations a second")  # noqa: T201
+        if chip["instruction_flops"]:
+            share = result["flops_per_second"] / chip["instruction_flops"]
+            print(f"{100 * share:.1f}% of the matrix instruction's")  # noqa: T201
     if options.out is not None:
         write_json(options.out, result)
 

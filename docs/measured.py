@@ -1,7 +1,9 @@
 """The measured tables of README.md and docs/results.md, each built from results/ alone."""
 
+import functools
 import json
 import re
+import statistics
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,11 +16,15 @@ from sween.evaluation import (
     bootstrap_over_envelope,
     paired_bootstrap,
 )
-from sween.records import Certificate, format_radius
+from sween.records import Certificate, format_radius, read_rows
 from sween.report import MeasuredRun, load_run, to_markdown
 from sween.report.rows import DEFAULT_RADII, Row
 
 _RUN = re.compile(r"(?P<dataset>[a-z0-9]+)-sween\d+-(?P<training>[a-z]+)-sigma(?P<sigma>[0-9.]+)")
+
+
+_load = functools.cache(functools.partial(load_run, radii=DEFAULT_RADII))
+"""Several tables are of the same runs."""
 
 
 def _markdown(head: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> str:
@@ -52,7 +58,7 @@ def beside_paper(results: Path, dataset: str) -> str:
         ]
         lines += [
             _measured_line(row, training)
-            for row in load_run(folder, radii=DEFAULT_RADII).rows
+            for row in _load(folder).rows
             if row.kind == "envelope" or (row.kind == "ensemble" and "+" not in row.model)
         ]
     return _markdown([*head, "two-class ACR"], 2, lines)
@@ -86,7 +92,7 @@ def leads(results: Path, dataset: str) -> str:
     """Each ensemble's lead over the envelope of its candidates, and over the other weights."""
     lines, names = [], list[str]()
     for folder, training, sigma in _runs(results, dataset):
-        run = load_run(folder)
+        run = _load(folder)
         assert run.ensemble is not None
         assert names in ([], run.candidates)  # one heading for all
         names = run.candidates
@@ -108,7 +114,7 @@ def adaptive(results: Path, dataset: str) -> str:
     """What early exits save at each sigma, and what they cost."""
     lines = []
     for folder, training, sigma in _runs(results, dataset):
-        run = load_run(folder)
+        run = _load(folder)
         for name, rows in run.models.items():
             if name == run.ensemble or (run.ensemble and name.startswith(f"{run.ensemble}+")):
                 evaluations = sum(row.member_evaluations for row in rows) / len(rows)
@@ -125,13 +131,13 @@ def adaptive(results: Path, dataset: str) -> str:
 
 def sampling(results: Path, fixed: str) -> str:
     """Sampling modes beside the same ensemble with n samples for every image."""
-    known = load_run(results / fixed)
+    known = _load(results / fixed)
     assert known.ensemble is not None
     wanted = {row.index: row for row in known.models[known.ensemble]}
     lines = []
     for folder in sorted((results / "sampling").iterdir()):
         if (folder / "config.toml").is_file():
-            lines.append(_sampling_line(load_run(folder), wanted))
+            lines.append(_sampling_line(_load(folder), wanted))
     head = ["sampling", "images", "samples an image", "of fixed", "s an image", "same decisions"]
     return _markdown([*head, "ACR of fixed"], 1, lines)
 
@@ -186,6 +192,77 @@ def speed(results: Path, name: str) -> str:
     return _markdown(head, 3, lines)
 
 
+def training(results: Path, dataset: str) -> str:
+    """How long the candidates of each run took, trained at once on one GPU."""
+    lines = []
+    for folder, name, sigma in _runs(results, dataset):
+        files = sorted((folder / "training").glob("*/metrics.jsonl.gz"))
+        seconds = [[row["seconds"] for row in read_rows(file)] for file in files]
+        longest = max(seconds, key=sum)
+        cells = [f"{len(seconds)}", f"{len(longest)}", f"{sum(longest):.0f}"]
+        first = f"{max(own[0] for own in seconds):.0f}"
+        lines.append([name, f"{sigma:.2f}", *cells, first, f"{statistics.median(longest):.2f}"])
+    head = ["training", "σ", "candidates", "epochs", "s", "of which first epoch", "s an epoch"]
+    return _markdown(head, 1, lines)
+
+
+def training_speed(results: Path, name: str) -> str:
+    """The rows of a file that benchmarks/training_speed.py wrote."""
+    content = json.loads((results / "training-speed" / f"{name}.json").read_text())
+    lines = [
+        [
+            row["arch"],
+            row["compile"],
+            f"{row['epoch']:.3f}",
+            f"{row['plain_epoch']:.3f}",
+            f"{row['ratio']:.1f}",
+            f"{row['first_epoch']:.0f}",
+        ]
+        for row in content["rows"]
+    ]
+    head = ["network", "compiled", "s an epoch", "plain loop", "ratio", "first epoch"]
+    return _markdown(head, 2, lines)
+
+
+def kernels(results: Path, name: str) -> str:
+    """What our kernels reach alone, of a file that benchmarks/kernel_shapes.py wrote."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    lines = [
+        [
+            row["arch"],
+            f"{row['evaluations_per_second']:,.0f}",
+            f"{row['flops_per_second'] / 1e12:.0f}",
+        ]
+        for row in content["results"]
+        if row["shape"] == {"rows": 2, "images": 2}
+    ]
+    return _markdown(["network", "evaluations/s", "TFLOP/s"], 1, lines)
+
+
+def profile(results: Path, name: str) -> str:
+    """Where the time goes, of a file that benchmarks/profile_engine.py wrote."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    busy = 1 - content["idle_share"]
+    lines = [
+        [_short(kernel), f"{100 * busy * share:.1f}%"]
+        for kernel, share in content["kernel_shares"].items()
+    ]
+    lines.append(["other kernels", f"{100 * busy * content['other_kernels_share']:.1f}%"])
+    lines.append(["no kernel", f"{100 * content['idle_share']:.1f}%"])
+    rate = content["flops_per_second"] / content["limits"]["flops"]
+    lines.append(["operations a second, of a large matrix product's", f"{100 * rate:.1f}%"])
+    instruction = content["limits"].get("instruction_flops")
+    if instruction:
+        rate = content["flops_per_second"] / instruction
+        lines.append(["of the matrix instruction's alone", f"{100 * rate:.1f}%"])
+    return _markdown([content["source"], "of the time"], 1, lines)
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name without its template arguments."""
+    return f"`{kernel.removeprefix('void ').split('<')[0][:60]}`"
+
+
 BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "table": one_run,
     "beside-paper": beside_paper,
@@ -193,4 +270,8 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "adaptive": adaptive,
     "sampling": sampling,
     "speed": speed,
+    "training": training,
+    "training-speed": training_speed,
+    "kernels": kernels,
+    "profile": profile,
 }

@@ -81,9 +81,9 @@ def test_a_report_has_the_figures_that_there_is_something_for(tmp_path: Path) ->
     assert attacks_on(load_run(run), [load_attacked(other)]) == []
     assert set(figures_of(load_run(run), [])) == {"weights"}
     of_candidate = [dataclasses.replace(row, model=CANDIDATES[0]) for row in OUTCOMES]
-    lone = write_attacked(tmp_path / "lone", of_candidate)
+    lone = write_attacked(tmp_path / "lone", of_candidate, model=CANDIDATES[0])
     both = [load_attacked(lone), load_attacked(attacks)]
-    title = figures_of(load_run(run), both)["attacked"].axes[0].get_title()
+    title = figures_of(load_run(run), both)["attacked"].axes[0].get_title(loc="left")
     assert title.startswith("sween on")
 
 

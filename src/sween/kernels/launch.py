@@ -69,17 +69,18 @@ class NoiseLauncher:
 
 @functools.cache
 def _kernel(stage: int, shape: Shape, device_index: int) -> Any:
-    kernel = _compile(read_source(), f"stage{stage}", shape.definitions(stage))
+    kernel = compile_kernel(read_source(), f"stage{stage}", shape.definitions(stage))
     kernel.set_shared_memory_config(shape.shared_bytes(stage))
     return kernel
 
 
 @functools.cache
 def _noise_kernel(name: str, device_index: int) -> Any:
-    return _compile(read_source(NOISE), name, [])
+    return compile_kernel(read_source(NOISE), name)
 
 
-def _compile(source: str, name: str, options: Sequence[str]) -> Any:
+def compile_kernel(source: str, name: str, options: Sequence[str] = ()) -> Any:
+    """A kernel of CUDA C++ without includes, for the current device."""
     with _without_headers():
         return torch.cuda._compile_kernel(source, name, nvcc_options=[*options, "--std=c++17"])
 
