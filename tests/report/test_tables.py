@@ -1,6 +1,7 @@
 """The table's rows and cells: order, rounding, bold, extra columns."""
 
 import csv
+import dataclasses
 import io
 import math
 
@@ -55,8 +56,24 @@ def test_models_that_are_no_members_stay_out_of_the_summaries() -> None:
     rows = build_rows(
         [*ensemble_rows(), *baseline], ensemble="sween", members=CANDIDATES, radii=RADII
     )
-    assert [row.model for row in rows] == ["big", "ant", "bee", "AVG", "UE", "sween"]
-    assert rows[4].scores.acr == pytest.approx(0.375)
+    assert [row.model for row in rows] == ["ant", "bee", "AVG", "UE", "big", "sween"]
+    assert rows[3].scores.acr == pytest.approx(0.375)
+
+
+def test_what_looks_the_same_is_bold_together() -> None:
+    """An exit may cost less radius than a table shows."""
+    almost = [
+        dataclasses.replace(row, model="exit", radius=row.radius and row.radius + 1e-5)
+        for row in ensemble_rows()
+        if row.model == "sween"
+    ]
+    rows = build_rows(
+        [*ensemble_rows(), *almost], ensemble="sween", members=CANDIDATES, radii=RADII
+    )
+    lines = to_markdown(rows).splitlines()
+    for name in ("exit", "sween"):
+        (line,) = [line for line in lines if f"| {name} |" in line]
+        assert "**0.650**" in line
 
 
 def test_without_an_ensemble_every_model_is_a_plain_row() -> None:

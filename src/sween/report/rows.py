@@ -68,7 +68,7 @@ def build_rows(
         ensemble: the model to set last, below AVG and UE of its candidates; without it every model
             is a plain row.
         members: the ensemble's candidates; every other model by default. Models that are neither
-            come first and stay out of AVG and UE.
+            come after AVG and UE and stay out of them.
         run: a name to tell the rows of several runs apart.
 
     Raises:
@@ -88,9 +88,9 @@ def build_rows(
     candidates = [row for row in rows.values() if row.kind == "candidate"]
     summaries = [_average_row(candidates), _envelope_row(candidates)] if len(candidates) > 1 else []
     return [
-        *(row for row in rows.values() if row.kind == "model"),
         *candidates,
         *summaries,
+        *(row for row in rows.values() if row.kind == "model"),
         *(row for row in rows.values() if row.kind == "ensemble"),
     ]
 

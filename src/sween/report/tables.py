@@ -130,5 +130,7 @@ def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> grid.Cell:
     if value is None:
         return grid.Cell("-")
     known = [other for rival in rivals if (other := column.value(rival)) is not None]
-    best = _is_model(row) and value == column.best(known) and min(known) < max(known)
-    return grid.Cell(column.text(value), value, best)
+    # By what is shown: of two that look the same, one in bold would puzzle.
+    shown = {column.text(other) for other in known}
+    best = _is_model(row) and column.text(value) == column.text(column.best(known))
+    return grid.Cell(column.text(value), value, best and len(shown) > 1)

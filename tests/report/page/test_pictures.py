@@ -1,6 +1,7 @@
 """Pictures: nothing lost, white where white is, and small."""
 
 import base64
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,25 @@ def test_missing_images_are_named_gaps(tmp_path: Path) -> None:
     run = measured(random_rows(3))
     for images, gaps in ((None, [0, 1, 2]), (noise_images([0, 2]), [1])):
         write_page(tmp_path / "page.html", [page_run(run, images=images)])
-        png = read_page(tmp_path / "page.html")[1]["runs"][0]["gallery"]["png"]
-        assert [position for position, text in enumerate(png) if text is None] == gaps
+        numbers = read_page(tmp_path / "page.html")[1]["runs"][0]["gallery"]["picture"]
+        assert [position for position, number in enumerate(numbers) if number is None] == gaps
+
+
+def test_runs_on_the_same_images_share_them(tmp_path: Path) -> None:
+    many = noise_images(range(6))
+    images, other = ({index: many[index + first] for index in range(3)} for first in (0, 3))
+    runs = [dataclasses.replace(measured(random_rows(3)), name=name) for name in "abc"]
+    shown = (images, images, {**other, 1: images[1]})
+    pages = [page_run(run, images=own) for run, own in zip(runs, shown, strict=True)]
+    write_page(tmp_path / "page.html", pages)
+    content = read_page(tmp_path / "page.html")[1]
+    numbers = [one["gallery"]["picture"] for one in content["runs"]]
+    assert numbers == [[0, 1, 2], [0, 1, 2], [3, 1, 4]]
+    for own, page in zip(numbers, pages, strict=True):
+        assert page.images is not None
+        assert [content["pictures"][number] for number in own] == [
+            to_png(page.images[index]) for index in range(3)
+        ]
 
 
 def test_a_thousand_images_of_six_models_stay_under_ten_megabytes(tmp_path: Path) -> None:

@@ -26,15 +26,15 @@ function makeCard(run, model, position, units) {
 
 function makePicture(run, position) {
   const { gallery } = run;
-  const png = gallery.png[position];
+  const picture = gallery.picture[position];
   const name = `image ${gallery.index[position]}: ${run.classes[gallery.label[position]]}`;
-  if (png === null) {
+  if (picture === null) {
     return make("div", { class: "picture gap", role: "img", "aria-label": `${name}, not at hand` },
       "image not at hand");
   }
   return make("img", {
     class: gallery.reduced ? "picture smooth" : "picture",
-    src: `data:image/png;base64,${png}`,
+    src: `data:image/png;base64,${gallery.pictures[picture]}`,
     alt: name,
     width: "96",
     height: "96",

@@ -7,7 +7,7 @@ from typing import Any
 from sween.records import format_radius
 from sween.report.measured import MeasuredRun, compare_with_best_candidate
 from sween.report.page.curves import attacks_content, curves_content
-from sween.report.page.gallery import gallery_content
+from sween.report.page.gallery import Pictures, gallery_content
 from sween.report.page.numbers import UNITS
 from sween.report.page.provenance import provenance_content
 from sween.report.page.run import PageRun
@@ -17,14 +17,16 @@ from sween.report.tables import plain_number
 
 def page_content(runs: Sequence[PageRun]) -> dict[str, Any]:
     """The content of the page's JSON block; see the functions of its parts for their layout."""
+    pictures = Pictures()
     return {
         "units": UNITS,
         "table": table_content([page.run for page in runs]),
-        "runs": [_run_content(page) for page in runs],
+        "runs": [_run_content(page, pictures) for page in runs],
+        "pictures": pictures.all,
     }
 
 
-def _run_content(page: PageRun) -> dict[str, Any]:
+def _run_content(page: PageRun, pictures: Pictures) -> dict[str, Any]:
     run = page.run
     return {
         "name": run.name,
@@ -40,7 +42,7 @@ def _run_content(page: PageRun) -> dict[str, Any]:
         "models": curves_content(run),
         "ensemble": run.ensemble,
         "attacks": attacks_content(run, page.attacks),
-        "gallery": gallery_content(page),
+        "gallery": gallery_content(page, pictures),
         "provenance": provenance_content(page),
     }
 

@@ -14,10 +14,25 @@ TOP_CLASSES = 3
 """Classes whose votes are shown."""
 
 
-def gallery_content(page: PageRun) -> dict[str, Any]:
+class Pictures:
+    """PNGs by their numbers, each once: runs are often on the same images."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, png: str) -> int:
+        return self._numbers.setdefault(png, len(self._numbers))
+
+    @property
+    def all(self) -> list[str]:
+        return list(self._numbers)
+
+
+def gallery_content(page: PageRun, pictures: Pictures) -> dict[str, Any]:
     """Columns, not rows: position i of every list is image i, ascending by index.
 
-    `outcomes` has for each image [attack's number, outcome's number, answer under attack, alarm].
+    `picture` has each image's number among the page's pictures; `outcomes` for each image
+    [attack's number, outcome's number, answer under attack, alarm].
     """
     first = _ordered(next(iter(page.run.models.values())))
     images = [None if page.images is None else page.images.get(row.index) for row in first]
@@ -25,7 +40,10 @@ def gallery_content(page: PageRun) -> dict[str, Any]:
     return {
         "index": [row.index for row in first],
         "label": [row.label for row in first],
-        "png": [None if image is None else to_png(image, white=page.white) for image in images],
+        "picture": [
+            None if image is None else pictures.number(to_png(image, white=page.white))
+            for image in images
+        ],
         "shapes": shapes,
         "reduced": any(max(shape[1:]) > LONGEST_SIDE for shape in shapes),
         "answers": [_answers(rows) for rows in page.run.models.values()],

@@ -35,5 +35,6 @@ const table = makeTable(content.table);
 place("table", table);
 showNumbers(table);
 place("figures", ...content.runs.map((run) => makeFigure(run, content.units)));
+for (const run of content.runs) run.gallery.pictures = content.pictures;
 place("gallery", ...makeGallery(content.runs, content.units));
 place("records", ...content.runs.map(makeProvenance));
