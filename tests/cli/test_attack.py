@@ -18,7 +18,8 @@ def test_attack_writes_outcomes_and_says_how_many_resist(made: Made, tmp_path: P
     line = f"attack {made.ensemble} --eps 0.5 --eps 0.25 {QUICK} --out {tmp_path}/out"
     said = succeed(line)
     assert [part.split(":")[0] for part in said.splitlines()] == ["eps 0.25", "eps 0.5"]
-    assert "% of 3 resist; broken" in said
+    assert "% of 3 resist, " in said
+    assert "% by abstaining; broken " in said
     rows = rows_of(tmp_path / "out", "attacks.jsonl")
     assert [(row["index"], row["eps"]) for row in rows] == [
         (index, eps) for index in range(3) for eps in (0.25, 0.5)
@@ -97,6 +98,15 @@ def test_certificates_of_another_ensemble_are_refused(made: Made, tmp_path: Path
     line = f"attack {made.ensemble} --eps 0.5 {QUICK} --certificates {soft}"
     code, _, stderr = run_line(f"{line} --out {tmp_path}/out")
     assert (code, "votes 'soft'" in stderr) == (2, True)
+
+
+def test_an_image_without_a_certificate_is_refused(made: Made, tmp_path: Path) -> None:
+    known = tmp_path / "certificates"
+    succeed(f"certify {made.ensemble} --indices 0:2 --n 500 --quiet --out {known}")
+    line = f"attack {made.ensemble} --eps 0.5 {QUICK} --certificates {known} --out {tmp_path}/out"
+    code, _, stderr = run_line(line)
+    assert (code, "none of 1 of them, image 2 for one" in stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_autoattack_asks_for_its_package(

@@ -101,7 +101,7 @@ def test_a_disk_that_is_full_from_the_start(small_disk: Path, made: Made) -> Non
 def test_train_into_a_disk_too_small_for_the_model(small_disk: Path) -> None:
     out = small_disk / "run"
     line = f"train --dataset digits --arch digits-mlp --sigma 0.5 --epochs 1 --quiet --out {out}"
-    assert_full(run_line(line), "model.safetensors", "No space left", "free some space")
+    assert_full(run_line(line), "state.safetensors", "No space left", "free some space")
     names = {path.name for path in out.iterdir()}
     assert names == {"config.toml", "environment.json", "metrics.jsonl"}
 

@@ -70,7 +70,7 @@ def test_an_interrupt_says_how_to_go_on(made: Made, tmp_path: Path) -> None:
     assert stdout == ""
     assert (
         stderr
-        == "sween: stopped; train, certify and attack go on where they stopped when run again\n"
+        == "sween: stopped; train, certify and attack go on from what they saved when run again\n"
     )
     assert 3 <= len(rows_of(out)) < 24
 

@@ -53,10 +53,22 @@ def test_a_stopped_run_ends_with_the_same_bits(
     steps.close()
     assert not (tmp_path / "stopped" / "model.safetensors").exists()
     assert (load_state(tmp_path / "stopped") is None) == (stop_after < 4)
+    again = Trainer(wanted, dataset, tmp_path / "stopped", device=_cpu())
+    assert again.steps_left == 6 * 3 - (stop_after - 1) // 3 * 3, "for the time that is left"
     train(wanted, dataset, tmp_path / "stopped", quiet=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
     assert measured(tmp_path / "whole") == measured(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / STATE_FILE).exists()
+
+
+def test_the_first_epoch_is_kept_at_once(tmp_path: Path) -> None:
+    steps = Trainer(config(), few_digits(50), tmp_path, device=_cpu()).run()
+    for _ in range(4):
+        next(steps)
+    steps.close()
+    state = load_state(tmp_path)
+    assert state is not None
+    assert state.epochs_done == 1
 
 
 def _cpu() -> Any:

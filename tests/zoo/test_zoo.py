@@ -10,7 +10,7 @@ import torch
 
 import sween
 from sween.data import load_dataset
-from sween.errors import CheckpointError, UnknownName
+from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.records import read_certificates
 from sween.zoo import MODELS, list_zoo, load
 from tests.cli.command import run_line, succeed
@@ -111,3 +111,14 @@ def test_unknown_names_get_the_nearest(tmp_path: Path) -> None:
     assert "nonsense" in stderr
     assert stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_images_of_another_shape_are_refused() -> None:
+    """One channel would be spread over three without a word."""
+    ensemble = sween.load("cifar10-sween3-gaussian-sigma0.50")
+    smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    for shape in ((1, 32, 32), (3, 16, 16)):
+        with pytest.raises(BadInput, match=r"expected shape \(3, 32, 32\)"):
+            smoothed.certify(torch.rand(shape), n=100)
+        with pytest.raises(BadInput, match=r"expected shape \(3, 32, 32\)"):
+            smoothed.predict(torch.rand(shape), n=100)

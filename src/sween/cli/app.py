@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"error: {_describe(error)}", 2)
     except (KeyboardInterrupt, typer.Abort):
         return _complain(
-            "stopped; train, certify and attack go on where they stopped when run again",
+            "stopped; train, certify and attack go on from what they saved when run again",
             _INTERRUPTED,
         )
     except Exception as error:

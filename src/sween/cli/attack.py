@@ -1,6 +1,6 @@
 """`sween attack`"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +106,7 @@ def run(
             dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
         )
         own = attack_config(loaded, dataset, positions, settings, classifier, None, ensemble)
-        known = _certificates_of(certificates, own)
+        known = _certificates_of(certificates, own, positions)
     outcomes = attack_images(
         loaded,
         dataset,
@@ -133,14 +133,19 @@ def run(
 
 def _line(radius: float, rows: list[AttackOutcome]) -> str:
     shares = {
-        name: sum(row.outcome == name for row in rows) / len(rows)
-        for name in ("broken", "abstained", "wrong", "declined")
+        name: f"{100 * sum(row.outcome == name for row in rows) / len(rows):.1f}%"
+        for name in ("abstained", "broken", "wrong", "declined")
     }
-    others = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
-    return f"eps {radius:g}: {100 * empirical_accuracy(rows):.1f}% of {len(rows)} resist; {others}"
+    return (
+        f"eps {radius:g}: {100 * empirical_accuracy(rows):.1f}% of {len(rows)} resist, "
+        f"{shares['abstained']} by abstaining; broken {shares['broken']}; without an attack "
+        f"wrong {shares['wrong']}, abstained {shares['declined']}"
+    )
 
 
-def _certificates_of(folder: Path, own: Mapping[str, Any]) -> Mapping[int, Certificate]:
+def _certificates_of(
+    folder: Path, own: Mapping[str, Any], positions: Sequence[int]
+) -> Mapping[int, Certificate]:
     config, certificates = read_certified(folder, own["model"])
     others = differences(own, config)
     if not certificates and not others:
@@ -150,6 +155,15 @@ def _certificates_of(folder: Path, own: Mapping[str, Any]) -> Mapping[int, Certi
             str(folder),
             expected="certificates of the very classifier that is attacked",
             got="; ".join(others),
-            fix="certify it here with the same options, or leave --certificates out",
+            fix="certify it here with the same options and float32 noise, or leave "
+            "--certificates out",
+        )
+    missing = [position for position in positions if position not in certificates]
+    if missing:
+        raise BadInput(
+            str(folder),
+            expected="a certificate of every image that is attacked",
+            got=f"none of {len(missing)} of them, image {missing[0]} for one",
+            fix="certify those too, or name others with --indices",
         )
     return certificates

@@ -179,6 +179,12 @@ def _section(run: MeasuredRun) -> str:
             2,
             f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
         )
+    if run.sample.sampling == "decide":
+        lines.insert(
+            -2,
+            f"**Sampled to decide {_decided(run)}: what stands at other radii, and the ACR, is "
+            "lower than with fixed sampling.**\n",
+        )
     compared = compare_with_best_candidate(run)
     if compared is not None and run.ensemble is not None:
         lines.insert(-2, _sentence(run.ensemble, *compared) + "\n")
@@ -232,6 +238,20 @@ def _range(run: MeasuredRun, field: str) -> str:
     return first if first == last else f"{first}..{last}"
 
 
+def _decided(run: MeasuredRun) -> str:
+    return "the radii " + ", ".join(run.sample.decisions or ())
+
+
+def _sampling(run: MeasuredRun) -> str:
+    """With what belongs to it."""
+    asked = {
+        "decide": ", ".join(run.sample.decisions or ()),
+        "tolerance": f"{run.config.get('tolerance', '')}",
+        "budget": f"{run.config.get('budget', '')}",
+    }
+    return f"{run.sample.sampling} {asked.get(run.sample.sampling, '')}".strip()
+
+
 def _settings(runs: Sequence[MeasuredRun]) -> str:
     """One column a run: what was asked for, on which images, by which code and when."""
     described = [_describe(run) for run in runs]
@@ -254,7 +274,10 @@ def _describe(run: MeasuredRun) -> dict[str, str]:
         "n": _range(run, "n"),
         "alpha": f"{sample.alpha:g}",
         "bound": sample.bound,
-        "sampling": sample.sampling,
+        "sampling": _sampling(run),
+        "noise": sample.noise,
+        "votes": sample.votes,
+        "precision": sample.precision,
         "seed": ", ".join(str(seed) for seed in run.distinct("seed")),
         "images": _images(run.indices),
         "commit": str(run.environment.get("commit") or "unknown"),

@@ -259,5 +259,13 @@ class SmoothedClassifier:
                 got=f"shape {tuple(images.shape)}",
                 fix="pass a batch",
             )
+        wanted = getattr(self.engine.model, "image_shape", None)  # a loaded ensemble knows it
+        if wanted is not None and tuple(images.shape[1:]) != tuple(wanted):
+            raise BadInput(
+                "images",
+                expected=f"shape {tuple(wanted)}, for which the ensemble was trained",
+                got=tuple(images.shape[1:]),
+                fix="bring them to that shape first",
+            )
         self.engine.noise.check(images)
         return images.to(self.engine.device), check_indices(indices, len(images))

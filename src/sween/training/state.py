@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from sween.errors import CheckpointError
 from sween.runs import atomic_path
@@ -31,8 +31,10 @@ def save_state(folder: Path, state: TrainingState) -> None:
     tensors = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()
     }
+    # As bytes: a full disk is then an OSError like any other.
+    content = save(tensors, metadata={"epochs_done": json.dumps(state.epochs_done)})
     with atomic_path(folder / STATE_FILE) as temporary:
-        save_file(tensors, temporary, metadata={"epochs_done": json.dumps(state.epochs_done)})
+        temporary.write_bytes(content)
 
 
 def load_state(folder: Path) -> TrainingState | None:

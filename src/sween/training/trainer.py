@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import BadInput
+from sween.errors import BadInput, SweenError
 from sween.models import Manifest, check_member, create_model, save_checkpoint
 from sween.records import RowWriter, read_rows
 from sween.runs import run_folder, write_text
@@ -83,7 +83,13 @@ class Trainer:
 
     @property
     def steps_left(self) -> int:
-        return (self.config.epochs - self.epochs_done) * self.steps_per_epoch
+        """Of this run, or of the one that will be taken up; a damaged state is refused later."""
+        done = self.epochs_done
+        if not done and self.out.is_dir():
+            with contextlib.suppress(SweenError):
+                state = load_state(self.out)
+                done = 0 if state is None else state.epochs_done
+        return (self.config.epochs - done) * self.steps_per_epoch
 
     @property
     def finished(self) -> bool:
@@ -104,7 +110,7 @@ class Trainer:
         drop_state(self.out)
 
     def _epochs(self, metrics: RowWriter, board: Board) -> Iterator[str]:
-        saved = time.monotonic()
+        saved = -math.inf  # the first epoch is kept at once: it may have compiled
         for epoch in range(self.epochs_done, self.config.epochs):
             began = time.perf_counter()
             losses = torch.zeros(self.steps_per_epoch, device=self.device)
