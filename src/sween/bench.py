@@ -20,6 +20,7 @@ REFERENCE_BATCH = 1000
 """Of the reference loop, as in the published code."""
 
 SETTLING_BATCH = 16
+"""Noisy images that an untrained network's batch norms are given to settle on."""
 
 SEED = 0
 

@@ -14,7 +14,8 @@ PreparationWarning             sound, but slower than it could be
 """
 
 import difflib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -95,3 +96,21 @@ class SmallSampleWarning(UserWarning):
 
 class PreparationWarning(UserWarning):
     """A model could not be made as fast as asked for; its answers are as sound."""
+
+
+def go_on_without(what: str, error: Exception, *, stacklevel: int = 2) -> None:
+    """Warn, with the error's first line, that something cannot be done and is left out."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    message = f"{what}, going on without: {reason}"
+    warnings.warn(message, PreparationWarning, stacklevel=stacklevel + 1)
+
+
+def refuse_doubles(
+    what: str, names: Sequence[str], *, fix: str, expected: str = "a different name for each"
+) -> None:
+    """Refuse names of which one comes twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(
+                what, expected=expected, got=f"{name} {names.count(name)} times", fix=fix
+            )

@@ -133,6 +133,20 @@ def test_where_nothing_compiles_the_plain_way_is_taken(monkeypatch: pytest.Monke
     with pytest.warns(PreparationWarning, match=r"gradients cannot be .* no compiler here$"):
         assert isinstance(probabilities_of(ensemble, engine(True), image), PlainProbabilities)
 
+    def out_of_memory(member: nn.Module, **_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "compile", out_of_memory)
+    with pytest.warns(PreparationWarning, match="out of memory"):
+        assert isinstance(probabilities_of(ensemble, engine(True), image), PlainProbabilities)
+
+    def broken(member: nn.Module, **_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        probabilities_of(ensemble, engine(True), image)
+
 
 def test_convolutions_come_again_and_nothing_else_is_switched() -> None:
     cudnn = torch.backends.cudnn

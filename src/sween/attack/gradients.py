@@ -6,7 +6,6 @@ from here.
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -18,8 +17,8 @@ from sween.ensemble.compiled import MOST_GRAPHS, Forward
 from sween.ensemble.fold import fold_batch_norm
 from sween.ensemble.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble.weighted import add_weighted
-from sween.errors import PreparationWarning
-from sween.smoothing.votes import VoteEngine
+from sween.errors import go_on_without
+from sween.smoothing.votes import VoteEngine, is_out_of_memory
 
 PASS_ROWS = 512
 """Rows of one compiled pass: enough to keep a GPU busy, few to fill up."""
@@ -143,13 +142,9 @@ def probabilities_of(
         check_agreement(fast, plain, image)
         return fast
     except Exception as error:  # compilers fail in many ways, all of which mean: do without
-        refuse_broken_device(error)
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(
-            f"the attacker's gradients cannot be compiled, going on without: {reason}",
-            PreparationWarning,
-            stacklevel=2,
-        )
+        if not is_out_of_memory(error):  # plain ones can do with less
+            refuse_broken_device(error)
+        go_on_without("the attacker's gradients cannot be compiled", error)
         return plain
 
 

@@ -9,7 +9,6 @@ serves must be prepared in the same way.
 
 import copy
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterable
 
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 
 from sween.ensemble.compiled import Forward, compiled
 from sween.ensemble.fold import fold_batch_norm
-from sween.errors import ContractError, PreparationWarning, UnknownName
+from sween.errors import ContractError, UnknownName, go_on_without
 from sween.kernels import FusedResNet, is_cifar_resnet, launcher, supports
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
@@ -187,12 +186,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             raise
         except Exception as error:  # compilers fail in many ways, all of which mean: do without
             refuse_broken_device(error)
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(
-                f"the model cannot be {how}, going on without: {reason}",
-                PreparationWarning,
-                stacklevel=2,
-            )
+            go_on_without(f"the model cannot be {how}", error)
     return plain
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from sween.errors import BadInput
+from sween.errors import BadInput, refuse_doubles
 from sween.evaluation import PairedInterval, RadiusField
 from sween.report import grid
 from sween.report.adaptive import adaptive_table
@@ -153,14 +153,7 @@ def _check(folders: Sequence[Path], out: Path) -> None:
             "folders", expected="at least one run folder", got="none", fix="name some folders"
         )
     names = [folder.resolve().name for folder in folders]
-    for name in names:
-        if names.count(name) > 1:
-            raise BadInput(
-                "folders",
-                expected="a different name for each",
-                got=f"{name} {names.count(name)} times",
-                fix="rename one: the name labels its figure and its rows",
-            )
+    refuse_doubles("folders", names, fix="rename one: the name labels its figure and its rows")
     if out.exists() and not out.is_dir():
         raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
 

@@ -7,7 +7,6 @@ images is counted: the host only queues batches.
 """
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -17,7 +16,7 @@ from torch import nn
 from sween.ensemble.forward import default_forward_rows
 from sween.ensemble.panel import Panel, arithmetic_of, check_panel
 from sween.ensemble.prepare import refuse_broken_device
-from sween.errors import BadInput, PreparationWarning
+from sween.errors import BadInput, go_on_without
 from sween.kernels import NoiseKernels, NoiseLauncher, supports
 from sween.models.device import device_of, evaluating
 from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks
@@ -174,12 +173,7 @@ class VoteEngine:
                 raise
             except Exception as error:  # compilers fail in many ways, all of which mean: do without
                 refuse_broken_device(error)
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                warnings.warn(
-                    f"the noise cannot be {how}, going on without: {reason}",
-                    PreparationWarning,
-                    stacklevel=3,
-                )
+                go_on_without(f"the noise cannot be {how}", error, stacklevel=3)
         self._noise_made = True
 
     @torch.inference_mode()

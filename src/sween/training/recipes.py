@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput
+from sween.errors import BadInput, refuse_doubles
 from sween.training.config import TrainConfig
 
 
@@ -76,12 +76,10 @@ def run_folders(configs: Sequence[TrainConfig], out: Path) -> list[Path]:
     if len(configs) == 1:
         return [out]
     folders = [out / f"{config.arch.rpartition(':')[2]}-seed{config.seed}" for config in configs]
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise BadInput(
-                "candidates",
-                expected="another architecture or seed for each",
-                got=f"{folder.name} {folders.count(folder)} times",
-                fix="give them different seeds",
-            )
+    refuse_doubles(
+        "candidates",
+        [folder.name for folder in folders],
+        expected="another architecture or seed for each",
+        fix="give them different seeds",
+    )
     return folders

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput
+from sween.errors import BadInput, refuse_doubles
 from sween.report.page.content import page_content
 from sween.report.page.run import PageRun
 from sween.runs import write_text
@@ -69,14 +69,7 @@ def _check(runs: Sequence[PageRun]) -> None:
     if not runs:
         raise BadInput("runs", expected="at least one", got="none", fix="pass some runs")
     names = [page.run.name for page in runs]
-    for name in names:
-        if names.count(name) > 1:
-            raise BadInput(
-                "runs",
-                expected="a different name for each",
-                got=f"{name} {names.count(name)} times",
-                fix="rename one: the name labels its rows, curves and images",
-            )
+    refuse_doubles("runs", names, fix="rename one: the name labels its rows, curves and images")
 
 
 def _join(names: Sequence[str]) -> str:
