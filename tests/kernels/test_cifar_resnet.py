@@ -241,3 +241,14 @@ def test_the_source_compiles_without_spills(
         check=True,
     )
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
+
+
+@torch.no_grad()
+def test_torchs_default_type_changes_nothing(emulator: Emulator) -> None:
+    fused, images = FusedResNet(_trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
+    wanted = fused(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(fused(images), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -13,7 +13,7 @@ from sween.philox import counters, normal_draws, stream_words
 from sween.seeding import derive_key, noisy_copies, philox_normals
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.exact import ExactNoise, noise_table, words_of_62_bits
-from sween.smoothing.noise import GaussianNoise
+from sween.smoothing.noise import GaussianNoise, Noise
 from sween.smoothing.votes import VoteEngine
 from tests.kernels.emulation import NoiseEmulator
 
@@ -109,6 +109,24 @@ def test_draws_beyond_the_table_count_for_nothing(kernels: NoiseKernels) -> None
     assert torch.equal(valid, counting)
     assert 0 < int(valid.sum()) < len(valid)
     assert torch.equal(noisy, wanted)
+
+
+def test_torchs_default_type_changes_nothing(kernels: NoiseKernels) -> None:
+    """The kernels read memory as float32: sigma in another type would be another sigma."""
+    images = _images((1, 8, 8))
+    laws: tuple[Noise, ...] = (
+        GaussianNoise(sigma=0.5, kernels=kernels),
+        ExactNoise(sigma=0.5, levels=255, kernels=kernels),
+    )
+    wanted = [law.copies(images, KEYS)[0] for law in laws]
+    torch.set_default_dtype(torch.float64)
+    try:
+        for law, noisy in zip(laws, wanted, strict=True):
+            assert torch.equal(law.copies(images, KEYS)[0], noisy)
+            with pytest.raises(ValueError, match="float32"):
+                law.copies(images.double(), KEYS)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(

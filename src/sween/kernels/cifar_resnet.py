@@ -94,7 +94,7 @@ class FusedResNet:
 
         middle, last = halves(32, 16), halves(64, 8)
         classes = self._linear.shape[1]
-        logits = torch.empty(count, classes, device=images.device)
+        logits = images.new_empty(count, classes)  # float32, whatever torch's default is
         self._run(1, count, [images, self._normalize, *_of(first), *middle])
         self._run(2, count, [*middle, *_of(second), *last])
         tail: list[Argument] = [self._linear, self._linear_bias, logits, classes, count]

@@ -40,7 +40,7 @@ class NoiseKernels:
         """
         images, numbers = images.contiguous(), images[0].numel()
         noisy = images.new_empty(len(images) * copies, *images.shape[1:])
-        level = torch.full((1,), sigma, device=images.device)
+        level = images.new_full((1,), sigma)  # float32, whatever torch's default is
         tail = self._tail(images, copies * numbers, numbers, each=4)
         self._run("gaussian", [streams, images, level, noisy, *tail])
         return noisy
@@ -75,6 +75,8 @@ class NoiseKernels:
 
     def _tail(self, images: torch.Tensor, count: int, numbers: int, *, each: int) -> list[int]:
         """Streams, draws of each, numbers of an image, and counters of a stream, `each` draws."""
+        if images.dtype != torch.float32:
+            raise ValueError(f"expected float32 images, got {images.dtype}")
         if count >= 2**31:
             raise ValueError(f"{count} draws of a stream are more than the kernels can number")
         return [len(images), count, numbers, -(-count // each)]

@@ -92,7 +92,7 @@ class ExactNoise:
     ) -> None:
         self.table, self.levels, self._kernels = noise_table(sigma, levels), levels, kernels
         self._cumulative = self.table.cumulative
-        self._divisor = torch.tensor(float(levels))
+        self._divisor = torch.tensor(levels, dtype=torch.float32)
         self._words: Words62 = _compiled_words() if compile else words_of_62_bits
 
     @property

@@ -182,7 +182,7 @@ class VoteEngine:
         keys = [derive_key(0, "noise trial", block) for block in range(blocks)]
         levels, generator = self._noise_kind.levels, torch.Generator().manual_seed(0)
         pixels = torch.randint(0, levels + 1, (blocks, *shape), generator=generator)
-        images = (pixels / levels).to(self.device)
+        images = (pixels.float() / levels).to(self.device)
         (drawn, valid), (wanted, counting) = (
             law.copies(images, keys) for law in (fast, self.noise)
         )
