@@ -75,16 +75,20 @@ def test_only_members_with_weight_see_images_and_passes_have_one_shape() -> None
     assert all(parameter.requires_grad for parameter in ensemble.parameters())
 
 
-def test_what_needs_no_gradient_goes_another_way() -> None:
-    def without(noisy: torch.Tensor) -> torch.Tensor:
+def test_values_may_come_from_another_gradients_stay_the_members_own() -> None:
+    def another(noisy: torch.Tensor) -> torch.Tensor:
         return torch.full((len(noisy), 10), 0.1)
 
-    fast = FastProbabilities(_ensemble(), compile=_as_it_is, without_gradients=without)
-    noisy = torch.rand(2, *SHAPE)
-    assert torch.equal(fast(noisy), without(noisy))
-    with torch.no_grad():
-        assert torch.equal(fast(noisy.clone().requires_grad_()), without(noisy))
-    assert not torch.equal(fast(noisy.clone().requires_grad_()), without(noisy))
+    ensemble, noisy = _ensemble(), torch.rand(5, *SHAPE)
+    fast = FastProbabilities(ensemble, compile=_as_it_is, rows=4, values=another)
+    assert torch.equal(fast(noisy), another(noisy))
+    own = noisy.clone().requires_grad_()
+    outputs = fast(own)
+    assert torch.equal(outputs.detach(), another(noisy))
+    (ours,) = torch.autograd.grad(outputs[:, 3].sum(), own)
+    (theirs,) = torch.autograd.grad(PlainProbabilities(ensemble)(own)[:, 3].sum(), own)
+    cosines = torch.cosine_similarity(ours.flatten(1), theirs.flatten(1))
+    assert float(cosines.min()) > 0.99
 
 
 def test_false_gradients_and_probabilities_are_refused() -> None:

@@ -7,13 +7,13 @@ from here.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from sween.ensemble import WeightedEnsemble
-from sween.ensemble.compiled import MOST_GRAPHS, Forward
+from sween.ensemble.compiled import MOST_GRAPHS, Forward, Recorded
 from sween.ensemble.fold import fold_batch_norm
 from sween.ensemble.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble.weighted import add_weighted
@@ -65,8 +65,14 @@ class PlainProbabilities:
         return probabilities
 
 
+Pull = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From noisy images, and a gradient in their probabilities, to the gradient in the images."""
+
+
 class FastProbabilities:
     """An ensemble's members folded and compiled for passes of one shape.
+
+    Gradients compute a pass again, forth and back, which on a GPU is recorded as one CUDA graph.
 
     Attributes:
         name: for the config of a run.
@@ -75,7 +81,7 @@ class FastProbabilities:
         ensemble: in evaluation mode, on the device that will run it.
         compile: makes a function faster.
         rows: of a pass.
-        without_gradients: evaluates what needs no gradient, faster still.
+        values: the probabilities where another has them faster; its own when None.
     """
 
     name = "compiled"
@@ -86,11 +92,13 @@ class FastProbabilities:
         *,
         compile: Callable[[nn.Module], Forward],
         rows: int = PASS_ROWS,
-        without_gradients: Forward | None = None,
+        values: Forward | None = None,
     ) -> None:
         weights = ensemble.weights.tolist()
         device = next(ensemble.parameters()).device
-        self.rows, self._without = rows, without_gradients
+        self.rows = rows
+        self.values = self._of_members if values is None else values
+        self._pull_pass: Pull | None = None
         folded = [
             InArithmetic(fold_batch_norm(m), device, torch.bfloat16) for m in ensemble.members
         ]
@@ -101,23 +109,61 @@ class FastProbabilities:
         ]
 
     def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
-        if self._without is not None and not (torch.is_grad_enabled() and noisy.requires_grad):
-            return self._without(noisy)
-        parts = [self._of_pass(part) for part in torch.split(noisy, self.rows)]
+        probabilities: torch.Tensor = _Probabilities.apply(noisy, self)  # type: ignore[no-untyped-call]
+        return probabilities
+
+    def pull(self, noisy: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient in the images that a gradient (B, M) in their probabilities comes to."""
+        parts = []
+        for images, own in zip(
+            torch.split(noisy, self.rows), torch.split(gradient, self.rows), strict=True
+        ):
+            inputs = self._filled(images.detach()), self._filled(own)
+            if self._pull_pass is None:
+                on_gpu = noisy.is_cuda
+                self._pull_pass = Recorded(self._pull, *inputs) if on_gpu else self._pull
+            parts.append(self._pull_pass(*inputs)[: len(images)])
         return torch.cat(parts)
 
-    def _of_pass(self, part: torch.Tensor) -> torch.Tensor:
-        count = len(part)
-        if count < self.rows:
-            part = torch.cat([part, part.new_zeros((self.rows - count, *part.shape[1:]))])
+    def _of_members(self, noisy: torch.Tensor) -> torch.Tensor:
+        parts = [
+            self._scores(self._filled(part))[: len(part)] for part in torch.split(noisy, self.rows)
+        ]
+        return torch.cat(parts)
+
+    def _filled(self, part: torch.Tensor) -> torch.Tensor:
+        missing = self.rows - len(part)
+        return torch.cat([part, part.new_zeros((missing, *part.shape[1:]))]) if missing else part
+
+    def _pull(self, images: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        own = images.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(self._scores(own), own, gradient)[0]
+
+    def _scores(self, images: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor | None = None
         with torch._dynamo.config.patch(
             recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
         ):
             for weight, member in self._members:
-                scores = add_weighted(scores, weight, torch.softmax(member(part), dim=1))
+                scores = add_weighted(scores, weight, torch.softmax(member(images), dim=1))
         assert scores is not None  # weights sum to 1
-        return scores[:count]
+        return scores
+
+
+class _Probabilities(torch.autograd.Function):
+    """Values from wherever they come fastest, gradients by passes forth and back."""
+
+    @staticmethod
+    def forward(ctx: Any, noisy: torch.Tensor, fast: FastProbabilities) -> torch.Tensor:
+        ctx.save_for_backward(noisy)
+        ctx.fast = fast
+        return fast.values(noisy)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (noisy,) = ctx.saved_tensors
+        return ctx.fast.pull(noisy, gradient), None
 
 
 def probabilities_of(
@@ -137,9 +183,12 @@ def probabilities_of(
         fast = FastProbabilities(
             ensemble,
             compile=lambda member: torch.compile(member, dynamic=False),
-            without_gradients=engine.panel.probabilities,
+            values=engine.panel.probabilities,
         )
-        check_agreement(fast, plain, image)
+        with same_each_time():
+            # Recorded here: a backward pass, which runs in a thread of its own, is no place for it.
+            fast.pull(image[None], torch.zeros_like(fast.values(image[None])))
+            check_agreement(fast, plain, image)
         return fast
     except Exception as error:  # compilers fail in many ways, all of which mean: do without
         if not is_out_of_memory(error):  # plain ones can do with less

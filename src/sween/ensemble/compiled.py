@@ -30,28 +30,41 @@ def compiled(module: nn.Module, images: torch.Tensor) -> Forward:
 
 
 class Recorded:
-    """A forward pass recorded once as a CUDA graph and replayed, so that the host only says go."""
+    """A function of tensors recorded once as a CUDA graph and replayed: the host only says go.
 
-    def __init__(self, run: Forward, images: torch.Tensor) -> None:
+    Args:
+        run: the function; what it computes with must not move.
+        inputs: of the shapes that it will be called with.
+    """
+
+    def __init__(self, run: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
         self.run = run  # the graph reads its weights where they are: they must stay alive
-        self.images = images.clone()
+        self.inputs = [own.clone() for own in inputs]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(images.device):  # of several GPUs, the one that the images are on
+        with torch.cuda.device(inputs[0].device):  # of several GPUs, the one that the inputs are on
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(WARMUP_PASSES):
-                    run(self.images)
+                    run(*self.inputs)
             torch.cuda.current_stream().wait_stream(stream)
             # Thread-local: other engines may be at work on other GPUs meanwhile.
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.outputs = run(self.images)
+                self.outputs = run(*self.inputs)
 
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if images.shape != self.images.shape:  # copy_ would broadcast
-            raise ValueError(f"recorded for {tuple(self.images.shape)}, got {tuple(images.shape)}")
-        # Recorded in inference mode: its tensors can be written in that mode only.
-        with torch.inference_mode(), torch.cuda.device(self.images.device):
-            self.images.copy_(images)
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        ours = [tuple(own.shape) for own in self.inputs]
+        theirs = [tuple(own.shape) for own in inputs]
+        if ours != theirs:  # copy_ would broadcast
+            raise ValueError(f"recorded for {ours}, got {theirs}")
+        # What was recorded in inference mode can be written in that mode only.
+        inference = self.inputs[0].is_inference()
+        with (
+            torch.inference_mode(inference),
+            torch.no_grad(),
+            torch.cuda.device(self.inputs[0].device),
+        ):
+            for own, given in zip(self.inputs, inputs, strict=True):
+                own.copy_(given)
             self.graph.replay()
             return self.outputs.clone()
