@@ -1,43 +1,31 @@
 """The measured tables of README.md and docs/results.md, each built from results/ alone."""
 
 import functools
-import json
 import re
-import statistics
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import measured_speed
+from tables import markdown, runs
+
+from sween.attack import empirical_accuracy
 from sween.demo import RADII
 from sween.evaluation import (
     PairedInterval,
     average_certified_radius,
     bootstrap_over_envelope,
+    certified_accuracy,
     paired_bootstrap,
 )
-from sween.records import Certificate, format_radius, read_rows
+from sween.records import Certificate, format_radius
 from sween.report import MeasuredRun, load_run, to_markdown
+from sween.report.attacked import load_attacked
 from sween.report.rows import DEFAULT_RADII, Row
-
-_RUN = re.compile(r"(?P<dataset>[a-z0-9]+)-sween\d+-(?P<training>[a-z]+)-sigma(?P<sigma>[0-9.]+)")
-
 
 _load = functools.cache(functools.partial(load_run, radii=DEFAULT_RADII))
 """Several tables are of the same runs."""
-
-
-def _markdown(head: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first columns are text."""
-    rule = [":---"] * texts + ["---:"] * (len(head) - texts)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
-
-
-def _runs(results: Path, dataset: str) -> list[tuple[Path, str, float]]:
-    """The folders with their training and sigma: the paper's plain training first."""
-    names = [_RUN.fullmatch(folder.name) for folder in results.glob(f"{dataset}-sween*")]
-    runs = [(results / name[0], name["training"], float(name["sigma"])) for name in names if name]
-    return sorted(runs, key=lambda run: (run[1] != "gaussian", run[1], run[2]))
 
 
 def one_run(results: Path, name: str) -> str:
@@ -50,7 +38,7 @@ def beside_paper(results: Path, dataset: str) -> str:
     published = tomllib.loads((results / "published" / f"{dataset}.toml").read_text())["row"]
     head = ["training", "model", "σ", *(f"{radius:.2f}" for radius in DEFAULT_RADII), "ACR"]
     lines: list[list[str]] = []
-    for folder, training, sigma in _runs(results, dataset):
+    for folder, training, sigma in runs(results, dataset):
         lines += [
             _published_line(row)
             for row in published
@@ -61,7 +49,7 @@ def beside_paper(results: Path, dataset: str) -> str:
             for row in _load(folder).rows
             if row.kind == "envelope" or (row.kind == "ensemble" and "+" not in row.model)
         ]
-    return _markdown([*head, "two-class ACR"], 2, lines)
+    return markdown([*head, "two-class ACR"], 2, lines)
 
 
 def _counterpart(training: str) -> str:
@@ -91,7 +79,7 @@ def _measured_line(row: Row, training: str) -> list[str]:
 def leads(results: Path, dataset: str) -> str:
     """Each ensemble's lead over the envelope of its candidates, and over the other weights."""
     lines, names = [], list[str]()
-    for folder, training, sigma in _runs(results, dataset):
+    for folder, training, sigma in runs(results, dataset):
         run = _load(folder)
         assert run.ensemble is not None
         assert names in ([], run.candidates)  # one heading for all
@@ -103,17 +91,20 @@ def leads(results: Path, dataset: str) -> str:
         cells = [*map(format_radius, radii), format_radius(over.second), format_radius(over.first)]
         lines.append([training, f"{sigma:.2f}", *cells, _signed(over), _signed(weights)])
     head = ["training", "σ", *names, "envelope", "SWEEN-3"]
-    return _markdown([*head, "lead", "lead over convex weights"], 1, lines)
+    return markdown([*head, "lead", "lead over convex weights"], 1, lines)
 
 
-def _signed(interval: PairedInterval) -> str:
-    return f"{interval.difference:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+def _signed(interval: PairedInterval, digits: int = 3) -> str:
+    one, low, high = (
+        f"{value:+.{digits}f}" for value in (interval.difference, interval.low, interval.high)
+    )
+    return f"{one} [{low}, {high}]"
 
 
 def adaptive(results: Path, dataset: str) -> str:
     """What early exits save at each sigma, and what they cost."""
     lines = []
-    for folder, training, sigma in _runs(results, dataset):
+    for folder, training, sigma in runs(results, dataset):
         run = _load(folder)
         for name, rows in run.models.items():
             if name == run.ensemble or (run.ensemble and name.startswith(f"{run.ensemble}+")):
@@ -126,7 +117,7 @@ def adaptive(results: Path, dataset: str) -> str:
     order = {"none": 0, "paper": 1, "exact": 2}
     lines.sort(key=lambda line: (line[0] != "gaussian", line[2], order[line[1]]))
     head = ["training", "exit", "σ", "ACR", "evaluations an image", "saved"]
-    return _markdown(head, 2, lines)
+    return markdown(head, 2, lines)
 
 
 def sampling(results: Path, fixed: str) -> str:
@@ -138,8 +129,8 @@ def sampling(results: Path, fixed: str) -> str:
     for folder in sorted((results / "sampling").iterdir()):
         if (folder / "config.toml").is_file():
             lines.append(_sampling_line(_load(folder), wanted))
-    head = ["sampling", "images", "samples an image", "of fixed", "s an image", "same decisions"]
-    return _markdown([*head, "ACR of fixed"], 1, lines)
+    head = ["sampling", "images", "samples an image", "of fixed", "s an image", "s in all"]
+    return markdown([*head, "same decisions", "ACR of fixed"], 1, lines)
 
 
 def _sampling_line(run: MeasuredRun, wanted: dict[int, Certificate]) -> list[str]:
@@ -148,7 +139,8 @@ def _sampling_line(run: MeasuredRun, wanted: dict[int, Certificate]) -> list[str
     fixed = sum(row.samples for row in wanted.values()) / len(wanted)
     seconds = sum(row.seconds for row in rows) / len(rows)
     shared = [row for row in rows if row.index in wanted]
-    cells = [f"{len(rows):,}", f"{samples:,.0f}", f"{100 * samples / fixed:.1f}%", f"{seconds:.4f}"]
+    cells = [f"{len(rows):,}", f"{samples:,.0f}", f"{100 * samples / fixed:.1f}%"]
+    cells += [f"{seconds:.4f}", f"{seconds * len(rows):.0f}"]
     if rows[0].sampling == "decide":
         same = [f"{100 * _same(shared, wanted, radius):.1f}%" for radius in rows[0].decisions or ()]
         name = "decide " + ", ".join(rows[0].decisions or ())
@@ -173,94 +165,80 @@ def _asked(run: MeasuredRun) -> str:
     return f"{run.sample.sampling} {run.config.get('budget', ''):,}"
 
 
-def speed(results: Path, name: str) -> str:
-    """The rows of a file that `sween bench --out` wrote."""
-    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+def noise(results: Path, folder: str) -> str:
+    """Exact noise beside float32 noise: the same images and exit, time and ACR."""
+    runs = [_load(results / folder / name) for name in ("float32", "exact")]
+    plain, exact = (next(iter(run.models.values())) for run in runs)
     lines = [
         [
-            row["model"],
-            row["exit"],
-            row["precision"],
-            f"{row['samples_per_second']:,.0f}",
-            f"{row['reference_samples_per_second']:,.0f}",
-            f"{row['ratio']:.1f}",
-            f"{row['seconds_per_certificate']:.3f}",
+            rows[0].noise,
+            rows[0].exit,
+            f"{len(rows):,}",
+            format_radius(average_certified_radius(rows)),
+            f"{sum(row.seconds for row in rows) / len(rows):.4f}",
         ]
-        for row in content["results"]
+        for rows in (plain, exact)
     ]
-    head = ["model", "exit", "arithmetic", "samples/s", "published loop", "ratio", "s an image"]
-    return _markdown(head, 3, lines)
+    lines[0].append("-")
+    lines[1].append(_signed(paired_bootstrap(exact, plain), digits=4))
+    head = ["noise", "exit", "images", "ACR", "s an image", "difference in ACR"]
+    return markdown(head, 2, lines)
 
 
-def training(results: Path, dataset: str) -> str:
-    """How long the candidates of each run took, trained at once on one GPU."""
+def objectives(results: Path, arch: str) -> str:
+    """One network by every objective it was trained with at sigma 0.50, against plain training."""
+    found = {
+        training: _load(folder)
+        for folder, training, sigma in runs(results, "cifar10")
+        if sigma == 0.5
+    }
+    alone = re.compile(rf"cifar10-{arch}-([a-z]+)-sigma0\.50")
+    for folder in sorted(results.iterdir()):
+        if name := alone.fullmatch(folder.name):
+            found[name[1]] = _load(folder)
+    base = found["gaussian"].models[arch]
     lines = []
-    for folder, name, sigma in _runs(results, dataset):
-        files = sorted((folder / "training").glob("*/metrics.jsonl.gz"))
-        seconds = [[row["seconds"] for row in read_rows(file)] for file in files]
-        longest = max(seconds, key=sum)
-        cells = [f"{len(seconds)}", f"{len(longest)}", f"{sum(longest):.0f}"]
-        first = f"{max(own[0] for own in seconds):.0f}"
-        lines.append([name, f"{sigma:.2f}", *cells, first, f"{statistics.median(longest):.2f}"])
-    head = ["training", "σ", "candidates", "epochs", "s", "of which first epoch", "s an epoch"]
-    return _markdown(head, 1, lines)
+    for training, run in found.items():
+        (row,) = (row for row in run.rows if row.model == arch)
+        own = run.models[arch]
+        lead = "-" if training == "gaussian" else _signed(paired_bootstrap(own, base))
+        lines.append([*_measured_line(row, training), lead])
+    head = ["training", "model", "σ", *(f"{radius:.2f}" for radius in DEFAULT_RADII), "ACR"]
+    return markdown([*head, "two-class ACR", "lead over gaussian"], 2, lines)
 
 
-def training_speed(results: Path, name: str) -> str:
-    """The rows of a file that benchmarks/training_speed.py wrote."""
-    content = json.loads((results / "training-speed" / f"{name}.json").read_text())
-    lines = [
-        [
-            row["arch"],
-            row["compile"],
-            f"{row['epoch']:.3f}",
-            f"{row['plain_epoch']:.3f}",
-            f"{row['ratio']:.1f}",
-            f"{row['first_epoch']:.0f}",
+def attacks(results: Path, certified: str) -> str:
+    """Accuracy under the attacks of results/attacks above what results/CERTIFIED proves.
+
+    A cell is "certified / resisting", in percent; the published rows come first.
+    """
+    published = tomllib.loads((results / "published" / "cifar10-attacks.toml").read_text())
+    radii = published["radii"]
+    lines = []
+    for row in published["row"]:
+        proven = row.get("certified", [None] * len(radii))
+        pairs = zip(proven, row["empirical"], strict=True)
+        cells = [f"{'-' if floor is None else floor} / {ceiling}" for floor, ceiling in pairs]
+        lines.append([f"paper: {row['model']}", published["attack"], "-", *cells, "-"])
+    known = _load(results / certified)
+    runs = [load_attacked(config.parent) for config in results.glob("attacks/*/config.toml")]
+    order = ("rand", "standard", "pgd", "ddn")
+    runs.sort(key=lambda run: (order.index(run.config["attack"]), run.config["model"].lower()))
+    for run in runs:
+        rows = [row for row in known.models[run.config["model"]] if row.index in set(run.indices)]
+        assert len(rows) == len(run.indices)
+        floors = certified_accuracy(rows, radii)
+        cells = [
+            f"{100 * floor:.1f} / {100 * empirical_accuracy(run.at(radius)):.1f}"
+            if radius in run.radii
+            else "-"
+            for radius, floor in zip(radii, floors, strict=True)
         ]
-        for row in content["rows"]
-    ]
-    head = ["network", "compiled", "s an epoch", "plain loop", "ratio", "first epoch"]
-    return _markdown(head, 2, lines)
-
-
-def kernels(results: Path, name: str) -> str:
-    """What our kernels reach alone, of a file that benchmarks/kernel_shapes.py wrote."""
-    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
-    lines = [
-        [
-            row["arch"],
-            f"{row['evaluations_per_second']:,.0f}",
-            f"{row['flops_per_second'] / 1e12:.0f}",
-        ]
-        for row in content["results"]
-        if row["shape"] == {"rows": 2, "images": 2}
-    ]
-    return _markdown(["network", "evaluations/s", "TFLOP/s"], 1, lines)
-
-
-def profile(results: Path, name: str) -> str:
-    """Where the time goes, of a file that benchmarks/profile_engine.py wrote."""
-    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
-    busy = 1 - content["idle_share"]
-    lines = [
-        [_short(kernel), f"{100 * busy * share:.1f}%"]
-        for kernel, share in content["kernel_shares"].items()
-    ]
-    lines.append(["other kernels", f"{100 * busy * content['other_kernels_share']:.1f}%"])
-    lines.append(["no kernel", f"{100 * content['idle_share']:.1f}%"])
-    rate = content["flops_per_second"] / content["limits"]["flops"]
-    lines.append(["operations a second, of a large matrix product's", f"{100 * rate:.1f}%"])
-    instruction = content["limits"].get("instruction_flops")
-    if instruction:
-        rate = content["flops_per_second"] / instruction
-        lines.append(["of the matrix instruction's alone", f"{100 * rate:.1f}%"])
-    return _markdown([content["source"], "of the time"], 1, lines)
-
-
-def _short(kernel: str) -> str:
-    """A kernel's name without its template arguments."""
-    return f"`{kernel.removeprefix('void ').split('<')[0][:60]}`"
+        alarms = sum(outcome.alarm for outcome in run.outcomes)
+        who = [f"ours: {run.config['model']}", run.config["attack"], f"{len(run.indices):,}"]
+        lines.append([*who, *cells, f"{alarms}"])
+    head = ["model", "attack", "images", *(f"{radius:.2f}" for radius in radii), "alarms"]
+    return markdown(head, 2, lines)
 
 
 BUILDERS: dict[str, Callable[[Path, str], str]] = {
@@ -269,9 +247,12 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "leads": leads,
     "adaptive": adaptive,
     "sampling": sampling,
-    "speed": speed,
-    "training": training,
-    "training-speed": training_speed,
-    "kernels": kernels,
-    "profile": profile,
+    "noise": noise,
+    "objectives": objectives,
+    "attacks": attacks,
+    "speed": measured_speed.speed,
+    "training": measured_speed.training,
+    "training-speed": measured_speed.training_speed,
+    "kernels": measured_speed.kernels,
+    "profile": measured_speed.profile,
 }

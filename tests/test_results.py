@@ -1,6 +1,8 @@
 """What is shipped in results/ verifies, and the README says what it says."""
 
+import gzip
 import importlib
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from sween.attack import verify_attacks
 from sween.records import format_radius, read_certificates
 from sween.smoothing import verify_folder
 
@@ -21,6 +24,32 @@ RUNS = sorted(path.parent for path in (ROOT / "results").glob("**/certificates.j
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 def test_every_shipped_certificate_is_re_derived(folder: Path) -> None:
     assert verify_folder(folder).rows > 0
+
+
+@pytest.mark.parametrize(
+    "folder", sorted((ROOT / "results" / "attacks").iterdir()), ids=lambda folder: folder.name
+)
+def test_every_shipped_attack_is_re_derived_and_broke_no_certificate(folder: Path) -> None:
+    verified = verify_attacks(folder)
+    assert verified.rows > 0
+    assert verified.alarms == 0
+
+
+def test_the_table_of_attacks_is_that_of_the_rows(measured: ModuleType) -> None:
+    name, eps = "cifar10-sween3-gaussian-sigma0.50", 0.75
+    with gzip.open(ROOT / "results" / "attacks" / "rand-sween3" / "attacks.jsonl.gz") as stream:
+        rows = [row for row in map(json.loads, stream) if row["eps"] == eps]
+    kept = sum(row["outcome"] in ("robust", "abstained") for row in rows)
+    right = sum(row["clean_prediction"] == row["label"] for row in rows)
+    known = [row for row in read_certificates(ROOT / "results" / name) if row.model == "SWEEN-3"]
+    indices = {row["index"] for row in rows}
+    own = [row for row in known if row.index in indices and row.prediction == row.label]
+    text = measured.attacks(ROOT / "results", name)
+    (line,) = (line for line in text.splitlines() if line.startswith("| ours: SWEEN-3 | rand"))
+    cells = [cell.strip() for cell in line.split("|")]
+    share = 100 / len(rows)
+    assert cells[4] == f"{share * len(own):.1f} / {share * right:.1f}"
+    assert cells[7] == f"{share * sum(row.radius >= eps for row in own):.1f} / {share * kept:.1f}"
 
 
 def test_the_readme_shows_the_measured_tables() -> None:

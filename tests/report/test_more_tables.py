@@ -140,19 +140,25 @@ def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
     folder = write_attacked(tmp_path / "attacks", OUTCOMES)
     text = write_report([run, folder], tmp_path / "report").read_text()
     own = [row for row in rows if row.model == "sween"]
-    certified = [100 * value for value in certified_accuracy(own, [0.25, 0.75])]
-    for eps, known, resist, broken in (
-        (0.25, certified[0], 75.0, 0.0),
-        (0.75, certified[1], 50.0, 25.0),
+    certified = [100 * value for value in certified_accuracy(own, [0.0, 0.25, 0.75])]
+    for eps, known, resist, broken, abstained in (
+        (0.0, certified[0], 75.0, 0.0, 0.0),
+        (0.25, certified[1], 75.0, 0.0, 25.0),
+        (0.75, certified[2], 50.0, 25.0, 25.0),
     ):
-        cells = (f"{eps:.2f}", "4", f"{known:.1f}", f"{resist:.1f}", f"{broken:.1f}", "25.0")
+        shares = (f"{share:.1f}" for share in (known, resist, broken, abstained))
+        cells = (f"{eps:.2f}", "4", *shares)
         assert f"| attacks | 0.50 | sween | pgd | {' | '.join(cells)} | 0.0 | 25.0 |" in text
     with (tmp_path / "report" / "attacks.csv").open() as stream:
-        assert [float(row["empirical_accuracy"]) for row in csv.DictReader(stream)] == [0.75, 0.5]
+        assert [float(row["empirical_accuracy"]) for row in csv.DictReader(stream)] == [
+            0.75,
+            0.75,
+            0.5,
+        ]
     assert "pgd & 0.75 & 4" in (tmp_path / "report" / "attacks.tex").read_text()
     alone = write_report([folder], tmp_path / "alone").read_text()
     assert "| attacks | 0.50 | sween | pgd | 0.25 | 4 | - | 75.0 |" in alone
-    assert alone.count("| 25.0 | - |") == 2  # no certificates, no word on alarms
+    assert alone.count("| 25.0 | - |") == 3  # no certificates, no word on alarms
 
 
 def test_a_break_inside_a_certified_radius_shows_whoever_certified(tmp_path: Path) -> None:

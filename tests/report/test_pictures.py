@@ -25,8 +25,8 @@ def test_attacked_accuracy_stands_above_the_curve(tmp_path: Path) -> None:
     rows = [row for row in ensemble_rows() if row.model == "sween"]
     axes = draw_attacked(rows, [attacked]).axes[0]
     curve, points = axes.get_lines()
-    assert np.asarray(points.get_xdata()).tolist() == [0.25, 0.75]
-    assert np.asarray(points.get_ydata()).tolist() == [0.75, 0.5]
+    assert np.asarray(points.get_xdata()).tolist() == [0, 0.25, 0.75]
+    assert np.asarray(points.get_ydata()).tolist() == [0.75, 0.75, 0.5]
     assert float(np.asarray(curve.get_ydata()).max()) == 0.75
 
 

@@ -9,6 +9,7 @@ from sween.attack.outcome import (
     empirical_accuracy,
     outcomes_file,
     read_outcomes,
+    without_attack,
 )
 from sween.attack.pgd import pgd
 from sween.attack.run import attack_images
@@ -33,4 +34,5 @@ __all__ = [
     "pgd",
     "read_outcomes",
     "verify_attacks",
+    "without_attack",
 ]

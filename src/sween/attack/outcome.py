@@ -153,6 +153,28 @@ def empirical_accuracy(outcomes: Sequence[AttackOutcome]) -> float:
     return sum(outcome.resists for outcome in outcomes) / len(outcomes)
 
 
+def without_attack(outcomes: Sequence[AttackOutcome]) -> list[AttackOutcome]:
+    """The outcomes at radius 0, from those at the smallest radius: nobody moves an image.
+
+    Args:
+        outcomes: of one attack on one model.
+    """
+    smallest = min(outcome.eps for outcome in outcomes)
+    return [
+        dataclasses.replace(
+            outcome,
+            eps=0.0,
+            outcome=judge(outcome.label, outcome.clean_prediction, outcome.clean_prediction),
+            prediction=outcome.clean_prediction,
+            distance=0.0,
+            alarm=False,
+            attacked_image=None,
+        )
+        for outcome in outcomes
+        if outcome.eps == smallest
+    ]
+
+
 def judge(label: int, clean: int, attacked: int) -> str:
     """The outcome, from the answers without and under attack."""
     if clean != label:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.attack import AttackOutcome, empirical_accuracy, read_outcomes
+from sween.attack import AttackOutcome, empirical_accuracy, read_outcomes, without_attack
 from sween.attack.certified import differences
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
@@ -40,10 +40,13 @@ class AttackedRun:
 
     @property
     def radii(self) -> list[float]:
-        return sorted({outcome.eps for outcome in self.outcomes})
+        """0, where nobody attacks, and those attacked at, ascending."""
+        return [0.0, *sorted({outcome.eps for outcome in self.outcomes})]
 
     def at(self, radius: float) -> list[AttackOutcome]:
         """The outcomes at one radius."""
+        if radius == 0:
+            return without_attack(self.outcomes)
         return [outcome for outcome in self.outcomes if outcome.eps == radius]
 
 

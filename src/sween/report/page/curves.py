@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sween.attack import AttackOutcome, empirical_accuracy
+from sween.attack import AttackOutcome, empirical_accuracy, without_attack
 from sween.evaluation import (
     RadiusField,
     average_certified_radius,
@@ -50,8 +50,8 @@ def _curve(rows: Sequence[Certificate], field: RadiusField) -> dict[str, Any] | 
 
 
 def attack_groups(attacks: Sequence[AttackOutcome]) -> dict[tuple[str, str, float], int]:
-    """A number for each model, attack and radius, in ascending order."""
-    keys = sorted({(row.model, row.attack, row.eps) for row in attacks})
+    """A number for each model, attack and radius, in ascending order, from radius 0 on."""
+    keys = sorted({(row.model, row.attack, eps) for row in attacks for eps in (0.0, row.eps)})
     return {key: number for number, key in enumerate(keys)}
 
 
@@ -59,7 +59,8 @@ def attacks_content(run: MeasuredRun, attacks: Sequence[AttackOutcome]) -> list[
     """The accuracy under each attack at each radius, with the certified one on the same images."""
     content = []
     for model, attack, eps in attack_groups(attacks):
-        rows = [row for row in attacks if (row.model, row.attack, row.eps) == (model, attack, eps)]
+        own = [row for row in attacks if (row.model, row.attack) == (model, attack)]
+        rows = [row for row in own if row.eps == eps] if eps else without_attack(own)
         count = len(rows)
         content.append(
             {

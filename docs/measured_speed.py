@@ -1,0 +1,99 @@
+"""The measured tables of speed, each built from results/ alone."""
+
+import json
+import statistics
+from pathlib import Path
+
+from tables import markdown, runs
+
+from sween.records import read_rows
+
+
+def speed(results: Path, name: str) -> str:
+    """The rows of a file that `sween bench --out` wrote."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    lines = [
+        [
+            row["model"],
+            row["exit"],
+            row["precision"],
+            f"{row['samples_per_second']:,.0f}",
+            f"{row['reference_samples_per_second']:,.0f}",
+            f"{row['ratio']:.1f}",
+            f"{row['seconds_per_certificate']:.3f}",
+        ]
+        for row in content["results"]
+    ]
+    head = ["model", "exit", "arithmetic", "samples/s", "published loop", "ratio", "s an image"]
+    return markdown(head, 3, lines)
+
+
+def training(results: Path, dataset: str) -> str:
+    """How long the candidates of each run took, trained at once on one GPU."""
+    lines = []
+    for folder, name, sigma in runs(results, dataset):
+        files = sorted((folder / "training").glob("*/metrics.jsonl.gz"))
+        seconds = [[row["seconds"] for row in read_rows(file)] for file in files]
+        longest = max(seconds, key=sum)
+        cells = [f"{len(seconds)}", f"{len(longest)}", f"{sum(longest):.0f}"]
+        first = f"{max(own[0] for own in seconds):.0f}"
+        lines.append([name, f"{sigma:.2f}", *cells, first, f"{statistics.median(longest):.2f}"])
+    head = ["training", "σ", "candidates", "epochs", "s", "of which first epoch", "s an epoch"]
+    return markdown(head, 1, lines)
+
+
+def training_speed(results: Path, name: str) -> str:
+    """The rows of a file that benchmarks/training_speed.py wrote."""
+    content = json.loads((results / "training-speed" / f"{name}.json").read_text())
+    lines = [
+        [
+            row["arch"],
+            row["compile"],
+            f"{row['epoch']:.3f}",
+            f"{row['plain_epoch']:.3f}",
+            f"{row['ratio']:.1f}",
+            f"{row['first_epoch']:.0f}",
+        ]
+        for row in content["rows"]
+    ]
+    head = ["network", "compiled", "s an epoch", "plain loop", "ratio", "first epoch"]
+    return markdown(head, 2, lines)
+
+
+def kernels(results: Path, name: str) -> str:
+    """What our kernels reach alone, of a file that benchmarks/kernel_shapes.py wrote."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    lines = [
+        [
+            row["arch"],
+            f"{row['evaluations_per_second']:,.0f}",
+            f"{row['flops_per_second'] / 1e12:.0f}",
+        ]
+        for row in content["results"]
+        if row["shape"] == {"rows": 2, "images": 2}
+    ]
+    return markdown(["network", "evaluations/s", "TFLOP/s"], 1, lines)
+
+
+def profile(results: Path, name: str) -> str:
+    """Where the time goes, of a file that benchmarks/profile_engine.py wrote."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    busy = 1 - content["idle_share"]
+    lines = [
+        [_short(kernel), f"{100 * busy * share:.1f}%"]
+        for kernel, share in content["kernel_shares"].items()
+    ]
+    lines.append(["other kernels", f"{100 * busy * content['other_kernels_share']:.1f}%"])
+    lines.append(["no kernel", f"{100 * content['idle_share']:.1f}%"])
+    rate = content["flops_per_second"] / content["limits"]["flops"]
+    lines.append(["operations a second, of a large matrix product's", f"{100 * rate:.1f}%"])
+    instruction = content["limits"].get("instruction_flops")
+    if instruction:
+        rate = content["flops_per_second"] / instruction
+        lines.append(["of the matrix instruction's alone", f"{100 * rate:.1f}%"])
+    return markdown([content["source"], "of the time"], 1, lines)
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name without its template arguments."""
+    return f"`{kernel.removeprefix('void ').split('<')[0][:60]}`"
