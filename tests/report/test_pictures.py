@@ -23,7 +23,7 @@ from tests.report.test_more_tables import OUTCOMES, SETTINGS, write_attacked
 def test_attacked_accuracy_stands_above_the_curve(tmp_path: Path) -> None:
     attacked = load_attacked(write_attacked(tmp_path / "attacks", OUTCOMES))
     rows = [row for row in ensemble_rows() if row.model == "sween"]
-    axes = draw_attacked(rows, [attacked]).axes[0]
+    axes = draw_attacked({"sween": rows}, [attacked]).axes[0]
     curve, points = axes.get_lines()
     assert np.asarray(points.get_xdata()).tolist() == [0, 0.25, 0.75]
     assert np.asarray(points.get_ydata()).tolist() == [0.75, 0.75, 0.5]
@@ -83,8 +83,19 @@ def test_a_report_has_the_figures_that_there_is_something_for(tmp_path: Path) ->
     of_candidate = [dataclasses.replace(row, model=CANDIDATES[0]) for row in OUTCOMES]
     lone = write_attacked(tmp_path / "lone", of_candidate, model=CANDIDATES[0])
     both = [load_attacked(lone), load_attacked(attacks)]
-    title = figures_of(load_run(run), both)["attacked"].axes[0].get_title(loc="left")
-    assert title.startswith("sween on")
+    axes = figures_of(load_run(run), both)["attacked"].axes[0]
+    labels = [str(line.get_label()) for line in axes.get_lines()]
+    names = ("sween", CANDIDATES[0])
+    assert labels == [f"{name}, {what}" for what in ("certified", "under pgd") for name in names]
+    fewer = write_attacked(tmp_path / "fewer", [row for row in OUTCOMES if row.index < 12])
+    figures = figures_of(load_run(run), [load_attacked(fewer), load_attacked(attacks)])
+    titles = [figures[name].axes[0].get_title(loc="left") for name in ("attacked", "attacked-2")]
+    assert all(title.startswith("sween on") for title in titles)
+    curve, points = figures["attacked-2"].axes[0].get_lines()
+    kept = [row for row in rows if row.model == "sween" and row.index < 12]
+    right = sum(row.prediction == row.label for row in kept) / len(kept)
+    assert float(np.asarray(curve.get_ydata()).max()) == right
+    assert len(np.asarray(points.get_xdata())) == 3
 
 
 def test_images_of_another_data_set_are_refused(tmp_path: Path) -> None:

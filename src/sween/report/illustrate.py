@@ -34,23 +34,28 @@ def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[Attack
     ]
 
 
+def _on_the_same_images(attacked: Sequence[AttackedRun]) -> list[list[AttackedRun]]:
+    """Attacks that can stand in one figure, those on the most images first."""
+    groups = dict[tuple[int, ...], list[AttackedRun]]()
+    for attack in attacked:
+        groups.setdefault(tuple(attack.indices), []).append(attack)
+    return sorted(groups.values(), key=lambda group: -len(group[0].indices))
+
+
 def figures_of(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str, "Figure"]:
     """The figures that there is something for, by the beginning of their file's name."""
     figures: dict[str, Figure] = {}
     title = f"{run.dataset}, σ = {plain_number(run.sample.sigma)}"
-    own = attacks_on(run, attacked)
-    own.sort(key=lambda attack: attack.config["model"] != run.config.get("model"))
-    # Attacks on other models and images than the first's would stand beside another curve.
-    own = [
-        attack
-        for attack in own
-        if attack.indices == own[0].indices and attack.config["model"] == own[0].config["model"]
-    ]
-    if own:
-        shown = set.intersection(*(set(attack.indices) for attack in own))
-        model = str(own[0].config["model"])
-        rows = [row for row in run.models[model] if row.index in shown]
-        figures["attacked"] = pictures.draw_attacked(rows, own, title=f"{model} on {title}")
+    for number, own in enumerate(_on_the_same_images(attacks_on(run, attacked))):
+        models = {str(attack.config["model"]) for attack in own}
+        rows = {
+            model: [row for row in run.models[model] if row.index in set(own[0].indices)]
+            for model in sorted(models, key=lambda model: (model != run.ensemble, model))
+        }
+        own.sort(key=lambda attack: list(rows).index(str(attack.config["model"])))
+        heading = title if len(rows) > 1 else f"{next(iter(rows))} on {title}"
+        file = f"attacked-{number + 1}" if number else "attacked"
+        figures[file] = pictures.draw_attacked(rows, own, title=heading)
     members, weights = run.config.get("candidates"), run.config.get("weights")
     if isinstance(members, list) and isinstance(weights, list) and len(members) > 1:
         name = str(run.config.get("model", "ensemble"))

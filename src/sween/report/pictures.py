@@ -20,47 +20,58 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 
 def draw_attacked(
-    certificates: Sequence[Certificate], attacked: Sequence[AttackedRun], *, title: str = ""
+    certificates: Mapping[str, Sequence[Certificate]],
+    attacked: Sequence[AttackedRun],
+    *,
+    title: str = "",
 ) -> "Figure":
-    """Certified accuracy as a curve, and what attacks left of accuracy as points above it.
+    """Certified accuracy as curves, and what attacks left of accuracy as points above them.
 
     Args:
-        certificates: of one model.
-        attacked: attacks on the same model and images.
+        certificates: of each attacked model; the first is drawn as the ensemble.
+        attacked: attacks on these models and on the images of all certificates.
         title: above the plot.
     """
     from matplotlib.ticker import PercentFormatter
 
+    others = canvas.COLOURS * len(certificates)
+    colours = dict(zip(certificates, (canvas.ENSEMBLE_COLOUR, *others), strict=False))
+    kinds = sorted({str(run.config["attack"]) for run in attacked})
+    furthest = max(run.radii[-1] for run in attacked)
     with canvas.style():
         figure = canvas.new_figure()
         axes = figure.add_subplot()
-        radii, accuracies = radius_accuracy_curve(certificates).corners()
-        axes.plot(
-            radii,
-            accuracies,
-            drawstyle="steps-pre",
-            color=canvas.ENSEMBLE_COLOUR,
-            linewidth=2.4,
-            label="certified",
-        )
-        for number, run in enumerate(attacked):
+        for number, (model, rows) in enumerate(certificates.items()):
+            radii, accuracies = radius_accuracy_curve(rows).corners()
+            furthest = max([furthest, *radii])
+            axes.plot(
+                radii,
+                accuracies,
+                drawstyle="steps-pre",
+                color=colours[model],
+                linewidth=1.2 if number else 2.4,
+                label=f"{model}, certified",
+            )
+        for run in attacked:
+            model, kind = str(run.config["model"]), str(run.config["attack"])
             axes.plot(
                 run.radii,
                 [empirical_accuracy(run.at(radius)) for radius in run.radii],
-                color=canvas.COLOURS[number % len(canvas.COLOURS)],
-                marker=MARKERS[number % len(MARKERS)],
+                color=colours[model],
+                marker=MARKERS[kinds.index(kind) % len(MARKERS)],
                 linewidth=1.2,
-                label=f"under {run.config['attack']}, {len(run.indices):,} images",
+                linestyle="--",
+                label=f"{model}, under {kind}",
             )
-        furthest = max([*radii, *(run.radii[-1] for run in attacked)])
         axes.set_xlim(0, 1.03 * furthest)
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
         axes.set_xlabel("l2 radius, pixels in [0,1]")
         axes.set_ylabel("accuracy")
         axes.grid(visible=True, axis="y")
-        axes.legend(frameon=False)
-        canvas.headings(axes, title, "proven from below, attacked from above")
+        axes.legend(frameon=False, ncols=2 if len(certificates) > 1 else 1)
+        images = f"{len(attacked[0].indices):,} images"
+        canvas.headings(axes, title, f"proven from below, attacked from above, {images}")
     return figure
 
 

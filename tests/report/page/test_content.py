@@ -119,7 +119,10 @@ def test_attacks(tmp_path: Path) -> None:
         for row, outcome in zip(own, ("robust", "broken", "abstained", "declined"), strict=True)
     ]
     run = content_of(tmp_path, attacks=outcomes)["runs"][0]
-    (point,) = run["attacks"]
+    start, point = run["attacks"]
+    right = sum(row.clean_prediction == row.label for row in outcomes)
+    assert (start["radius"], start["resisting"], start["count"]) == (0, right, 4)
+    assert start["cells"][6:] == ["0.0", "0.0", "0"]  # nobody attacks there
     certified = sum(row.prediction == row.label and row.radius >= 0.5 for row in own) / 4
     assert (point["radius"], point["resisting"], point["count"]) == (5000, 2, 4)
     assert point["cells"] == [
@@ -127,7 +130,7 @@ def test_attacks(tmp_path: Path) -> None:
     ]
     label = own[1].label
     assert label is not None
-    assert run["gallery"]["outcomes"][1] == [[0, 1, (label + 1) % 5, 1]]
+    assert run["gallery"]["outcomes"][1] == [[1, 1, (label + 1) % 5, 1]]
     assert run["gallery"]["outcomes"][4] is None
 
 
@@ -135,8 +138,8 @@ def test_an_attack_on_images_without_certificates_claims_no_certified_accuracy(
     tmp_path: Path,
 ) -> None:
     outside = dataclasses.replace(attacked(of_model(ENSEMBLE)[0], "robust"), index=9999)
-    (point,) = content_of(tmp_path, attacks=[outside])["runs"][0]["attacks"]
-    assert point["cells"][5] == "–"
+    points = content_of(tmp_path, attacks=[outside])["runs"][0]["attacks"]
+    assert [point["cells"][5] for point in points] == ["–", "–"]
 
 
 def test_provenance(tmp_path: Path) -> None:

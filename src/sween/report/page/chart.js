@@ -101,12 +101,13 @@ const MARKS = [
   (size) => `M0 ${-size}L${size} 0L0 ${size}L${-size} 0Z`,
   (size) => `M${-size} ${size * 0.8}L0 ${-size}L${size} ${size * 0.8}Z`,
   (size) => `M${-size * 0.8} ${-size * 0.8}h${size * 1.6}v${size * 1.6}h${-size * 1.6}Z`,
+  (size) => `M${-size} ${-size * 0.8}L0 ${size}L${size} ${-size * 0.8}Z`,
 ];
 
-function drawMark(number, x, y, size = 7) {
+function drawMark({ mark, look }, x, y, size = 7) {
   return draw("path", {
-    class: "mark",
-    d: MARKS[number % MARKS.length](size),
+    ...look,
+    d: MARKS[mark % MARKS.length](size),
     transform: `translate(${x} ${y})`,
   });
 }

@@ -22,11 +22,16 @@ function makeSeries(run) {
     const first = (series) => Number(series.model.kind !== "ensemble");
     return first(one) - first(other) || acr(other) - acr(one);
   });
+  // An attack has a shape of its own, and the colour of whom it attacks.
+  const kinds = [...new Set(run.attacks.map(({ attack }) => attack))];
   const keys = run.attacks.map(({ model, attack }) => JSON.stringify([model, attack]));
-  const attacks = [...new Set(keys)].map((key, number) => {
+  const attacks = [...new Set(keys)].map((key) => {
     const [model, attack] = JSON.parse(key);
     const points = run.attacks.filter((point) => point.model === model && point.attack === attack);
-    return { key, name: `${model} under ${attack} attack`, points, mark: number };
+    const fewer = points[0].count === run.count ? "" : `, ${points[0].count} images`;
+    const look = models.find(({ name }) => name === model).look.class.replace("curve", "mark");
+    const name = `${model} under ${attack} attack${fewer}`;
+    return { key, name, points, mark: kinds.indexOf(attack), look: { class: look } };
   });
   return [...models, ...attacks];
 }
@@ -65,7 +70,7 @@ function makeEntry(state, series) {
   swatch.append(
     series.model
       ? draw("path", { ...series.look, d: "M0 6H30" })
-      : drawMark(series.mark, 15, 6, 5),
+      : drawMark(series, 15, 6, 5),
   );
   const button = make(
     "button",

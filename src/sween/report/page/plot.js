@@ -101,7 +101,7 @@ function drawSeries(state, scales) {
   for (const series of visible(state)) {
     for (const point of series.points ?? []) {
       const [x, y] = [scales.x(point.radius), scales.y(point.resisting / point.count)];
-      group.append(drawMark(series.mark, x, y));
+      group.append(drawMark(series, x, y));
     }
   }
   return group;
