@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sween.attack import AttackSettings, attack_images, empirical_accuracy
+from sween.attack import AttackSettings, attack_images, empirical_accuracy, verify_attacks
 from sween.data import Dataset
 from sween.data.dataset import StoredPixels
 from sween.evaluation import certified_accuracy
@@ -48,6 +48,33 @@ def test_images_that_autoattack_passes_over_are_attacked_too(tmp_path: Path, ver
     assert len(right) >= 6
     assert all(row.distance > 0 for row in right)
     assert all(row.outcome == "broken" for row in right)
+
+
+def test_ddn_goes_on_to_the_balls_border_where_the_nearest_image_abstains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged once, at the border between the classes, most answers abstain."""
+    monkeypatch.setattr("sween.attack.unit.TRIES", 1)
+    monkeypatch.setattr("sween.attack.scoring.TRIES", 1)
+    model = Linear(3)
+    data, ensemble = dataset(model, 20, seed=3), loaded(model)
+    furthest = float(model.signed_distance(data.test.images(range(20))).detach().abs().max())
+    outcomes = attack_images(
+        ensemble,
+        data,
+        range(20),
+        AttackSettings(attack="ddn", eps=(0.01, 1.3 * furthest), samples=64, steps=40, n=1_000),
+        tmp_path / "out",
+        classifier=smoothed(ensemble),
+        quiet=True,
+    )
+    far = [row for row in outcomes if row.eps > 0.01]
+    assert all(row.outcome == "broken" for row in far)
+    pushed = [row for row in far if row.distance > 1.25 * furthest]
+    assert len(pushed) >= 5
+    assert all(row.distance <= row.eps and row.tries == 3 for row in far)
+    assert all(row.judge_alpha == row.alpha / 3 for row in far)
+    assert verify_attacks(tmp_path / "out").rows == 40
 
 
 def test_what_a_certificate_answers_stands_where_few_votes_decline(tmp_path: Path) -> None:

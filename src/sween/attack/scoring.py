@@ -76,20 +76,22 @@ class Judge:
         attacked: torch.Tensor,
         labels: torch.Tensor,
         indices: Sequence[int],
+        *,
+        share: int = TRIES,
     ) -> list[Scored]:
         """The nearest broken point on each ray from image to attacked image.
 
         The votes say how far a point lies beyond the border between two classes: at a distance s
         the probabilities are Phi(-s / sigma) and Phi(s / sigma) where the border is straight. The
-        next point lies as far beyond it as an answer that is no abstention needs. The points share
-        alpha. Where none is broken, the last one scored.
+        next point lies as far beyond it as an answer that is no abstention needs. `share` answers
+        divide alpha among them. Where none is broken, the last one scored.
         """
         sigma = self.classifier.sigma
-        enough = _needed(self.n, self.alpha / TRIES) * sigma
+        enough = _needed(self.n, self.alpha / share) * sigma
         points, best = attacked, dict[int, Scored]()
         last: list[Scored] = []
         for attempt in range(TRIES):
-            last = self.score(images, points, indices, attempt=attempt, share=TRIES)
+            last = self.score(images, points, indices, attempt=attempt, share=share)
             factors = []
             for position, scored in enumerate(last):
                 label, known = int(labels[position]), best.get(position)

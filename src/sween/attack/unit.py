@@ -13,7 +13,7 @@ from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
 from sween.attack.gradients import PlainProbabilities, Probabilities, same_each_time
 from sween.attack.outcome import AttackOutcome, encode_image, judge
-from sween.attack.pgd import pgd
+from sween.attack.pgd import along, pgd
 from sween.attack.scoring import TRIES, Judge, Scored, is_broken
 from sween.attack.settings import AttackSettings
 from sween.attack.surrogate import SmoothedLogits
@@ -177,7 +177,7 @@ class _Unit:
 
     def _nearest(self, right: list[int], found: list[Found]) -> None:
         images, labels = self.images[right], self.labels[right]
-        nearest = dict[int, Scored]()
+        nearest, share = dict[int, Scored](), TRIES + len(self.settings.eps)
         if right:
             with same_each_time():
                 attacked = ddn(
@@ -188,13 +188,36 @@ class _Unit:
                     start=self.surrogate.sigma,
                 )
             indices = [self.indices[i] for i in right]
-            best = self.judge.nearest(images, attacked, labels, indices)
+            best = self.judge.nearest(images, attacked, labels, indices, share=share)
             nearest = dict(zip(right, best, strict=True))
-        for i, own in enumerate(found):
-            scored = nearest.get(i)
-            for eps in self.settings.eps:
+        for position, eps in enumerate(self.settings.eps):
+            nearest |= self._further(nearest, eps, attempt=TRIES + position, share=share)
+            for i, own in enumerate(found):
+                scored = nearest.get(i)
                 reached = scored is not None and scored.distance <= eps
-                own.append((scored if reached else None, TRIES if reached else 0))
+                own.append((scored if reached else None, share if reached else 0))
+
+    def _further(
+        self, nearest: dict[int, Scored], eps: float, *, attempt: int, share: int
+    ) -> dict[int, Scored]:
+        """What breaks at the ball's border of those that came to an abstention inside it."""
+        short = [
+            i
+            for i, scored in nearest.items()
+            if 0 < scored.distance < eps and not is_broken(scored.answer, int(self.labels[i]))
+        ]
+        if not short:
+            return {}
+        images = self.images[short]
+        reached = torch.stack([nearest[i].image for i in short])
+        points = inside(images, along(images, reached, eps / distances(images, reached)), eps)
+        indices = [self.indices[i] for i in short]
+        scored = self.judge.score(images, points, indices, attempt=attempt, share=share)
+        return {
+            i: own
+            for i, own in zip(short, scored, strict=True)
+            if is_broken(own.answer, int(self.labels[i]))
+        }
 
     def _in_balls(self, right: list[int], found: list[Found]) -> None:
         broken = dict[int, Scored]()
