@@ -1,5 +1,7 @@
 """The vote engine: the same counts whatever the batch, constant memory, fresh noise."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -168,14 +170,35 @@ def test_a_smaller_forward_shape_is_padded() -> None:
     assert row.forward_rows == 64
 
 
-def test_selection_and_estimation_never_share_noise() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n": 400},
+        {"n": 2_000, "sampling": "decide", "radii": (1.4,)},
+        {"n": 2_000, "sampling": "tolerance", "tolerance": 0.05},
+    ],
+    ids=["fixed", "decide", "tolerance"],
+)
+def test_selection_and_estimation_never_share_noise(options: dict[str, Any]) -> None:
     """Trap 4, in the engine: no noisy image is shown for both, nor twice for either."""
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
-    smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400))
+    (row,) = smoothed.certify_batch(_images(1), CertifySettings(n0=200, **options))
     rows = torch.cat(recorder.seen[PROBED:]).flatten(1)
-    assert len(rows) == 600
-    assert len(torch.unique(rows, dim=0)) == 600
+    assert len(rows) == row.samples >= 500  # more than one look
+    assert len(torch.unique(rows, dim=0)) == row.samples
+
+
+def test_soft_votes_show_the_pilot_twice_and_never_for_the_bound() -> None:
+    """Its scores are collected once the class is known; the bound has fresh ones."""
+    recorder = _Recorder()
+    ensemble = WeightedEnsemble([recorder])
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
+    (row,) = smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400, votes="soft"))
+    rows = torch.cat(recorder.seen[PROBED:]).flatten(1)
+    pilot, again, fresh = torch.split(rows, [200, 200, 400])
+    assert torch.equal(pilot, again)
+    assert len(torch.unique(torch.cat([pilot, fresh]), dim=0)) == row.samples == 600
 
 
 def test_a_budget_is_what_is_evaluated() -> None:

@@ -148,12 +148,13 @@ def _parts(sizes: Sequence[int], engine: VoteEngine) -> Iterator[list[int]]:
             yield list(range(start, min(start + together, len(sizes))))
         return
     wanted = engine.batch_blocks * STEP * (BATCHES_TOGETHER if engine.compiled else 1)
-    part: list[int] = []
-    for position in range(len(sizes)):
+    part, asked = list[int](), 0
+    for position, size in enumerate(sizes):
         part.append(position)
-        if sum(sizes[i] for i in part) >= wanted:
+        asked += size
+        if asked >= wanted:
             yield part
-            part = []
+            part, asked = [], 0
     if part:
         yield part
 

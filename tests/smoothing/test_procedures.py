@@ -1,0 +1,148 @@
+"""Seeded miscoverage of whole procedures: pilots, sizes and looks by the code that certifies.
+
+Votes come from tables instead of networks: `Urns` stands in for the vote engine, so that 20,000
+images cost seconds. What the code asks for under one key it gets again under that key, so a
+procedure that bounds its own pilot is seen.
+"""
+
+import functools
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+from sween.records import ABSTAIN, Certificate
+from sween.seeding import numpy_generator
+from sween.smoothing import decision
+from sween.smoothing.certify import certify_each, plan_budget
+from sween.smoothing.sequence import STEP
+from sween.smoothing.settings import CertifySettings
+from sween.smoothing.votes import VoteEngine, Votes
+from tests.smoothing.known import most_failures
+
+RUNS, ALPHA, LARGEST = 20_000, 0.05, 2_000
+
+PROBABILITIES = {
+    "two equal": [0.5, 0.5],
+    "three equal": [1 / 3, 1 / 3, 1 / 3],
+    "at the radius that is asked for": [float(special.ndtr(0.5)), 1 - float(special.ndtr(0.5))],
+}
+
+MODES: dict[str, dict[str, Any]] = {
+    "fixed": {"n0": STEP, "n": 1_000},
+    "two-class": {"n0": STEP, "n": 1_000, "bound": "two-class"},
+    "decide": {"n0": STEP, "n": LARGEST, "sampling": "decide", "radii": (0.5,)},
+    "tolerance": {"n0": STEP, "n": LARGEST, "sampling": "tolerance", "tolerance": 0.05},
+    "budget": {"n0": STEP, "n": LARGEST, "sampling": "budget", "budget": 1_000 * RUNS},
+}
+
+
+class Urns:
+    """Draws whole noise blocks of votes; each (purpose, image, block) has its own, as noise has."""
+
+    sigma, compiled, batch_blocks = 1.0, False, 20_000
+    precision, forward_rows, noise = "urn", STEP, SimpleNamespace(name="urn")
+    panel = SimpleNamespace(names=("urn",), exits=("none",))
+
+    def __init__(self, name: str, *, shared: bool = False) -> None:
+        self.p = np.asarray(PROBABILITIES[name])
+        self.totals = {
+            purpose: self._totals(f"{name} {'selection' if shared else purpose}")
+            for purpose in ("selection", "estimation")
+        }
+
+    def _totals(self, key: str) -> np.ndarray:
+        """(images, blocks + 1, classes): votes in all the blocks before."""
+        shape = (RUNS, LARGEST // STEP)
+        blocks = numpy_generator(0, f"urn {key}").multinomial(STEP, self.p, shape)
+        return np.concatenate([np.zeros_like(blocks[:, :1]), blocks.cumsum(axis=1)], axis=1)
+
+    def images_together(self, n: int) -> int:
+        return RUNS
+
+    def count(
+        self,
+        images: torch.Tensor,
+        *,
+        examples: Sequence[int],
+        purpose: str,
+        n: Sequence[int],
+        first: Sequence[int],
+        **_: object,
+    ) -> Votes:
+        start, blocks = np.asarray(first), np.asarray(n) // STEP
+        assert (np.asarray(n) % STEP == 0).all()
+        totals, rows = self.totals[purpose], np.asarray(examples)
+        counts = torch.from_numpy(totals[rows, start + blocks] - totals[rows, start])
+        return Votes(counts[None], torch.from_numpy(np.asarray(n))[None], list(n))
+
+    def certificates(self, mode: str) -> list[Certificate]:
+        settings = CertifySettings(alpha=ALPHA, **MODES[mode])
+        engine, images = cast(VoteEngine, self), torch.zeros(RUNS, 1)
+        indices, labels = range(RUNS), [None] * RUNS
+        plans = None
+        if mode == "budget":
+            plans = plan_budget(engine, lambda: [(images, indices)], settings)
+        return [
+            own for (own,) in certify_each(engine, images, indices, labels, settings, plans=plans)
+        ]
+
+    def false_certificates(self, mode: str) -> int:
+        """Certificates with a radius beyond the one of Theorem 1 from the true probabilities."""
+        best = [np.delete(self.p, k).max() for k in range(len(self.p))]
+        truth = (special.ndtri(self.p) - special.ndtri(best)) / 2
+        rows = [row for row in self.certificates(mode) if row.prediction != ABSTAIN]
+        false = sum(bool(row.radius > truth[row.prediction]) for row in rows)
+        beyond = sum(
+            claimed and float(radius) > truth[row.prediction] + 1e-12
+            for row in rows
+            for radius, claimed in (row.decisions or {}).items()
+        )
+        assert beyond <= false
+        return false
+
+
+@pytest.fixture(autouse=True)
+def _each_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many images have the same votes."""
+    for name in ("sequential_miss", "radius_cohen", "radius_two_class", "lower_bound"):
+        own = functools.lru_cache(maxsize=None)(getattr(decision, name))
+        monkeypatch.setattr(decision, name, own)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_false_certificates_of_whole_procedures_stay_within_alpha(name: str, mode: str) -> None:
+    assert Urns(name).false_certificates(mode) <= most_failures(RUNS, ALPHA)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "two-class", "tolerance", "budget"])
+def test_noise_that_is_used_again_would_be_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 4: the bound's first votes are those that chose the class."""
+    monkeypatch.setitem(MODES, "fixed", {"n0": STEP, "n": STEP})
+    monkeypatch.setitem(MODES, "two-class", {"n0": STEP, "n": STEP, "bound": "two-class"})
+    assert Urns("two equal", shared=True).false_certificates(mode) > most_failures(RUNS, ALPHA)
+
+
+def test_noise_that_is_used_again_would_be_seen_where_looks_are_many() -> None:
+    """Half of alpha pays for the early looks, so this shows against the honest run."""
+    honest = Urns("two equal").false_certificates("decide")
+    assert Urns("two equal", shared=True).false_certificates("decide") > 1.3 * honest
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "decide"])
+def test_pilot_votes_choose_the_class_and_nothing_else(sampling: str) -> None:
+    fresh = (180, 120)
+    for pilot in ((51, 49), (100, 0), (1, 0)):
+        if sampling == "fixed":
+            found: object = decision.decide(pilot, fresh, alpha=ALPHA, sigma=1.0)
+            wanted: object = decision.decide((60, 40), fresh, alpha=ALPHA, sigma=1.0)
+        else:
+            options: dict[str, Any] = {"largest": 1_000, "alpha": ALPHA, "sigma": 1.0}
+            found = decision.decide_radii(pilot, fresh, (0.1,), **options)
+            wanted = decision.decide_radii((60, 40), fresh, (0.1,), **options)
+        assert found == wanted
