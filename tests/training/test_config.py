@@ -30,6 +30,8 @@ def config(**fields: Any) -> TrainConfig:
         ("warmup", (-0.1, 1.0)),
         ("label_smoothing", (-0.1, 1.0)),
         ("average", (-0.1, 1.0, math.nan)),
+        ("regulariser", (-1.0, math.nan, math.inf)),
+        ("regulariser_from", (-1,)),
     ],
 )
 def test_an_unusable_number_is_named(field: str, values: tuple[float, ...]) -> None:
@@ -138,12 +140,56 @@ def test_lambda_is_the_published_one_unless_given() -> None:
         ("consistency", 1.0, 10.0),
         ("gaussian", 0.3, 0.0),
     ):
-        assert config(method=method, sigma=sigma).regulariser_weight == published
+        made = config(method=method, sigma=sigma, regulariser_from=0)
+        assert made.regulariser_weight == published
     assert config(method="macer", sigma=0.3, regulariser=2.0).regulariser_weight == 2.0
     with pytest.raises(BadInput, match="regulariser"):
         config(method="macer", sigma=0.3)
     assert config(method="macer").noisy_copies == 16
     assert config(method="consistency").noisy_copies == 2
+
+
+def test_lambda_waits_for_the_first_drop_where_it_is_published_so() -> None:
+    drops: dict[str, Any] = {"schedule": "step", "milestones": (2, 4), "epochs": 6}
+    made = config(method="macer", sigma=1.0, **drops)
+    assert [made.options_at(epoch).regulariser for epoch in range(6)] == [0, 0, 12, 12, 12, 12]
+    assert config(method="macer", sigma=0.5, **drops).options_at(0).regulariser == 4
+    assert config(method="consistency", sigma=1.0).options_at(0).regulariser == 10
+    with pytest.raises(BadInput, match=r"regulariser_from: .* no drop .*--regulariser-from"):
+        config(method="macer", sigma=1.0)
+    own = config(method="macer", sigma=1.0, regulariser=3.0)
+    assert own.options_at(0).regulariser == 3
+    assert config(method="macer", sigma=1.0, regulariser_from=0).options_at(0).regulariser == 12
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("epochs", "3", "a whole number, got '3'"),
+        ("epochs", 2.5, "a whole number, got 2.5"),
+        ("epochs", True, "a whole number, got True"),
+        ("copies", 1.5, "a whole number or nothing"),
+        ("sigma", "half", "a number, got 'half'"),
+        ("sigma", True, "a number"),
+        ("nesterov", 1, "true or false, got 1"),
+        ("store", 16, "text, got 16"),
+        ("milestones", 2, "a list of whole numbers, got 2"),
+        ("milestones", [2.5], "a list of whole numbers"),
+        ("regulariser", "big", "a number or nothing"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(field: str, value: object, said: str) -> None:
+    with pytest.raises(BadInput, match=f"^{field}: expected {said}") as caught:
+        TrainConfig.from_dict(config().as_dict() | {field: value})
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_step_schedule_warms_up_where_it_is_asked_to() -> None:
+    drops: dict[str, Any] = {"schedule": "step", "milestones": (5,), "epochs": 10}
+    made = config(learning_rate=0.4, warmup=0.2, **drops)
+    rates = [learning_rate(made, step, 10) for step in (0, 10, 20, 49, 50)]
+    assert rates == pytest.approx([0.04, 0.22, 0.4, 0.4, 0.04])
+    assert learning_rate(config(learning_rate=0.4, **drops), 0, 10) == 0.4
 
 
 def test_lambda_can_wait() -> None:

@@ -168,3 +168,11 @@ def test_label_smoothing_is_off_unless_asked_for() -> None:
     smooth = ObjectiveOptions(sigma=0.5, label_smoothing=0.1)
     assert gaussian(z, labels(), smooth).item() != gaussian(z, labels(), OPTIONS).item()
     assert OPTIONS.label_smoothing == 0
+
+
+def test_macers_mean_softmax_is_smoothed_as_cross_entropy_is() -> None:
+    """With one copy the mean softmax is that copy's."""
+    z = logits(1)
+    smooth = ObjectiveOptions(sigma=0.5, label_smoothing=0.1)
+    wanted = torch.nn.functional.cross_entropy(z[0], labels(), label_smoothing=0.1)
+    assert macer(z, labels(), smooth).item() == pytest.approx(wanted.item())

@@ -33,9 +33,10 @@ def test_the_papers_hyper_parameters(method: str) -> None:
     assert config.regulariser_weight == {"gaussian": 0.0, "macer": 4.0}[method]
 
 
-def test_macer_at_sigma_one_waits_for_the_first_drop() -> None:
-    path = CONFIGS / "paper" / "macer-sigma1.00.toml"
-    (config,) = make_configs(read_recipe(path), {}, archs=["resnet20"])
+@pytest.mark.parametrize("name", ["macer-sigma1.00", "macer"])
+def test_macer_at_sigma_one_waits_for_the_first_drop(name: str) -> None:
+    path = CONFIGS / "paper" / f"{name}.toml"
+    (config,) = make_configs(read_recipe(path), {"sigma": 1.0}, archs=["resnet20"])
     weights = {epoch: config.options_at(epoch).regulariser for epoch in (0, 199, 200, 439)}
     assert weights == {0: 0.0, 199: 0.0, 200: 12.0, 439: 12.0}
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from sween.errors import CheckFailed, CheckpointError
+from sween.errors import CheckFailed, CheckpointError, UnknownName
 from sween.records import read_rows
 from sween.training import TrainConfig, train, train_many
 from sween.training import trainer as trainer_module
@@ -155,6 +157,77 @@ def test_one_failing_does_not_stop_the_others(
         train_many(configs, few_digits(), outs, quiet=True)
     assert [(out / "model.safetensors").exists() for out in outs] == [True, False, True]
     assert "diverged" in capsys.readouterr().err
+
+
+def test_whatever_a_network_of_ones_own_raises_is_its_own_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unlucky = config(epochs=1, arch="tests.training.test_resume:unlucky")
+    outs = [tmp_path / name for name in ("bad", "good")]
+    with pytest.raises(CheckFailed, match="1 of 2 candidates failed"):
+        train_many([unlucky, config(epochs=1)], few_digits(), outs, quiet=True)
+    assert [(out / "model.safetensors").exists() for out in outs] == [False, True]
+    assert "bad: ValueError: not this batch" in capsys.readouterr().err
+
+
+def test_room_that_one_does_not_find_is_its_own_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(wanted: TrainConfig, *args: Any, **options: Any) -> Trainer:
+        if wanted.seed == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return Trainer(wanted, *args, **options)
+
+    monkeypatch.setattr("sween.training.many.Trainer", make)
+    outs = [tmp_path / name for name in ("large", "small")]
+    with pytest.raises(CheckFailed, match=r"1 of 2 candidates failed: .*large: CUDA out of memory"):
+        train_many([config(epochs=1, seed=1), config(epochs=1)], few_digits(), outs, quiet=True)
+    assert (outs[1] / "model.safetensors").exists()
+
+
+def test_what_is_asked_wrongly_is_said_before_the_others_train(tmp_path: Path) -> None:
+    configs = [config(epochs=1), config(epochs=1, arch="digits-cow")]
+    with pytest.raises(UnknownName, match="digits-cow"):
+        train_many(configs, few_digits(), [tmp_path / "a", tmp_path / "b"], quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+class ValuesOnly(nn.Module):
+    """Breaks once it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            raise ValueError("not this batch")
+        logits: torch.Tensor = self.layer(x.flatten(1))
+        return logits
+
+
+def unlucky(**_: object) -> nn.Module:
+    return ValuesOnly()
+
+
+@pytest.mark.usefixtures("save_every_epoch")
+def test_the_state_of_another_network_is_refused(tmp_path: Path) -> None:
+    for name in ("digits-conv", "digits-mlp"):
+        steps = Trainer(config(arch=name), few_digits(), tmp_path / name, device=_cpu()).run()
+        for _ in range(9):
+            next(steps)
+        steps.close()
+    state = (tmp_path / "digits-conv" / STATE_FILE).read_bytes()
+    (tmp_path / "digits-mlp" / STATE_FILE).write_bytes(state)
+    with pytest.raises(CheckpointError, match=rf"{STATE_FILE}: expected a training .* delete"):
+        train(config(arch="digits-mlp"), few_digits(), tmp_path / "digits-mlp", quiet=True)
+
+
+def test_a_state_that_a_kill_left_behind_goes_with_the_next_run(tmp_path: Path) -> None:
+    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
+    (tmp_path / STATE_FILE).write_bytes(b"of the last epoch")
+    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
+    assert not (tmp_path / STATE_FILE).exists()
 
 
 @pytest.mark.usefixtures("save_every_epoch")

@@ -43,17 +43,35 @@ def run(
     learning_rate: Annotated[
         float | None, typer.Option(help=f"highest rate [{_default('learning_rate')}]")
     ] = None,
+    momentum: Annotated[float | None, typer.Option(help=f"of SGD [{_default('momentum')}]")] = None,
+    nesterov: Annotated[bool | None, typer.Option(help="momentum that looks ahead [yes]")] = None,
     weight_decay: Annotated[
         float | None, typer.Option(help=f"of SGD [{_default('weight_decay')}]")
     ] = None,
     schedule: Annotated[
         str | None, typer.Option(help=f"{', '.join(SCHEDULES)} [{_default('schedule')}]")
     ] = None,
+    milestone: Annotated[
+        list[int] | None,
+        typer.Option(help="epoch at which --schedule step divides the rate by 10; give it again"),
+    ] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="share of the run over which the rate rises")
+    ] = None,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="of the cross-entropy [off]")
+    ] = None,
+    decay_norms: Annotated[
+        bool | None, typer.Option(help="weight decay on batch norms and biases too [yes]")
+    ] = None,
     average: Annotated[
         float | None, typer.Option(help="decay of a moving average of the weights [off]")
     ] = None,
     regulariser: Annotated[
         float | None, typer.Option(help="lambda of macer and consistency [as published]")
+    ] = None,
+    regulariser_from: Annotated[
+        int | None, typer.Option(help="epoch from which lambda applies [0, or as published]")
     ] = None,
     store: Annotated[
         str | None, typer.Option(help=f"{', '.join(STORES)}: of the saved weights [float32]")
@@ -75,10 +93,17 @@ def run(
         "batch_size": batch_size,
         "copies": copies,
         "learning_rate": learning_rate,
+        "momentum": momentum,
+        "nesterov": nesterov,
         "weight_decay": weight_decay,
         "schedule": schedule,
+        "milestones": milestone or None,
+        "warmup": warmup,
+        "label_smoothing": label_smoothing,
+        "decay_norms": decay_norms,
         "average": average,
         "regulariser": regulariser,
+        "regulariser_from": regulariser_from,
         "store": store,
     }
     recipe = read_recipe(config) if config is not None else [{}]

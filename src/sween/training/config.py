@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -10,6 +11,14 @@ from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "nothing",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,12 +40,14 @@ class TrainConfig:
         decay_norms: whether weight decay also pulls on batch-norm parameters and biases.
         schedule: how the learning rate moves; see `schedules.py`.
         milestones: epochs at which `step` multiplies the rate by 0.1.
-        warmup: share of the run over which the rate rises; for `one-cycle` and `cosine`.
+        warmup: share of the run over which the rate rises; when None, 0.2 of `one-cycle` and
+            `cosine`, nothing of the others.
         label_smoothing: of the cross-entropy; off by default.
         average: decay of an exponential moving average of the weights, which is then what is saved;
             0 switches it off.
         regulariser: lambda of the objective; the published one for this sigma when None.
-        regulariser_from: epoch from which lambda applies; 0 before it.
+        regulariser_from: epoch from which lambda applies, 0 before it; when None the first one,
+            or as published for this method and sigma, where that is the first drop of the rate.
         seed: of initial weights, order, augmentation and noise.
         store: number format of the saved weights; float16 rounds them, so that what is weighed and
             certified afterwards is what the small file holds.
@@ -56,7 +67,7 @@ class TrainConfig:
     decay_norms: bool = True
     schedule: str = "one-cycle"
     milestones: tuple[int, ...] = ()
-    warmup: float = 0.2
+    warmup: float | None = None
     label_smoothing: float = 0.0
     average: float = 0.0
     regulariser: float | None = None
@@ -65,6 +76,10 @@ class TrainConfig:
     store: str = "float32"
 
     def __post_init__(self) -> None:
+        self._check_types()
+        if self.warmup is None:
+            rises = self.schedule in ("one-cycle", "cosine")
+            object.__setattr__(self, "warmup", 0.2 if rises else 0.0)
         if self.method not in OBJECTIVES:
             raise UnknownName("training method", self.method, OBJECTIVES)
         if self.schedule not in SCHEDULES:
@@ -74,6 +89,22 @@ class TrainConfig:
         self._check_numbers()
         self._check_milestones()
         self.regulariser_weight  # noqa: B018 refuses a sigma without a published lambda
+        self.regulariser_start  # noqa: B018 refuses a published start where no rate drops
+
+    def _check_types(self) -> None:
+        for field in dataclasses.fields(self):
+            kinds = typing.get_args(field.type) or (field.type,)
+            value = getattr(self, field.name)
+            if field.name == "milestones":
+                fits = isinstance(value, tuple) and all(type(one) is int for one in value)
+                expected = "a list of whole numbers"
+            else:
+                # A number may be written without its fraction; true is no number.
+                known = (*kinds, int) if float in kinds else kinds
+                fits = type(value) in known or (float in kinds and isinstance(value, float))
+                expected = " or ".join(_WORDS[kind] for kind in kinds)
+            if not fits:
+                raise BadInput(field.name, expected=expected, got=repr(value), fix="see configs/")
 
     def _check_numbers(self) -> None:
         ranges = {
@@ -84,9 +115,11 @@ class TrainConfig:
             "learning_rate": (0 < self.learning_rate < math.inf, "a positive number", "0.1"),
             "momentum": (0 <= self.momentum < 1, "in [0, 1)", "0.9"),
             "weight_decay": (0 <= self.weight_decay < math.inf, "at least 0", "5e-4"),
-            "warmup": (0 <= self.warmup < 1, "in [0, 1)", "0.2"),
+            "warmup": (0 <= self.warmup_share < 1, "in [0, 1)", "0.2"),
             "label_smoothing": (0 <= self.label_smoothing < 1, "in [0, 1)", "0"),
             "average": (0 <= self.average < 1, "in [0, 1)", "0.999"),
+            "regulariser": (0 <= (self.regulariser or 0) < math.inf, "at least 0", "4"),
+            "regulariser_from": ((self.regulariser_from or 0) >= 0, "an epoch from 0 on", "0"),
         }
         for name, (valid, expected, usual) in ranges.items():
             if not valid:
@@ -107,8 +140,14 @@ class TrainConfig:
                 "milestones",
                 expected="some with --schedule step, none with another",
                 got=f"{list(self.milestones)} with {self.schedule}",
-                fix="use both or neither",
+                fix="use both or neither: --milestone 150 --milestone 300",
             )
+
+    @property
+    def warmup_share(self) -> float:
+        """Share of the run over which the rate rises."""
+        assert self.warmup is not None  # it was set where it was left open
+        return self.warmup
 
     @property
     def noisy_copies(self) -> int:
@@ -132,9 +171,26 @@ class TrainConfig:
             )
         return published[self.sigma]
 
+    @property
+    def regulariser_start(self) -> int:
+        """Epoch from which lambda applies."""
+        if self.regulariser_from is not None:
+            return self.regulariser_from
+        if self.regulariser is not None or self.sigma not in OBJECTIVES[self.method].delayed_at:
+            return 0
+        if not self.milestones:
+            raise BadInput(
+                "regulariser_from",
+                expected=f"an epoch: {self.method} at sigma {self.sigma:g} is published with a "
+                "regulariser from the first drop of the learning rate on",
+                got=f"none, and no drop in the schedule {self.schedule}",
+                fix="pass --regulariser-from, 0 for all epochs",
+            )
+        return self.milestones[0]
+
     def options_at(self, epoch: int) -> ObjectiveOptions:
         """The objective's options at an epoch, counted from 0."""
-        active = epoch >= (self.regulariser_from or 0)
+        active = epoch >= self.regulariser_start
         return ObjectiveOptions(
             sigma=self.sigma,
             regulariser=self.regulariser_weight if active else 0.0,
@@ -148,7 +204,10 @@ class TrainConfig:
         for name in content:
             if name not in known:
                 raise UnknownName("training option", name, known)
-        return cls(**{**content, "milestones": tuple(content.get("milestones", ()))})
+        milestones = content.get("milestones", ())
+        if isinstance(milestones, list):
+            milestones = tuple(milestones)
+        return cls(**{**content, "milestones": milestones})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for config.toml and the manifest."""

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import CheckFailed, SweenError
+from sween.errors import BadInput, CheckFailed, SweenError
 from sween.models import load_checkpoint
 from sween.progress import track
 from sween.training.config import TrainConfig
+from sween.training.images import training_images
 from sween.training.trainer import Trainer
 
 
@@ -56,12 +57,25 @@ def train_many(
     if len(configs) == 1:
         train(configs[0], dataset, outs[0], device=device, quiet=quiet)
         return
-    trainers = [
-        Trainer(config, dataset, out, device=device)
-        for config, out in zip(configs, outs, strict=True)
-    ]
-    running = {trainer: trainer.run() for trainer in trainers}
     failures: list[str] = []
+
+    def left_out(out: Path, error: Exception) -> None:
+        # Whatever a caller's own network may raise is its own failure, not the others'.
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        known = isinstance(error, SweenError | OSError | RuntimeError)
+        failures.append(f"{out}: {said}" if known else f"{out}: {type(error).__name__}: {said}")
+        sys.stderr.write(f"sween: error: {failures[-1]}\n")
+
+    images = training_images(dataset, device)
+    trainers: list[Trainer] = []
+    for config, out in zip(configs, outs, strict=True):
+        try:
+            trainers.append(Trainer(config, dataset, out, device=device, images=images))
+        except BadInput:
+            raise  # what was asked is wrong: better said before the others train for hours
+        except Exception as error:
+            left_out(out, error)
+    running = {trainer: trainer.run() for trainer in trainers}
     total = sum(trainer.steps_left for trainer in trainers if not trainer.finished)
     with track(f"train {len(trainers)} candidates", total, quiet=quiet) as advance:
         while running:
@@ -70,9 +84,8 @@ def train_many(
                     advance(1, next(steps))
                 except StopIteration:
                     del running[trainer]
-                except (SweenError, OSError, RuntimeError) as error:
+                except Exception as error:
                     del running[trainer]
-                    failures.append(f"{trainer.out}: {str(error).splitlines()[0]}")
-                    sys.stderr.write(f"sween: error: {failures[-1]}\n")
+                    left_out(trainer.out, error)
     if failures:
-        raise CheckFailed(f"{len(failures)} of {len(trainers)} candidates failed: {failures[0]}")
+        raise CheckFailed(f"{len(failures)} of {len(configs)} candidates failed: {failures[0]}")

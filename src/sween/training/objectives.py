@@ -53,6 +53,9 @@ def macer(logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions)
     """
     log_mean = torch.logsumexp(torch.log_softmax(logits, dim=2), dim=0) - math.log(len(logits))
     loss = functional.nll_loss(log_mean, labels)
+    if options.label_smoothing:
+        evenly = -log_mean.mean(dim=1).mean()
+        loss = (1 - options.label_smoothing) * loss + options.label_smoothing * evenly
     if options.regulariser == 0:
         return loss
     sharp = torch.softmax(options.sharpness * logits, dim=2).mean(dim=0)
@@ -97,7 +100,8 @@ def inverse_normal(probabilities: torch.Tensor) -> torch.Tensor:
 class Objective:
     """A registered objective: its loss, how many noisy copies it wants, and its published lambda.
 
-    `regularisers` maps sigma to lambda as published; other sigmas need an explicit value.
+    `regularisers` maps sigma to lambda as published; other sigmas need an explicit value. At the
+    sigmas of `delayed_at` it is published to apply from the first drop of the learning rate on.
     """
 
     loss: Loss

@@ -17,19 +17,18 @@ def learning_rate(config: "TrainConfig", step: int, steps_per_epoch: int) -> flo
 
     one-cycle: rises over the warm-up, then falls in a straight line to 0.
     cosine:    rises over the warm-up, then falls to 0 along a cosine.
-    step:      the full rate, times 0.1 from each milestone on.
-    constant:  the full rate.
+    step:      rises over the warm-up, where there is one; times 0.1 from each milestone on.
+    constant:  rises over the warm-up, where there is one.
     """
-    full = config.learning_rate
-    if config.schedule == "constant":
-        return full
-    if config.schedule == "step":
-        epoch = step // steps_per_epoch
-        return full * 0.1 ** sum(epoch >= milestone for milestone in config.milestones)
+    full, warmup = config.learning_rate, config.warmup_share
     progress = step / (config.epochs * steps_per_epoch)
-    if progress < config.warmup:
-        return full * (_START + (1 - _START) * progress / config.warmup)
-    left = (1 - progress) / (1 - config.warmup)
+    rising = _START + (1 - _START) * progress / warmup if progress < warmup else 1.0
+    if config.schedule in ("step", "constant"):
+        epoch = step // steps_per_epoch
+        return full * rising * 0.1 ** sum(epoch >= milestone for milestone in config.milestones)
+    if progress < warmup:
+        return full * rising
+    left = (1 - progress) / (1 - warmup)
     if config.schedule == "one-cycle":
         return full * left
     return full * 0.5 * (1 - math.cos(math.pi * left))

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import nn
 
 from sween.errors import CheckpointError
 from sween.runs import atomic_path
@@ -54,6 +55,32 @@ def load_state(folder: Path) -> TrainingState | None:
             got=str(error).splitlines()[0],
             fix="delete that file to train from the start",
         ) from None
+
+
+def parts_of(
+    state: TrainingState, model: nn.Module, *, where: Path
+) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of the weights, their momentum and their average, by parameter.
+
+    Raises:
+        CheckpointError: they are another network's.
+    """
+    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "momentum": {}, "average": {}}
+    for name, tensor in state.tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = tensor
+    own = {name: value.shape for name, value in model.state_dict().items()}
+    found = {name: value.shape for name, value in parts["model"].items()}
+    others = [*parts["momentum"].items(), *parts["average"].items()]
+    fits = all(own.get(name) == value.shape for name, value in others)
+    if found != own or not fits or len(parts) > 3:
+        raise CheckpointError(
+            str(where / STATE_FILE),
+            expected="a training state of this network",
+            got="the tensors of another one",
+            fix="delete that file to train from the start",
+        )
+    return parts
 
 
 def drop_state(folder: Path) -> None:

@@ -19,8 +19,9 @@ from sween.seeding import torch_seed
 from sween.training.average import MovingAverage
 from sween.training.board import Board
 from sween.training.config import TrainConfig
+from sween.training.images import check_dataset, training_images
 from sween.training.schedules import learning_rate
-from sween.training.state import TrainingState, drop_state, load_state, save_state
+from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
 from sween.training.step import StepInputs, TrainingStep
 from sween.training.validation import noisy_accuracy
 
@@ -40,6 +41,7 @@ class Trainer:
         dataset: the images.
         out: run folder; one of the same config is taken up where it stopped.
         device: where to train.
+        images: the data set's `training_images` on that device, where several share them.
         fast: bfloat16, compiled, recorded as a CUDA graph; on a GPU by default.
     """
 
@@ -50,9 +52,10 @@ class Trainer:
         out: Path,
         *,
         device: torch.device,
+        images: tuple[torch.Tensor, torch.Tensor] | None = None,
         fast: bool | None = None,
     ) -> None:
-        _check_dataset(config, dataset)
+        check_dataset(config, dataset)
         self.config, self.dataset, self.out, self.device = config, dataset, out, device
         self.fast = device.type == "cuda" if fast is None else fast
         self.batch_size = min(config.batch_size, len(dataset.train))
@@ -74,7 +77,7 @@ class Trainer:
         self.rate = torch.zeros((), device=device) if self.fast else None
         self.optimizer = self._make_optimizer()
         self.average = MovingAverage(self.model, config.average) if config.average else None
-        self.step = self._make_step()
+        self.step = self._make_step(images or training_images(dataset, device))
         self.epochs_done = 0
 
     @property
@@ -99,6 +102,7 @@ class Trainer:
         """Train to the end, giving a note after each step, and write the checkpoint."""
         with run_folder(self.out, self.config.as_dict(), rows="metrics.jsonl") as path:
             if self.finished:
+                drop_state(self.out)  # a kill may have come between the checkpoint and this
                 return
             self._take_up(path)
             with (
@@ -197,12 +201,10 @@ class Trainer:
             fused=self.fast or None,
         )
 
-    def _make_step(self) -> TrainingStep:
-        train = self.dataset.train
+    def _make_step(self, images: tuple[torch.Tensor, torch.Tensor]) -> TrainingStep:
         inputs = StepInputs(
-            train.pixels.load_all().to(self.device),
-            train.labels.to(self.device),
-            white=train.white,
+            *images,
+            white=self.dataset.train.white,
             crop_padding=(
                 self.dataset.crop_padding if self.dataset.augmentation == "crop-flip" else None
             ),
@@ -243,10 +245,7 @@ class Trainer:
             write_text(metrics, "".join(kept))
         if state is None:
             return
-        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "momentum": {}, "average": {}}
-        for name, tensor in state.tensors.items():
-            part, _, rest = name.partition(".")
-            parts[part][rest] = tensor
+        parts = parts_of(state, self.model, where=self.out)
         self.model.load_state_dict(parts["model"])
         for name, parameter in self.model.named_parameters():
             if name in parts["momentum"]:
@@ -273,20 +272,6 @@ class Trainer:
             training=self.config.as_dict(),
         )
         save_checkpoint(self.model.eval(), self.out / "model.safetensors", manifest)
-
-
-def _check_dataset(config: TrainConfig, dataset: Dataset) -> None:
-    if dataset.name != config.dataset:
-        raise BadInput("dataset", expected=config.dataset, got=dataset.name, fix="pass that one")
-    missing = sorted(set(range(dataset.num_classes)) - set(dataset.train.labels.tolist()))
-    if missing:
-        names = ", ".join(dataset.class_names[label] for label in missing)
-        raise BadInput(
-            f"{dataset.name}: training images",
-            expected="some of every class",
-            got=f"none of {names}",
-            fix="add images or remove the class",
-        )
 
 
 def _check_stored(model: nn.Module) -> None:
