@@ -8,13 +8,18 @@ import sys
 import tomllib
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import sween
+from sween.data import load_dataset
 from sween.errors import SmallSampleWarning
 from sween.models import load_checkpoint, read_manifest
+from sween.smoothing import SmoothedClassifier
 from tests.cli.command import run_cli, run_line, succeed
 from tests.cli.conftest import IMAGES, Made
 from tests.cli.digits import write_digit
@@ -257,6 +262,32 @@ def test_predict_with_a_radius(made: Made, tmp_path: Path) -> None:
         path, answer, radius = succeed(line).rstrip("\n").split("\t")
         assert (path, answer) == (f"{tmp_path}/digit.png", str(label))
         assert float(radius.removeprefix("radius ")) > 0
+
+
+def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digits have 16 levels, whatever file they come in."""
+    seen: list[tuple[str, torch.Tensor]] = []
+    answer = SmoothedClassifier.predict_batch
+
+    def watched(self: SmoothedClassifier, images: torch.Tensor, **options: Any) -> Any:
+        seen.append((self.engine.noise.name, images))
+        return answer(self, images, **options)
+
+    monkeypatch.setattr(SmoothedClassifier, "predict_batch", watched)
+    label = write_digit(tmp_path / "digit.png", 1)
+    line = f"predict {made.ensemble} {tmp_path}/digit.png --noise exact"
+    assert succeed(line) == f"{tmp_path}/digit.png\t{label}\n"
+    ((name, images),) = seen
+    assert name == "exact(levels=16)"
+    assert torch.equal(images, (images * 16).round() / 16)
+    assert torch.equal(images[0], load_dataset("digits").test.images([1])[0])
+    Image.fromarray(np.full((8, 8), 100, np.uint8)).save(tmp_path / "grey.png")
+    code, _, stderr = run_line(f"predict {made.ensemble} {tmp_path}/grey.png --noise exact")
+    assert code == 2
+    assert "1/16" in stderr
+    assert len(stderr.splitlines()) == 1
 
 
 def test_report(made: Made, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def run(
         compile=compile,
         noise=noise,
     )
-    batch = pixels.float() / 255
+    batch = _scaled(pixels, loaded.white)
     if certify:
         settings = CertifySettings(
             n0=n0, n=100_000 if n is None else n, alpha=alpha, seed=seed, bound=bound
@@ -89,6 +89,13 @@ def run(
         strict=True,
     ):
         typer.echo(f"{path}\t{_label(answer.prediction, loaded.class_names)}")
+
+
+def _scaled(pixels: torch.Tensor, white: int) -> torch.Tensor:
+    """8-bit pixels in [0, 1]; on the grid of the data set where that is what a file holds."""
+    exact, steps = pixels.float() / 255, (pixels.float() * white / 255).round()
+    stored = torch.equal((steps * 255 / white).round(), pixels.float())
+    return steps / white if stored else exact
 
 
 def _label(prediction: int, class_names: tuple[str, ...]) -> str:

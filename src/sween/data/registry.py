@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from sween.data.cifar10 import load_cifar10
 from sween.data.dataset import Dataset
-from sween.data.digits import load_digits
+from sween.data.digits import WHITE, load_digits
 from sween.data.image_folder import DEFAULT_IMAGE_SIZE, load_image_folder
 from sween.errors import BadInput, DataError, UnknownName
 
@@ -21,6 +21,8 @@ class DatasetEntry:
     """From root, image size and whether to convert; called once these are checked."""
     root_fix: str | None = None
     """How to get its files, in the words of an error's fix; None where it needs no root."""
+    white: int = 255
+    """The pixel value that becomes 1.0."""
     reads_files: bool = False
     """Whether `image_size` and `convert` mean anything."""
 
@@ -34,6 +36,7 @@ DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
         "digits": DatasetEntry(
             "1,797 handwritten digits, 8 x 8, inside scikit-learn",
             lambda root, image_size, convert: load_digits(),
+            white=WHITE,
         ),
         "cifar10": DatasetEntry(
             "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
+from sween.data import DATASETS
 from sween.ensemble.weighted import WeightedEnsemble
 from sween.errors import UnknownName
 from sween.models import Manifest
@@ -48,6 +49,12 @@ class LoadedEnsemble(WeightedEnsemble):
     @property
     def dataset(self) -> str:
         return self.manifests[0].dataset
+
+    @property
+    def white(self) -> int:
+        """The pixel value that becomes 1.0 in its images: their grid is that of exact noise."""
+        entry = DATASETS.get(self.dataset)
+        return 255 if entry is None else entry.white
 
     @property
     def num_classes(self) -> int:

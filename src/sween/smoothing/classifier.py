@@ -8,6 +8,7 @@ from torch import nn
 from sween.data.validation import as_batch, check_images, check_indices, check_labels
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.forward import FixedShapeForward
+from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.panel import build_panel
 from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput
@@ -48,7 +49,8 @@ class SmoothedClassifier:
         compile: whether to compile the model; on a GPU by default.
         noise: `float32`, or `exact`, whose certificates hold in floating point too: then what is
             certified, and answers, is the model on images rounded to multiples of 1/levels.
-        levels: of exact noise; 255 for 8-bit pixels.
+        levels: of exact noise; when None those of the images that a loaded ensemble was trained
+            on, 255 for another model.
     """
 
     def __init__(
@@ -67,11 +69,13 @@ class SmoothedClassifier:
         precision: str = "auto",
         compile: bool | None = None,
         noise: str = "float32",
-        levels: int = PIXEL_LEVELS,
+        levels: int | None = None,
     ) -> None:
         check_sigma(sigma)
         if num_classes < 2:
             raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
+        if levels is None:
+            levels = model.white if isinstance(model, LoadedEnsemble) else PIXEL_LEVELS
         self.sigma = float(sigma)
         self.num_classes = num_classes
         panel = build_panel(
