@@ -23,6 +23,7 @@ from sween.records import Certificate, format_radius
 from sween.report import MeasuredRun, load_run, to_markdown
 from sween.report.attacked import load_attacked
 from sween.report.rows import DEFAULT_RADII, Row
+from sween.training import OBJECTIVES
 
 _load = functools.cache(functools.partial(load_run, radii=DEFAULT_RADII))
 """Several tables are of the same runs."""
@@ -241,8 +242,22 @@ def attacks(results: Path, certified: str) -> str:
     return markdown(head, 2, lines)
 
 
+def methods(results: Path, name: str) -> str:
+    """The objectives that `sween train --method` knows."""
+    lines = []
+    for method, objective in OBJECTIVES.items():
+        weights = [
+            f"{weight:g} at {sigma:g}{' (late)' if sigma in objective.delayed_at else ''}"
+            for sigma, weight in objective.regularisers.items()
+        ]
+        cells = [objective.description, f"{objective.copies}", ", ".join(weights) or "-"]
+        lines.append([f"`{method}`", *cells])
+    return markdown(["method", "loss", "noisy copies", "published λ at σ"], 2, lines)
+
+
 BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "table": one_run,
+    "methods": methods,
     "beside-paper": beside_paper,
     "leads": leads,
     "adaptive": adaptive,
@@ -255,4 +270,6 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "training-speed": measured_speed.training_speed,
     "kernels": measured_speed.kernels,
     "profile": measured_speed.profile,
+    "stages": measured_speed.stages,
+    "speed-and-limits": measured_speed.speed_and_limits,
 }

@@ -3,6 +3,7 @@
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 from tables import markdown, runs
 
@@ -12,20 +13,33 @@ from sween.records import read_rows
 def speed(results: Path, name: str) -> str:
     """The rows of a file that `sween bench --out` wrote."""
     content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
-    lines = [
-        [
-            row["model"],
-            row["exit"],
-            row["precision"],
-            f"{row['samples_per_second']:,.0f}",
-            f"{row['reference_samples_per_second']:,.0f}",
-            f"{row['ratio']:.1f}",
-            f"{row['seconds_per_certificate']:.3f}",
-        ]
-        for row in content["results"]
-    ]
     head = ["model", "exit", "arithmetic", "samples/s", "published loop", "ratio", "s an image"]
-    return markdown(head, 3, lines)
+    return markdown(head, 3, [_speed_cells(row) for row in content["results"]])
+
+
+def _speed_cells(row: dict[str, Any]) -> list[str]:
+    return [
+        row["model"],
+        row["exit"],
+        row["precision"],
+        f"{row['samples_per_second']:,.0f}",
+        f"{row['reference_samples_per_second']:,.0f}",
+        f"{row['ratio']:.1f}",
+        f"{row['seconds_per_certificate']:.3f}",
+    ]
+
+
+def speed_and_limits(results: Path, name: str) -> str:
+    """NAME-*.json of benchmarks/certification_speed.py: ART and the processor's limits too."""
+    lines = []
+    for file in sorted((results / "certification-speed").glob(f"{name}-*.json"), reverse=True):
+        for row in json.loads(file.read_text())["results"]:
+            best = max(row["art_samples_per_second"].values())
+            ratios = [f"{best:,.0f}", f"{row['ratio_to_art']:.2f}"]
+            limits = [f"{100 * row[share]:.0f}%" for share in ("share_of_matmul", "share_of_fma")]
+            lines.append([*_speed_cells(row)[2:6], *ratios, *limits])
+    head = ["arithmetic", "samples/s", "published loop", "ratio", "ART's best", "ratio"]
+    return markdown([*head, "of a matrix product", "of float32 multiply-adds"], 1, lines)
 
 
 def training(results: Path, dataset: str) -> str:
@@ -73,6 +87,36 @@ def kernels(results: Path, name: str) -> str:
         if row["shape"] == {"rows": 2, "images": 2}
     ]
     return markdown(["network", "evaluations/s", "TFLOP/s"], 1, lines)
+
+
+def stages(results: Path, name: str) -> str:
+    """What each stage's kernel reaches, of the rate of the matrix instruction that it uses."""
+    folder = results / "certification-speed"
+    content = json.loads((folder / f"{name}.json").read_text())
+    limit = json.loads((folder / "h200-profile.json").read_text())["limits"]["instruction_flops"]
+    lines = []
+    for row in content["results"]:
+        if row["shape"] != {"rows": 2, "images": 2}:
+            continue
+        milliseconds = row["stage_milliseconds"].values()
+        for stage, (flops, spent) in enumerate(
+            zip(_stage_flops(row["arch"]), milliseconds, strict=True), start=1
+        ):
+            rate = flops * content["rows"] / (spent / 1000)
+            share = spent / sum(milliseconds)
+            cells = [f"{100 * share:.0f}%", f"{rate / 1e12:.0f}", f"{100 * rate / limit:.0f}%"]
+            lines.append([row["arch"], f"`stage{stage}`", *cells])
+    head = ["network", "kernel", "of its time", "TFLOP/s", "of the instruction's"]
+    return markdown(head, 2, lines)
+
+
+def _stage_flops(arch: str) -> tuple[int, int, int]:
+    """Operations an image of each kernel: it also has the convolutions into the next stage."""
+    blocks = (int(arch.removeprefix("resnet")) - 2) // 6
+    inside = 2 * 9 * 16 * 16 * 32 * 32  # the same in all stages: half the size, twice the channels
+    down = 2 * (9 + 1) * 16 * 32 * 16 * 16
+    first = 2 * 9 * 3 * 16 * 32 * 32 + 2 * blocks * inside + down
+    return first, (2 * blocks - 1) * inside + down, (2 * blocks - 1) * inside + 2 * 64 * 10
 
 
 def profile(results: Path, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes the measured tables of README.md and docs/results.md.
+"""Writes the tables of README.md, docs/results.md and configs/README.md.
 
     python docs/update_readme.py [--check]
 
@@ -14,8 +14,11 @@ from pathlib import Path
 from measured import BUILDERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
-_TABLE = re.compile(rf"(<!-- ({'|'.join(BUILDERS)}) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "configs" / "README.md")
+_TABLE = re.compile(
+    rf"(<!-- ({'|'.join(sorted(BUILDERS, key=len, reverse=True))}) (\S+) -->\n).*?(<!-- end -->)",
+    re.DOTALL,
+)
 
 
 def _table(match: re.Match[str]) -> str:

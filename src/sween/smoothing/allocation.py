@@ -50,6 +50,10 @@ def size_for_tolerance(count: int, n0: int, *, tolerance: float, largest: int, a
     It must be within it for every probability of the pilot's 80% interval. Where no probability of
     that interval would be certified even with `largest` votes, the smallest size.
 
+    Valid: a certificate from so many fresh votes holds with probability at least 1 - alpha, since
+    the size is a function of the pilot, which they are independent of. That the radius comes
+    within the tolerance is expected, not guaranteed.
+
     Args:
         count: pilot votes for the selected class.
         n0: pilot votes.
@@ -74,6 +78,10 @@ def sizes_for_budget(
     Each image gets the size that maximises its expected radius under the pilot's posterior (Beta
     with Jeffreys' prior) less a price for each vote, the same for all; the price is the lowest at
     which pilots and votes together stay within the budget.
+
+    Valid: each certificate from so many fresh votes holds with probability at least 1 - alpha,
+    since the sizes are functions of all the pilots, which these votes are independent of. That the
+    average radius is the best is an expectation.
 
     Args:
         counts: pilot votes for the selected class, for each image.

@@ -105,7 +105,11 @@ class Plan:
 
 
 def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]:
-    """n0 votes of each image, then fresh ones: n, or as many as the first ones call for."""
+    """n0 votes of each image, then fresh ones: n, or as many as the first ones call for.
+
+    Valid with `decide` on the fresh ones at the full alpha: their noise has keys of its own, so
+    that given the first ones, and the sizes made of them, they are as if drawn in advance.
+    """
     settings, engine = counting.settings, counting.engine
     pilots = [plan.pilot for plan in plans or () if plan.pilot is not None]
     if len(pilots) == len(counting):
@@ -172,7 +176,10 @@ def _size(selection: ImageVotes, settings: CertifySettings) -> int:
 
 
 def decided(counting: Counting) -> Iterator[Drawn]:
-    """n0 votes of each image, then looks at more and more fresh ones until all is settled."""
+    """n0 votes of each image, then looks at more and more fresh ones until all is settled.
+
+    Valid with `decide_radii`, whose bound holds at all looks at once, whatever makes them stop.
+    """
     settings, sigma = counting.settings, counting.engine.sigma
     selection, selecting = counting.selection()
     candidates = [int(np.argmax(votes[-1].counts)) for votes in selection]

@@ -1,0 +1,103 @@
+"""What the CIFAR kernels spend their time on: each stage again with one kind of work left out.
+
+    python benchmarks/kernel_ablation.py --arch resnet20 --arch resnet110 --out FILE
+
+What is left out overlaps with the rest, so the shares are not a sum: a stage that is as slow
+without its products does not wait for them. Outputs of the cut kernels mean nothing.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from kernel_shapes import Timed
+
+from sween.bench import settled
+from sween.kernels import FusedResNet
+from sween.kernels.launch import STAGES, Launcher, compile_kernel
+from sween.kernels.shape import Shape
+from sween.kernels.source import read_source
+from sween.models import count_flops, create_model
+from sween.runs import describe_environment, write_json
+
+# From a primitive of convolution.cu to one that keeps its operands alive and costs next to nothing.
+CUTS: dict[str, tuple[str, str]] = {
+    "nothing": ("", ""),
+    "products": (
+        """    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));""",
+        """    asm volatile("{.reg .b32 t; xor.b32 t, %1, %2; xor.b32 t, t, %3; xor.b32 t, t, %4;"
+                 "xor.b32 t, t, %5; xor.b32 t, t, %6; mov.b32 %0, t;}"
+                 : "+f"(sum[0])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));""",
+    ),
+    "reads of activations": (
+        """    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\"""",
+        """    asm volatile("{mov.b32 %0, %4; mov.b32 %1, %4; mov.b32 %2, %4; mov.b32 %3, %4;}\"""",
+    ),
+    "reads of weights": (
+        "DEVICE uint4 load(const uint4 *where) { return __ldg(where); }",
+        "DEVICE uint4 load(const uint4 *where) {\n"
+        "    u32 word = static_cast<u32>(reinterpret_cast<size_t>(where));\n"
+        "    return uint4{word, word, word, word};\n}",
+    ),
+    "barriers": ("DEVICE void barrier() { __syncthreads(); }", "DEVICE void barrier() {}"),
+}
+
+
+def cut_source(what: str) -> str:
+    """The kernels' source without one kind of work."""
+    source, (old, new) = read_source(), CUTS[what]
+    if source.count(old) != 1 and old:
+        raise ValueError(f"{what}: the primitive is not in convolution.cu any more")
+    return source.replace(old, new) if old else source
+
+
+def launcher_without(what: str) -> Launcher:
+    """The kernels, compiled without one kind of work."""
+    shape, source = Shape(), cut_source(what)
+    kernels = {}
+    for stage in STAGES:
+        kernels[stage] = compile_kernel(source, f"stage{stage}", shape.definitions(stage))
+        kernels[stage].set_shared_memory_config(shape.shared_bytes(stage))
+    return Launcher(kernels, shape)
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--arch", action="append")
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda")
+    images = torch.rand(options.rows, 3, 32, 32, device=device)
+    launchers = {what: launcher_without(what) for what in CUTS}
+    results = []
+    for arch in options.arch or ["resnet20"]:
+        model = create_model(arch, num_classes=10, image_shape=(3, 32, 32))
+        model = settled(model, (3, 32, 32)).to(device)
+        flops = 2 * count_flops(model, (3, 32, 32))
+        for what, launch in launchers.items():
+            timed = Timed(launch)
+            fused = FusedResNet(model, timed)
+            fused(images)
+            timed.milliseconds()
+            for _ in range(options.repeats):
+                fused(images)
+            stages = timed.milliseconds()
+            results.append(
+                {"arch": arch, "without": what, "stage_milliseconds": stages, "flops": flops}
+            )
+            shown = ", ".join(f"{value:.3f}" for value in stages.values())
+            print(f"{arch} without {what}: stages {shown} ms", flush=True)  # noqa: T201
+    if options.out is not None:
+        content = {"rows": options.rows, "results": results, "environment": describe_environment()}
+        write_json(options.out, content)
+
+
+if __name__ == "__main__":
+    main()
