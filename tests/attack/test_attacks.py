@@ -7,8 +7,11 @@ from torch import nn
 from sween.attack import Judge, SmoothedLogits, autoattack, ddn, pgd
 from sween.attack.geometry import inside, norms
 from sween.attack.pgd import margins
+from sween.attack.scoring import TRIES, Scored, worst
 from sween.ensemble import WeightedEnsemble
+from sween.records import ABSTAIN
 from sween.seeding import standard_normal
+from sween.smoothing.settings import Prediction
 from tests.attack.linear import SIGMA, Linear, dataset, loaded, smoothed
 from tests.smoothing.small import SHAPE, ensemble, images
 
@@ -102,13 +105,41 @@ def test_ddn_and_the_judge_find_the_border_of_a_linear_classifier() -> None:
     surrogate = SmoothedLogits(classifier.engine.model, sigma=SIGMA, samples=128, seed=0)
     attacked = ddn(surrogate, batch, labels, start=SIGMA)
     judge = Judge(classifier, n=100_000, alpha=0.001, seed=0)
-    found = judge.nearest(batch, attacked, labels, positions)
+    rays = judge.along_rays(batch, attacked, labels, positions)
+    assert all(len(points) == TRIES for points in rays)
+    found = [worst(points, int(label)) for points, label in zip(rays, labels, strict=True)]
     true = model.signed_distance(batch).abs().tolist()
     assert min(true) > 0.49 * SIGMA
-    ratios = [scored.distance / distance for scored, distance in zip(found, true, strict=True)]
-    broken = [scored.answer.prediction == 1 - int(labels[i]) for i, scored in enumerate(found)]
-    near = [hit and 1 < ratio < 1.05 for hit, ratio in zip(broken, ratios, strict=True)]
+    near = [
+        scored is not None
+        and scored.answer.prediction == 1 - int(labels[i])
+        and 1 < scored.distance / true[i] < 1.05
+        for i, scored in enumerate(found)
+    ]
     assert sum(near) >= 0.95 * len(near)
+
+
+def test_the_worst_point_is_the_nearest_break_then_the_nearest_abstention() -> None:
+    def scored(prediction: int, distance: float) -> Scored:
+        counts = (10, 0) if prediction == 0 else (0, 10)
+        answer = Prediction(
+            index=0,
+            prediction=prediction,
+            counts=counts,
+            p_value=0.01,
+            n=10,
+            alpha=0.001,
+            sigma=0.5,
+            seed=0,
+        )
+        return Scored(torch.zeros(1, 4, 4), distance, answer)
+
+    robust, unsure, far_unsure = scored(0, 0.1), scored(ABSTAIN, 0.5), scored(ABSTAIN, 0.7)
+    far, near = scored(1, 0.9), scored(1, 0.8)
+    assert worst([robust, far, unsure, near], 0) is near
+    assert worst([robust, far_unsure, unsure], 0) is unsure
+    assert worst([robust], 0) is robust
+    assert worst([], 0) is None
 
 
 def test_answers_to_one_image_share_alpha_and_have_noise_of_their_own() -> None:

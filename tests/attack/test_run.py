@@ -18,6 +18,7 @@ from sween.attack import (
     empirical_accuracy,
     pgd,
     read_outcomes,
+    verify_attacks,
 )
 from sween.attack.outcome import from_row, judge, to_row
 from sween.attack.unit import attack_unit
@@ -143,7 +144,69 @@ def test_a_lucky_draw_is_not_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sween.attack.unit.autoattack", claim_success)
     outcomes = _attack(tmp_path / "out", dataclasses.replace(QUICK, attack="rand"))
     assert {row.outcome for row in outcomes} <= {"robust", "wrong", "declined"}
-    assert all(row.distance > 0 and row.tries == 2 for row in outcomes if row.outcome == "robust")
+    # Two attacks of AutoAttack and steps of our own, at two radii.
+    assert all(row.distance > 0 and row.tries == 6 for row in outcomes if row.outcome == "robust")
+
+
+def test_what_the_judge_does_not_confirm_goes_on_to_the_next_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Linear(1)
+    data, ensemble = dataset(model, 12, seed=1), loaded(model)
+    asked: list[tuple[str, int]] = []
+
+    def lucky_first(
+        surrogate: object, images: torch.Tensor, labels: torch.Tensor, *, part: str, **_: object
+    ) -> torch.Tensor:
+        asked.append((part, len(images)))
+        if part == "apgd-ce":
+            return images + 1e-4
+        side = (1 - 2 * labels).view(-1, 1, 1, 1)  # away from the class
+        return (images + 2 * side * model.normal.detach()).clamp(0, 1)
+
+    monkeypatch.setattr("sween.attack.unit.autoattack", lucky_first)
+    outcomes = attack_images(
+        ensemble,
+        data,
+        range(12),
+        AttackSettings(attack="standard", eps=(1.5,), samples=4, n=10_000),
+        tmp_path / "out",
+        classifier=smoothed(ensemble),
+        quiet=True,
+    )
+    assert asked == [("apgd-ce", 12), ("fab-t", 12)]
+    assert {row.outcome for row in outcomes} == {"broken"}
+    assert {row.tries for row in outcomes} == {3}
+    assert verify_attacks(tmp_path / "out").broken == 12
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("attack", ["pgd", "ddn", "rand"])
+def test_on_a_linear_model_attacked_accuracy_is_never_below_certified(
+    tmp_path: Path, attack: str, seed: int
+) -> None:
+    model = Linear(seed)
+    data, ensemble = dataset(model, 16, seed=seed), loaded(model)
+    classifier, radii = smoothed(ensemble), (0.1, 0.2, 0.4, 0.6)
+    certificates = classifier.certify_batch(
+        data.test.images(range(16)), CertifySettings(n=10_000), labels=data.test.labels
+    )
+    outcomes = attack_images(
+        ensemble,
+        data,
+        range(16),
+        AttackSettings(attack=attack, eps=radii, samples=16, steps=20, n=10_000, seed=seed),
+        tmp_path / "out",
+        classifier=classifier,
+        certificates={row.index: row for row in certificates},
+        quiet=True,
+    )
+    assert not any(row.alarm for row in outcomes)
+    proven = certified_accuracy(certificates, radii)
+    kept = [empirical_accuracy([row for row in outcomes if row.eps == eps]) for eps in radii]
+    assert all(floor <= ceiling for floor, ceiling in zip(proven, kept, strict=True))
+    # The border is straight, so that the attack comes near to what is proven.
+    assert max(ceiling - floor for floor, ceiling in zip(proven, kept, strict=True)) <= 0.25
 
 
 @pytest.mark.parametrize("version", ["rand", "standard"])

@@ -1,12 +1,15 @@
 """`sween attack` from the command line."""
 
 import csv
+import dataclasses
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
 
 from sween.ensemble import load_ensemble
+from sween.records import read_certificates, to_row
 from tests.cli.command import run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.rows import rows_of
@@ -37,6 +40,22 @@ def test_a_break_inside_a_certified_radius_fails_the_check(made: Made, tmp_path:
     assert not any(row["alarm"] for row in rows)
 
 
+def test_a_false_certificate_gives_exit_code_1_and_again_when_it_is_read(
+    made: Made, tmp_path: Path
+) -> None:
+    known = tmp_path / "certificates"
+    succeed(f"certify {made.ensemble} --indices 0:3 --n 1000 --quiet --alpha 0.05 --out {known}")
+    rows = [to_row(dataclasses.replace(row, radius=9.0)) for row in read_certificates(known)]
+    (known / "certificates.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    strong = QUICK.replace("--steps 2", "--steps 20")
+    line = f"attack {made.ensemble} --eps 3 {strong} --certificates {known} --out {tmp_path}/out"
+    for _ in range(2):
+        code, _, stderr = run_line(line)
+        assert code == 1
+        assert "inside" in stderr
+    assert any(row["alarm"] for row in rows_of(tmp_path / "out", "attacks.jsonl"))
+
+
 def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) -> None:
     """Certified in one pass with the ensemble, attacked on its own, set side by side."""
     known, out, report = (tmp_path / name for name in ("certificates", "out", "report"))
@@ -59,7 +78,9 @@ def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) 
     succeed(f"verify {out}")
     succeed(f"report {known} {out} --out {report}")
     with (report / "attacks.csv").open() as file:
-        (row,) = csv.DictReader(file)
+        start, row = csv.DictReader(file)
+    assert (float(start["radius"]), float(row["radius"])) == (0, 0.25)
+    assert float(start["certified_accuracy"]) == len(radii) / 3
     assert float(row["certified_accuracy"]) == sum(r >= 0.25 for r in radii.values()) / 3
     assert row["alarms"] == "0"
 

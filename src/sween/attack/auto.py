@@ -12,7 +12,11 @@ import torch
 from sween.attack.surrogate import SmoothedLogits
 from sween.errors import MissingExtra
 
-VERSIONS = ("rand", "standard")
+PARTS = {
+    "rand": ("apgd-ce", "apgd-dlr"),
+    "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
+}
+"""The attacks that each version runs, in its order."""
 
 _CLASSES_NEEDED = {"apgd-dlr": 3, "apgd-t": 4}
 """Their losses compare the three, or four, largest logits; with fewer classes they are left out."""
@@ -27,6 +31,15 @@ def check_installed() -> None:
         raise MissingExtra("pyautoattack", "attack", "AutoAttack")
 
 
+def parts_of(version: str, *, classes: int, rows: int) -> list[str]:
+    """The attacks of a version that can be run on images of so many rows and classes."""
+    return [
+        part
+        for part in PARTS[version]
+        if classes >= _CLASSES_NEEDED.get(part, 2) and (part != "square" or rows >= _SQUARE_ROWS)
+    ]
+
+
 def autoattack(
     surrogate: SmoothedLogits,
     images: torch.Tensor,
@@ -35,6 +48,7 @@ def autoattack(
     eps: float,
     version: str,
     seed: int,
+    part: str | None = None,
 ) -> torch.Tensor:
     """Its images: attacked ones where it judged the class to be another, else those given.
 
@@ -51,6 +65,7 @@ def autoattack(
         version: `rand` (APGD on two losses) or `standard` (APGD, targeted APGD, targeted FAB,
             Square).
         seed: of its own random starts.
+        part: one of its attacks alone; see `parts_of`.
     """
     from pyautoattack import AutoAttack
 
@@ -63,12 +78,8 @@ def autoattack(
         attack.verbose = False
         attack.apgd.eot_iter = 1
         classes = surrogate(images[:1]).shape[1]
-        attack.attacks_to_run = [
-            name
-            for name in attack.attacks_to_run
-            if classes >= _CLASSES_NEEDED.get(name, 2)
-            and (name != "square" or images.shape[2] >= _SQUARE_ROWS)
-        ]
+        parts = parts_of(version, classes=classes, rows=images.shape[2])
+        attack.attacks_to_run = parts if part is None else [part]
         for targeted in (attack.apgd_targeted, attack.fab):
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
         attacked: torch.Tensor

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.attack.auto import VERSIONS, check_installed
+from sween.attack.auto import PARTS, check_installed
 from sween.attack.certified import digest
 from sween.attack.gradients import probabilities_of
 from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
@@ -56,7 +56,7 @@ def attack_images(
             "positions", expected="some images, each once", got=len(positions), fix="name some"
         )
     check_predict_settings(n=settings.n, alpha=settings.alpha, sigma=loaded.sigma)
-    if settings.attack in VERSIONS:
+    if settings.attack in PARTS:
         check_installed()
     image = dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
     classifier.engine.prepare(image)

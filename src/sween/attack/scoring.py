@@ -70,7 +70,7 @@ class Judge:
             for image, distance, answer in zip(attacked, lengths, answers, strict=True)
         ]
 
-    def nearest(
+    def along_rays(
         self,
         images: torch.Tensor,
         attacked: torch.Tensor,
@@ -78,32 +78,36 @@ class Judge:
         indices: Sequence[int],
         *,
         share: int = TRIES,
-    ) -> list[Scored]:
-        """The nearest broken point on each ray from image to attacked image.
+    ) -> list[list[Scored]]:
+        """Points on each ray from image to attacked image, the later ones nearer to the border.
 
         The votes say how far a point lies beyond the border between two classes: at a distance s
         the probabilities are Phi(-s / sigma) and Phi(s / sigma) where the border is straight. The
         next point lies as far beyond it as an answer that is no abstention needs. `share` answers
-        divide alpha among them. Where none is broken, the last one scored.
+        divide alpha among them.
         """
         sigma = self.classifier.sigma
         enough = _needed(self.n, self.alpha / share) * sigma
-        points, best = attacked, dict[int, Scored]()
-        last: list[Scored] = []
+        points, found = attacked, [list[Scored]() for _ in indices]
         for attempt in range(TRIES):
-            last = self.score(images, points, indices, attempt=attempt, share=share)
             factors = []
-            for position, scored in enumerate(last):
-                label, known = int(labels[position]), best.get(position)
-                if is_broken(scored.answer, label) and (
-                    known is None or scored.distance < known.distance
-                ):
-                    best[position] = scored
-                beyond = _beyond(scored.answer.counts, label) * sigma
-                wanted = max(0.0, scored.distance - beyond + enough)
-                factors.append(wanted / scored.distance if scored.distance else 1.0)
+            scored = self.score(images, points, indices, attempt=attempt, share=share)
+            for own, point, label in zip(found, scored, labels.tolist(), strict=True):
+                own.append(point)
+                beyond = _beyond(point.answer.counts, label) * sigma
+                wanted = max(0.0, point.distance - beyond + enough)
+                factors.append(wanted / point.distance if point.distance else 1.0)
             points = along(images, points, torch.tensor(factors, device=images.device))
-        return [best.get(position, scored) for position, scored in enumerate(last)]
+        return found
+
+
+def worst(points: Sequence[Scored], label: int) -> Scored | None:
+    """The nearest point that is broken, else the nearest that abstains, else any; None of none."""
+
+    def order(point: Scored) -> tuple[bool, bool, float]:
+        return not is_broken(point.answer, label), not point.answer.abstained, point.distance
+
+    return min(points, key=order, default=None)
 
 
 def is_broken(answer: Prediction, label: int) -> bool:

@@ -3,10 +3,10 @@
 import dataclasses
 import math
 
-from sween.attack.auto import VERSIONS
+from sween.attack.auto import PARTS
 from sween.errors import BadInput, UnknownName
 
-ATTACKS = (*VERSIONS, "pgd", "ddn")
+ATTACKS = (*PARTS, "pgd", "ddn")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,21 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
-from sween.attack.auto import autoattack
+from sween.attack.auto import autoattack, parts_of
 from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
 from sween.attack.gradients import PlainProbabilities, Probabilities, same_each_time
-from sween.attack.outcome import AttackOutcome, encode_image, judge
+from sween.attack.outcome import AttackOutcome
 from sween.attack.pgd import along, pgd
-from sween.attack.scoring import TRIES, Judge, Scored, is_broken
+from sween.attack.record import outcome_of
+from sween.attack.scoring import TRIES, Judge, Scored, is_broken, worst
 from sween.attack.settings import AttackSettings
 from sween.attack.surrogate import SmoothedLogits
 from sween.data.dataset import Dataset
@@ -28,6 +30,9 @@ from sween.smoothing.votes import is_out_of_memory
 
 SURROGATE_ROWS = 4096
 """Noisy images in one pass of the attacker; halved where memory runs out."""
+
+Way = Callable[..., torch.Tensor]
+"""From images and labels, and eps by name, to attacked images."""
 
 Found = list[tuple[Scored | None, int]]
 """What an attack came to at each radius, and how many attacked images were scored for it."""
@@ -96,7 +101,7 @@ def attack_unit(
                 torch.cuda.empty_cache()
     seconds = (time.perf_counter() - began) / len(unit) / len(settings.eps)
     return [
-        _outcome(
+        outcome_of(
             index,
             int(label),
             eps,
@@ -141,7 +146,7 @@ class _Unit:
         rows: int,
     ) -> None:
         self.images, self.labels, self.indices = images, labels, indices
-        self.settings = settings
+        self.settings, self.classes = settings, target.classifier.num_classes
         self.judge = Judge(
             target.classifier, n=settings.n, alpha=settings.alpha, seed=settings.seed
         )
@@ -177,7 +182,7 @@ class _Unit:
 
     def _nearest(self, right: list[int], found: list[Found]) -> None:
         images, labels = self.images[right], self.labels[right]
-        nearest, share = dict[int, Scored](), TRIES + len(self.settings.eps)
+        points, share = dict[int, list[Scored]](), TRIES + len(self.settings.eps)
         if right:
             with same_each_time():
                 attacked = ddn(
@@ -188,121 +193,91 @@ class _Unit:
                     start=self.surrogate.sigma,
                 )
             indices = [self.indices[i] for i in right]
-            best = self.judge.nearest(images, attacked, labels, indices, share=share)
-            nearest = dict(zip(right, best, strict=True))
+            rays = self.judge.along_rays(images, attacked, labels, indices, share=share)
+            points = dict(zip(right, rays, strict=True))
         for position, eps in enumerate(self.settings.eps):
-            nearest |= self._further(nearest, eps, attempt=TRIES + position, share=share)
+            self._further(points, eps, attempt=TRIES + position, share=share)
             for i, own in enumerate(found):
-                scored = nearest.get(i)
-                reached = scored is not None and scored.distance <= eps
-                own.append((scored if reached else None, share if reached else 0))
+                scored = worst(_inside(points.get(i, ()), eps), int(self.labels[i]))
+                own.append((scored, 0 if scored is None else share))
 
     def _further(
-        self, nearest: dict[int, Scored], eps: float, *, attempt: int, share: int
-    ) -> dict[int, Scored]:
-        """What breaks at the ball's border of those that came to an abstention inside it."""
-        short = [
-            i
-            for i, scored in nearest.items()
-            if 0 < scored.distance < eps and not is_broken(scored.answer, int(self.labels[i]))
-        ]
+        self, points: dict[int, list[Scored]], eps: float, *, attempt: int, share: int
+    ) -> None:
+        """Score the ball's border too, where no point inside it is broken."""
+        short = dict[int, Scored]()
+        for i, own in points.items():
+            points_inside = [point for point in _inside(own, eps) if point.distance > 0]
+            scored = worst(points_inside, int(self.labels[i]))
+            if scored is not None and not self._is_broken([scored], i):
+                short[i] = scored
         if not short:
-            return {}
-        images = self.images[short]
-        reached = torch.stack([nearest[i].image for i in short])
-        points = inside(images, along(images, reached, eps / distances(images, reached)), eps)
+            return
+        images = self.images[list(short)]
+        reached = torch.stack([scored.image for scored in short.values()])
+        border = inside(images, along(images, reached, eps / distances(images, reached)), eps)
         indices = [self.indices[i] for i in short]
-        scored = self.judge.score(images, points, indices, attempt=attempt, share=share)
-        return {
-            i: own
-            for i, own in zip(short, scored, strict=True)
-            if is_broken(own.answer, int(self.labels[i]))
-        }
+        scores = self.judge.score(images, border, indices, attempt=attempt, share=share)
+        for i, scored in zip(short, scores, strict=True):
+            points[i].append(scored)
 
     def _in_balls(self, right: list[int], found: list[Found]) -> None:
-        broken = dict[int, Scored]()
-        for position, eps in enumerate(self.settings.eps):
-            left = [i for i in right if i not in broken]
-            scored = self._attack(left, eps, position) if left else {}
-            broken |= {
-                i: own for i, own in scored.items() if is_broken(own.answer, int(self.labels[i]))
-            }
-            for i, own in enumerate(found):
-                result = broken.get(i) or scored.get(i)
-                own.append((result, 0 if result is None else len(self.settings.eps)))
+        """Attack after attack, each on what those before did not break.
 
-    def _attack(self, left: list[int], eps: float, position: int) -> dict[int, Scored]:
+        An attack's own opinion is that of single draws: what it takes to be broken is judged, and
+        goes on to the next attack where the judge does not agree.
+        """
+        ways = self._ways()
+        share = len(ways) * len(self.settings.eps)
+        points = {i: list[Scored]() for i in right}
+        for position, eps in enumerate(self.settings.eps):
+            tried = set[int]()
+            for number, (way, on_all) in enumerate(ways):
+                left = [i for i in right if not self._is_broken(points[i], i)]
+                left = [i for i in left if on_all or i not in tried]
+                scores = self._scored(way, left, eps, position * len(ways) + number, share)
+                tried |= set(scores)
+                for i, scored in scores.items():
+                    points[i].append(scored)
+            for i, own in enumerate(found):
+                result = worst(points.get(i, ()), int(self.labels[i]))
+                own.append((result, 0 if result is None else share))
+
+    def _is_broken(self, points: Sequence[Scored], i: int) -> bool:
+        return any(is_broken(point.answer, int(self.labels[i])) for point in points)
+
+    def _ways(self) -> list[tuple[Way, bool]]:
+        """The attacks of this name, and whether each is run on images that others moved."""
+        settings = self.settings
+        by_steps = functools.partial(pgd, self.surrogate, steps=settings.steps)
+        if settings.attack == "pgd":
+            return [(by_steps, True)]
+        version = functools.partial(
+            autoattack, self.surrogate, version=settings.attack, seed=settings.seed
+        )
+        parts = parts_of(settings.attack, classes=self.classes, rows=self.images.shape[2])
+        # At last by steps: AutoAttack gives back what its first look takes to be wrong already.
+        ways = [(functools.partial(version, part=part), True) for part in parts]
+        return [*ways, (by_steps, False)]
+
+    def _scored(
+        self, way: Way, left: list[int], eps: float, attempt: int, share: int
+    ) -> dict[int, Scored]:
+        """The answers to the images that an attack moved."""
+        if not left:
+            return {}
         images = self.images[left]
         with same_each_time():
-            attacked = self._in_ball(images, self.labels[left], eps)
-        scored = self.judge.score(
-            images,
-            inside(images, attacked, eps),
-            [self.indices[i] for i in left],
-            attempt=position,
-            share=len(self.settings.eps),
+            attacked = inside(images, way(images, self.labels[left], eps=eps), eps)
+        moved = (distances(images, attacked) > 0).nonzero()[:, 0].tolist()
+        if not moved:
+            return {}
+        indices = [self.indices[left[place]] for place in moved]
+        scores = self.judge.score(
+            images[moved], attacked[moved], indices, attempt=attempt, share=share
         )
-        return dict(zip(left, scored, strict=True))
-
-    def _in_ball(self, images: torch.Tensor, labels: torch.Tensor, eps: float) -> torch.Tensor:
-        settings = self.settings
-        if settings.attack == "pgd":
-            return pgd(self.surrogate, images, labels, eps=eps, steps=settings.steps)
-        attacked = autoattack(
-            self.surrogate, images, labels, eps=eps, version=settings.attack, seed=settings.seed
-        )
-        still = (distances(images, attacked) == 0).nonzero()[:, 0].tolist()
-        if still:  # so that each image is attacked, and judged, at each radius
-            attacked[still] = pgd(
-                self.surrogate, images[still], labels[still], eps=eps, steps=settings.steps
-            )
-        return attacked
+        return {left[place]: scored for place, scored in zip(moved, scores, strict=True)}
 
 
-def _outcome(
-    index: int,
-    label: int,
-    eps: float,
-    clean: Prediction,
-    clean_answer: int,
-    certificate: Certificate | None,
-    scored: Scored | None,
-    tries: int,
-    *,
-    settings: AttackSettings,
-    loaded: LoadedEnsemble,
-    seconds: float,
-) -> AttackOutcome:
-    answer = clean if scored is None else scored.answer
-    distance = 0.0 if scored is None else scored.distance
-    certified = (
-        certificate.radius if certificate is not None and certificate.prediction == label else None
-    )
-    outcome = judge(label, clean_answer, answer.prediction)
-    alarm = outcome == "broken" and certified is not None and distance < certified
-    image = None if scored is None else scored.image
-    return AttackOutcome(
-        index=index,
-        label=label,
-        attack=settings.attack,
-        eps=eps,
-        outcome=outcome,
-        clean_prediction=clean_answer,
-        prediction=answer.prediction,
-        counts=tuple(answer.counts),
-        distance=distance,
-        n=settings.n,
-        alpha=settings.alpha,
-        tries=tries,
-        judge_alpha=answer.alpha,
-        judge_seed=answer.seed,
-        samples=settings.samples,
-        steps=settings.steps,
-        sigma=loaded.sigma,
-        seed=settings.seed,
-        model=loaded.name,
-        certified_radius=certified,
-        alarm=alarm,
-        attacked_image=encode_image(image) if alarm and image is not None else None,
-        seconds=seconds,
-    )
+def _inside(points: Sequence[Scored], eps: float) -> list[Scored]:
+    return [point for point in points if point.distance <= eps]

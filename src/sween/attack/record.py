@@ -1,0 +1,72 @@
+"""From what an attack came to, to the row that is written."""
+
+from sween.attack.outcome import AttackOutcome, encode_image, judge
+from sween.attack.scoring import Scored
+from sween.attack.settings import AttackSettings
+from sween.ensemble.loaded import LoadedEnsemble
+from sween.records import Certificate
+from sween.smoothing.settings import Prediction
+
+
+def outcome_of(
+    index: int,
+    label: int,
+    eps: float,
+    clean: Prediction,
+    clean_answer: int,
+    certificate: Certificate | None,
+    scored: Scored | None,
+    tries: int,
+    *,
+    settings: AttackSettings,
+    loaded: LoadedEnsemble,
+    seconds: float,
+) -> AttackOutcome:
+    """The row of one image at one radius.
+
+    Args:
+        index: of the image.
+        label: its class.
+        eps: the radius.
+        clean: the judge's answer without an attack.
+        clean_answer: the same, or the certificate's where there is one.
+        certificate: of the image, if any.
+        scored: the attacked image, None where there is none.
+        tries: answers that share alpha.
+        settings: of the attack.
+        loaded: the ensemble.
+        seconds: an image and radius took.
+    """
+    answer = clean if scored is None else scored.answer
+    distance = 0.0 if scored is None else scored.distance
+    certified = (
+        certificate.radius if certificate is not None and certificate.prediction == label else None
+    )
+    outcome = judge(label, clean_answer, answer.prediction)
+    alarm = outcome == "broken" and certified is not None and distance < certified
+    image = None if scored is None else scored.image
+    return AttackOutcome(
+        index=index,
+        label=label,
+        attack=settings.attack,
+        eps=eps,
+        outcome=outcome,
+        clean_prediction=clean_answer,
+        prediction=answer.prediction,
+        counts=tuple(answer.counts),
+        distance=distance,
+        n=settings.n,
+        alpha=settings.alpha,
+        tries=tries,
+        judge_alpha=answer.alpha,
+        judge_seed=answer.seed,
+        samples=settings.samples,
+        steps=settings.steps,
+        sigma=loaded.sigma,
+        seed=settings.seed,
+        model=loaded.name,
+        certified_radius=certified,
+        alarm=alarm,
+        attacked_image=encode_image(image) if alarm and image is not None else None,
+        seconds=seconds,
+    )
