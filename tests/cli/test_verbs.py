@@ -331,6 +331,9 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(dict.fromkeys(tasks)) == ["train", "descend", "certify"]
     assert succeed(f"verify {tmp_path}/demo/certificates").startswith("1080 rows re-derived")
     assert (tmp_path / "demo/report/report.md").is_file()
+    page = tmp_path / "demo/report/report.html"
+    assert page.is_file()
+    assert str(page) in stdout
 
 
 def test_train_several_at_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from sween.attack import AttackOutcome
 from sween.attack.outcome import to_row
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
-from sween.records import RowWriter
-from sween.report import write_report
+from sween.records import RowWriter, read_certificates
+from sween.report import LogFormat, write_report
 from sween.report.attacked import load_attacked
 from sween.report.grid import Cell, Table, latex, markdown, to_csv
 from sween.runs import to_toml, write_text
@@ -147,7 +148,7 @@ def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
         (0.75, certified[2], 50.0, 25.0, 25.0),
     ):
         shares = (f"{share:.1f}" for share in (known, resist, broken, abstained))
-        cells = (f"{eps:.2f}", "4", *shares)
+        cells = (f"{eps:.2f}", "4", "10:14", *shares)
         assert f"| attacks | 0.50 | sween | pgd | {' | '.join(cells)} | 0.0 | 25.0 |" in text
     with (tmp_path / "report" / "attacks.csv").open() as stream:
         assert [float(row["empirical_accuracy"]) for row in csv.DictReader(stream)] == [
@@ -157,7 +158,7 @@ def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
         ]
     assert "pgd & 0.75 & 4" in (tmp_path / "report" / "attacks.tex").read_text()
     alone = write_report([folder], tmp_path / "alone").read_text()
-    assert "| attacks | 0.50 | sween | pgd | 0.25 | 4 | - | 75.0 |" in alone
+    assert "| attacks | 0.50 | sween | pgd | 0.25 | 4 | 10:14 | - | 75.0 |" in alone
     assert alone.count("| 25.0 | - |") == 3  # no certificates, no word on alarms
 
 
@@ -172,7 +173,38 @@ def test_a_break_inside_a_certified_radius_shows_whoever_certified(tmp_path: Pat
         tmp_path / "soft", rows, model="sween", fingerprint="f" * 64, votes="soft", **SETTINGS
     )
     text = write_report([soft, tmp_path / "attacks"], tmp_path / "other").read_text()
-    assert "| pgd | 0.75 | 4 | - |" in text  # another classifier's certificates
+    assert "| pgd | 0.75 | 4 | 10:14 | - |" in text  # another classifier's certificates
+
+
+def _attacks_of_page(report: Path) -> list[dict[str, Any]]:
+    """The attacks that a report's page is given, of its first run."""
+    page = report.with_name("report.html").read_text()
+    found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert found
+    attacks: list[dict[str, Any]] = json.loads(found[1])["runs"][0]["attacks"]
+    return attacks
+
+
+def test_the_page_raises_the_same_alarm(tmp_path: Path) -> None:
+    rows = [certificate(index, 0.6, model="sween") for index in range(10, 14)]
+    run = write_run(tmp_path / "run", rows, model="sween", fingerprint="f" * 64, **SETTINGS)
+    report = write_report([run, write_attacked(tmp_path / "attacks", OUTCOMES)], tmp_path / "out")
+    assert [point["alarms"] for point in _attacks_of_page(report)] == [0, 0, 1]
+
+
+def test_attacks_of_one_name_stay_apart_in_the_page(tmp_path: Path) -> None:
+    rows = [certificate(index, 0.1, model="sween") for index in range(10, 14)]
+    run = write_run(tmp_path / "run", rows, model="sween", fingerprint="f" * 64, **SETTINGS)
+    fewer = [row for row in OUTCOMES if row.index < 12]
+    folders = [
+        write_attacked(tmp_path / "all", OUTCOMES),
+        write_attacked(tmp_path / "some", fewer),
+    ]
+    points = _attacks_of_page(write_report([run, *folders], tmp_path / "out"))
+    assert [(point["attack"], point["count"]) for point in points] == [
+        *[("pgd (all)", 4)] * 3,
+        *[("pgd (some)", 2)] * 3,
+    ]
 
 
 def test_an_attack_that_is_not_finished_says_so(tmp_path: Path) -> None:
@@ -206,6 +238,15 @@ def test_runs_on_different_images_are_not_set_side_by_side(tmp_path: Path) -> No
     assert "two" in write_report([one, two], tmp_path / "report", different_images=True).read_text()
 
 
+def test_runs_on_other_pixels_are_not_set_side_by_side(tmp_path: Path) -> None:
+    """Every folder of images has the same name; what was certified is known by its pixels."""
+    folder = {**SETTINGS, "dataset": "image_folder"}
+    one = write_run(tmp_path / "one", [certificate(0, 0.5)], data="1" * 64, **folder)
+    two = write_run(tmp_path / "two", [certificate(0, 0.5)], data="2" * 64, **folder)
+    with pytest.raises(BadInput, match="--different-images"):
+        write_report([one, two], tmp_path / "report")
+
+
 def test_costs_are_those_of_the_paper(tmp_path: Path) -> None:
     training = ROOT / "results" / "cifar10-sween3-gaussian-sigma0.50" / "training"
     folders = sorted(training.iterdir())
@@ -224,6 +265,8 @@ def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
     log.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n3\t1\t1\t0.5\t1\t1.0\n")
     with pytest.raises(BadInput, match="no run on them"):
         write_report([run, log], tmp_path / "report")
+    with pytest.raises(BadInput, match="no run on them"):
+        write_report([run, log], tmp_path / "report", different_images=True)
     mat = tmp_path / "log.mat"
     mat.write_bytes(b"")
     with pytest.raises(BadInput, match="--log-start"):
@@ -236,3 +279,50 @@ def test_our_run_beside_the_authors_log(tmp_path: Path) -> None:
     text = write_report([run, LOGS / "sween3.tsv"], tmp_path / "report").read_text()
     assert "SWEEN-3 beside sween3" in text
     assert "1,000 images at indices 888..1887" in text
+    file = tmp_path / "report" / "beside-sween3-cifar10-sween3-gaussian-sigma0.50.csv"
+    with file.open() as stream:
+        found = list(csv.DictReader(stream))
+    assert [int(row["index"]) for row in found] == list(range(888, 1888))
+    ours = {row.index: row for row in read_certificates(run) if row.model == "SWEEN-3"}
+    lines = (LOGS / "sween3.tsv").read_text().splitlines()[1:]
+    theirs = {int(line.split("\t")[0]): line.split("\t") for line in lines}
+    further = 0
+    for row in found:
+        own, log = ours[int(row["index"])], theirs[int(row["index"])]
+        assert float(row["radius"]) == own.radius_cohen
+        assert (int(row["prediction"]), int(row["log_prediction"])) == (
+            own.prediction,
+            int(log[2]),
+        )
+        assert float(row["log_radius_low"]) <= float(log[3]) <= float(row["log_radius_high"])
+        right = own.prediction == own.label
+        counted = float(row["log_radius_high"]) if row["log_correct"] == "1" else 0.0
+        further += right and float(row["radius"]) > counted
+    assert f"SWEEN-3 certifies {further} images further than the log" in text
+
+
+@pytest.mark.skipif(not LOGS.exists(), reason="the authors' logs are not here")
+def test_common_images_of_a_log_where_one_asks_for_them(tmp_path: Path) -> None:
+    run = ROOT / "results" / "cifar10-sween3-gaussian-sigma0.50"
+    log = LOGS.parent / "locuslab" / "cifar10_resnet110_sigma_0.50.tsv"
+    with pytest.raises(BadInput, match="--different-images"):
+        write_report([run, log], tmp_path / "report")
+    write_report([run, log], tmp_path / "report", different_images=True)
+    (file,) = (tmp_path / "report").glob("beside-*.csv")
+    with file.open() as stream:
+        indices = [int(row["index"]) for row in csv.DictReader(stream)]
+    assert indices == list(range(900, 1888, 20))
+
+
+def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) -> None:
+    """The limits are the run's own, unless the log's are given."""
+    run = write_run(tmp_path / "run", [certificate(3, 0.5)], **SETTINGS, n=100_000)
+    log = tmp_path / "log.tsv"
+    log.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n3\t1\t1\t2.5\t1\t1.0\n")
+    with pytest.raises(BadInput, match=r"line 2: radius: expected at most 2\.\d+.*--log-sigma"):
+        write_report([run, log], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+    strict = LogFormat(sigma=0.6, n=100_000)
+    with pytest.raises(BadInput, match=r"radius: expected at most 2\.287, .* got 2\.5"):
+        write_report([run, log], tmp_path / "report", log_format=strict)
+    write_report([run, log], tmp_path / "report", log_format=LogFormat(sigma=1.0))

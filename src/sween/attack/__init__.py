@@ -5,6 +5,7 @@ from sween.attack.ddn import ddn
 from sween.attack.gradients import PlainProbabilities
 from sween.attack.outcome import (
     AttackOutcome,
+    contradicts,
     decode_image,
     empirical_accuracy,
     outcomes_file,
@@ -27,6 +28,7 @@ __all__ = [
     "SmoothedLogits",
     "attack_images",
     "autoattack",
+    "contradicts",
     "ddn",
     "decode_image",
     "empirical_accuracy",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sween.errors import BadInput
-from sween.records import ABSTAIN, read_rows, row_checksum
+from sween.records import ABSTAIN, Certificate, read_rows, row_checksum
 
 SCHEMA = 1
 
@@ -151,6 +151,15 @@ def decode_image(text: str, shape: Sequence[int]) -> torch.Tensor:
 def empirical_accuracy(outcomes: Sequence[AttackOutcome]) -> float:
     """The share of images that are answered rightly and not led to another class."""
     return sum(outcome.resists for outcome in outcomes) / len(outcomes)
+
+
+def contradicts(outcome: AttackOutcome, certificate: Certificate | None) -> bool:
+    """Whether it is a break inside its certified radius, by its own or by another certificate."""
+    if outcome.alarm:
+        return True
+    if certificate is None or certificate.prediction != outcome.label:
+        return False
+    return outcome.outcome == "broken" and outcome.distance < certificate.radius
 
 
 def without_attack(outcomes: Sequence[AttackOutcome]) -> list[AttackOutcome]:

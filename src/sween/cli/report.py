@@ -27,6 +27,15 @@ def run(
     ] = None,
     log_start: Annotated[int | None, typer.Option(help="first image of a .mat file")] = None,
     log_skip: Annotated[int, typer.Option(help="step between the images of a .mat file")] = 1,
+    log_sigma: Annotated[
+        float | None, typer.Option(help="noise level of a log [the first run's]")
+    ] = None,
+    log_n: Annotated[
+        int | None, typer.Option(help="votes of a log's radii [100 times the first run's]")
+    ] = None,
+    log_alpha: Annotated[
+        float | None, typer.Option(help="alpha of a log [the first run's]")
+    ] = None,
 ) -> None:
     """A page to read, tables in the paper's layout, and figures."""
     report = write_report(
@@ -34,7 +43,7 @@ def run(
         out,
         radii=radius or None,
         different_images=different_images,
-        log_format=LogFormat(log_digits, log_start, log_skip),
+        log_format=LogFormat(log_digits, log_start, log_skip, log_sigma, log_n, log_alpha),
         data_root=data_root,
     )
     typer.echo(report.read_text(encoding="utf-8"))

@@ -5,8 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.attack import AttackOutcome, empirical_accuracy, read_outcomes, without_attack
+from sween.attack import (
+    AttackOutcome,
+    contradicts,
+    empirical_accuracy,
+    read_outcomes,
+    without_attack,
+)
 from sween.attack.certified import differences
+from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
 from sween.records import Certificate
@@ -16,11 +23,11 @@ from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
 
 _HEADINGS = (
-    *("run", "σ", "Model", "attack", "radius", "images", "certified %", "resist %"),
+    *("run", "σ", "Model", "attack", "radius", "images", "indices", "certified %", "resist %"),
     *("broken %", "abstained %", "wrong %", "declined %", "alarms"),
 )
 _FIELDS = (
-    *("run", "sigma", "model", "attack", "radius", "images", "certified_accuracy"),
+    *("run", "sigma", "model", "attack", "radius", "images", "indices", "certified_accuracy"),
     *("empirical_accuracy", "broken", "abstained", "wrong", "declined", "alarms"),
 )
 
@@ -96,7 +103,7 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
             )
             rows.append(_row(attack, outcomes, certificates, certified))
             blocks.append(number)
-    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3), blocks) if rows else None
+    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 6), blocks) if rows else None
 
 
 def _certificates_of(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[Certificate]:
@@ -114,11 +121,8 @@ def _alarms(
     """Breaks inside a certified radius; None where nothing was certified to compare with."""
     if not certificates:
         return sum(row.alarm for row in outcomes) if attack.config.get("certificates") else None
-    radii = {row.index: row.radius for row in certificates if row.prediction == row.label}
-    return sum(
-        row.alarm or (row.outcome == "broken" and row.distance < radii.get(row.index, 0.0))
-        for row in outcomes
-    )
+    known = {row.index: row for row in certificates}
+    return sum(contradicts(row, known.get(row.index)) for row in outcomes)
 
 
 def _row(
@@ -146,6 +150,7 @@ def _row(
         Cell(sample.attack, sample.attack),
         Cell(plain_number(sample.eps), sample.eps),
         Cell(f"{count:,}" if asked == count else f"{count:,} of {asked:,}", count),
+        Cell(format_indices(attack.indices), format_indices(attack.indices)),
         Cell("-" if certified is None else percentage(certified), certified),
         *(Cell(percentage(share), share) for share in shares),
         Cell("-" if alarms is None else str(alarms), alarms),

@@ -179,7 +179,7 @@ def check_within(low: float, limit: float, what: str, shown: object) -> None:
             what,
             expected=f"at most {limit:.4g}, which n equal votes give at that sigma and alpha",
             got=shown,
-            fix="check sigma, n and alpha against the log's source, or leave them out",
+            fix="if the log's own differ, say so: --log-sigma, --log-n, --log-alpha",
         )
 
 

@@ -1,10 +1,11 @@
 """The page of a report: what it is told about each run."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 
-from sween.attack import AttackOutcome
+from sween.attack import AttackOutcome, contradicts
 from sween.data.dataset import Dataset
 from sween.report.attacked import AttackedRun
 from sween.report.illustrate import attacks_on
@@ -33,24 +34,24 @@ def _page_run(
         images=None if dataset is None else _images(dataset, run.indices),
         white=255 if dataset is None else dataset.test.white,
         class_names=names,
-        attacks=_outcomes(attacks_on(run, attacked)),
+        attacks=_outcomes(run, attacks_on(run, attacked)),
         config=run.config,
     )
 
 
-def _outcomes(attacked: Sequence[AttackedRun]) -> list[AttackOutcome]:
-    """All outcomes; of an attack that was run again, with another seed say, the worse one."""
-    outcomes: dict[tuple[str, str, float, int], AttackOutcome] = {}
-    for run in attacked:
-        for outcome in run.outcomes:
-            key = (outcome.model, outcome.attack, outcome.eps, outcome.index)
-            if key not in outcomes or _severity(outcome) > _severity(outcomes[key]):
-                outcomes[key] = outcome
-    return list(outcomes.values())
-
-
-def _severity(outcome: AttackOutcome) -> tuple[bool, bool]:
-    return outcome.alarm, outcome.outcome == "broken"
+def _outcomes(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[AttackOutcome]:
+    """All outcomes, with an alarm where they contradict the run; each attack under its own name."""
+    kinds = [(str(one.config["model"]), str(one.config["attack"])) for one in attacked]
+    outcomes = []
+    for kind, own in zip(kinds, attacked, strict=True):
+        model, attack = kind
+        name = attack if kinds.count(kind) == 1 else f"{attack} ({own.name})"
+        known = {row.index: row for row in run.models[model]}
+        outcomes += [
+            dataclasses.replace(row, attack=name, alarm=contradicts(row, known.get(row.index)))
+            for row in own.outcomes
+        ]
+    return outcomes
 
 
 def _images(dataset: Dataset, indices: Sequence[int]) -> dict[int, torch.Tensor]:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
@@ -25,6 +26,10 @@ class Sources:
     logs: Sequence[ClassicLog]
 
 
+MORE_VOTES = 100
+"""Published radii may come from more votes than ours; from so many more hardly."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LogFormat:
     """What published logs do not say themselves.
@@ -34,33 +39,62 @@ class LogFormat:
             the digits that are printed.
         start: the first image of a MACER .mat file.
         skip: its step from image to image.
+        sigma: noise level; radii that no votes can give at these three are refused. Where left
+            open, those of the first run that is reported too.
+        n: votes behind a radius; where left open MORE_VOTES times those of the run.
+        alpha: failure probability of a certificate.
     """
 
     significant_digits: int | None = None
     start: int | None = None
     skip: int = 1
+    sigma: float | None = None
+    n: int | None = None
+    alpha: float | None = None
+
+    def filled(self, run: MeasuredRun | None) -> "LogFormat":
+        """With what is left open taken from a run."""
+        if run is None:
+            return self
+        votes = run.config.get("n")
+        return dataclasses.replace(
+            self,
+            sigma=run.sample.sigma if self.sigma is None else self.sigma,
+            n=votes and MORE_VOTES * votes if self.n is None else self.n,
+            alpha=run.sample.alpha if self.alpha is None else self.alpha,
+        )
+
+    @property
+    def votes(self) -> dict[str, Any]:
+        """What limits a radius; nothing where it is not known."""
+        known = {"sigma": self.sigma, "n": self.n, "alpha": self.alpha}
+        return known if all(value is not None for value in known.values()) else {}
 
 
 def read_sources(
     paths: Sequence[Path], *, radii: Sequence[float] | None, log_format: LogFormat | None = None
 ) -> Sources:
     """Read and check everything; nothing is written before all of it is known to be good."""
-    runs, attacked, trained, logs = [], [], [], []
+    runs, attacked, trained = [], [], []
     for path in paths:
         if path.is_file():
-            logs.append(_read_log(path, log_format or LogFormat()))
-        elif outcomes_file(path) is not None:
+            continue
+        if outcomes_file(path) is not None:
             attacked.append(load_attacked(path))
         elif metrics_file(path) is not None and "arch" in read_config(path):
             trained.append(load_trained(path))
         else:
             runs.append(load_run(path, radii=radii))
+    wanted = (log_format or LogFormat()).filled(runs[0] if runs else None)
+    logs = [_read_log(path, wanted) for path in paths if path.is_file()]
     return Sources(runs, attacked, trained, logs)
 
 
 def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
     if path.suffix != ".mat":
-        return read_classic_log(path, significant_digits=log_format.significant_digits)
+        return read_classic_log(
+            path, significant_digits=log_format.significant_digits, **log_format.votes
+        )
     if log_format.start is None:
         raise BadInput(
             str(path),
@@ -68,7 +102,7 @@ def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
             got="none",
             fix="MACER's code begins with 500 by default",
         )
-    return read_macer_mat(path, start=log_format.start, skip=log_format.skip)
+    return read_macer_mat(path, start=log_format.start, skip=log_format.skip, **log_format.votes)
 
 
 def check_same_images(runs: Sequence[MeasuredRun]) -> None:
@@ -76,7 +110,8 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
     known: dict[str, MeasuredRun] = {}
     for run in runs:
         other = known.setdefault(run.dataset, run)
-        if run.indices != other.indices:
+        pixels = {one.config.get("data") for one in (run, other)} - {None}
+        if run.indices != other.indices or len(pixels) > 1:
             raise BadInput(
                 f"images of {run.name}",
                 expected=f"those of {other.name}",

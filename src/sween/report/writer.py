@@ -1,20 +1,19 @@
 """The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from sween.errors import BadInput, refuse_doubles
-from sween.evaluation import PairedInterval, RadiusField
+from sween.evaluation import PairedInterval
 from sween.report import grid
 from sween.report.adaptive import adaptive_table
 from sween.report.attacked import attack_table
-from sween.report.beside import compare_with_log, comparison_section
 from sween.report.cost import cost_table
 from sween.report.figures import write_curves
 from sween.report.illustrate import figures_of, noise_figure, write_figures
+from sween.report.logs import beside_logs, images_in_words
 from sween.report.measured import MeasuredRun, compare_with_best_candidate
 from sween.report.page import write_page
 from sween.report.show import page_runs
@@ -87,7 +86,8 @@ def write_report(
     sections = [_section(run) for run in sources.runs]
     tables = _more_tables(sources)
     more = [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
-    more += _beside_logs(sources, radii)
+    logs = beside_logs(sources, radii=radii, common_only=different_images)
+    more += [section for section, _ in logs.values()]
     pictures = {run.name: figures_of(run, sources.attacked) for run in sources.runs}
     for position, run in enumerate(sources.runs):
         _write_figure(run, out)
@@ -102,6 +102,8 @@ def write_report(
         write_text(out / "table.csv", to_csv(rows))
         write_text(out / "table.tex", to_latex(rows))
         more += [_settings(sources.runs), MEANING]
+    for name, (_, text) in logs.items():
+        write_text(out / f"{name}.csv", text)
     for table in tables.values():
         write_text(out / f"{table.name}.csv", grid.to_csv(table))
         write_text(out / f"{table.name}.tex", grid.latex(table))
@@ -119,34 +121,6 @@ def _more_tables(sources: Sources) -> dict[str, grid.Table]:
     return {title: table for title, table in tables.items() if table is not None}
 
 
-def _beside_logs(sources: Sources, radii: Sequence[float] | None) -> list[str]:
-    """Each published log beside the main model of every run on the same images."""
-    sections = []
-    for log in sources.logs:
-        indices = sorted(row.index for row in log.rows)
-        matching = [run for run in sources.runs if run.indices == indices]
-        if not matching:
-            raise BadInput(
-                log.name,
-                expected="a run on the images of the log",
-                got=f"{_images(indices)} in the log, and no run on them",
-                fix="certify those images, or leave the log out",
-            )
-        for run in matching:
-            model = run.ensemble or next(iter(run.models))
-            compared = compare_with_log(
-                run.models[model], log, radii=radii, radius=_cohen_if_known(run, model)
-            )
-            sections.append(comparison_section(compared))
-    return sections
-
-
-def _cohen_if_known(run: MeasuredRun, model: str) -> RadiusField:
-    """Published logs have Cohen's radius."""
-    known = all(row.radius_cohen is not None for row in run.models[model])
-    return "radius_cohen" if known else "radius"
-
-
 def _check(folders: Sequence[Path], out: Path) -> None:
     if not folders:
         raise BadInput(
@@ -162,7 +136,7 @@ def _section(run: MeasuredRun) -> str:
     figure = quote(f"curve-{run.name}")
     lines = [
         f"## {run.name}\n",
-        f"{run.dataset}, {_images(run.indices)}.\n",
+        f"{run.dataset}, {images_in_words(run.indices)}.\n",
         to_markdown(run.rows),
         f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
         f"The same figure as [SVG]({figure}.svg).\n",
@@ -190,7 +164,7 @@ def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
     high = math.ceil(1000 * interval.high) / 1000
     verdict = "excludes" if interval.excludes_zero else "includes"
     return (
-        f"Measured on {_images(interval.indices)}, the ACR of {ensemble} minus that of "
+        f"Measured on {images_in_words(interval.indices)}, the ACR of {ensemble} minus that of "
         f"{candidate}, its best candidate by ACR, is {_signed(interval.difference)}, with a "
         f"{100 * interval.confidence:g}% paired bootstrap interval of {_signed(low)} to "
         f"{_signed(high)}, which {verdict} zero."
@@ -200,17 +174,6 @@ def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
 def _signed(value: float) -> str:
     text = f"{value:+.3f}"
     return "0.000" if float(text) == 0 else text
-
-
-def _images(indices: Sequence[int]) -> str:
-    """How many images and which: a number means little without the subset it was measured on."""
-    if len(indices) == 1:
-        return f"1 image at index {indices[0]}"
-    steps = {after - before for before, after in itertools.pairwise(indices)}
-    text = f"{len(indices):,} images at indices {indices[0]}..{indices[-1]}"
-    if steps == {1}:
-        return text
-    return f"{text}, every {steps.pop()}" if len(steps) == 1 else f"{text}, with gaps"
 
 
 def _write_figure(run: MeasuredRun, out: Path) -> None:
@@ -272,7 +235,7 @@ def _describe(run: MeasuredRun) -> dict[str, str]:
         "votes": sample.votes,
         "precision": sample.precision,
         "seed": ", ".join(str(seed) for seed in run.distinct("seed")),
-        "images": _images(run.indices),
+        "images": images_in_words(run.indices),
         "commit": str(run.environment.get("commit") or "unknown"),
         "date": str(run.environment.get("date") or "unknown"),
     }
