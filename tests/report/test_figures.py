@@ -1,5 +1,6 @@
 """The figure: files that open, the same bytes twice, no global state, names taken literally."""
 
+import dataclasses
 import struct
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,14 @@ def test_the_ensemble_is_in_front_and_first_in_the_legend() -> None:
     assert axes.get_xlabel() == "l2 radius, pixels in [0,1]"
     assert axes.get_ylabel() == "certified accuracy"
     assert axes.get_title(loc="left") == "digits"
+
+
+def test_curves_by_the_other_bound_have_its_areas() -> None:
+    rows = [
+        dataclasses.replace(certificate(k, 0.5, model="m"), radius_two_class=0.8) for k in range(3)
+    ]
+    (line,) = draw_curves({"m": rows}, radius="radius_two_class").axes[0].get_lines()
+    assert line.get_label() == "m  (ACR 0.800)"
 
 
 def test_only_candidates_make_the_envelope() -> None:

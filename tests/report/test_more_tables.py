@@ -190,6 +190,9 @@ def test_the_page_raises_the_same_alarm(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", rows, model="sween", fingerprint="f" * 64, **SETTINGS)
     report = write_report([run, write_attacked(tmp_path / "attacks", OUTCOMES)], tmp_path / "out")
     assert [point["alarms"] for point in _attacks_of_page(report)] == [0, 0, 1]
+    page = report.with_name("report.html").read_text()
+    assert '"Attack attacks"' in page  # how it was made stands in the provenance
+    assert '["samples", "8"]' in page or '["samples","8"]' in page
 
 
 def test_attacks_of_one_name_stay_apart_in_the_page(tmp_path: Path) -> None:

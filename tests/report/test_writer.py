@@ -33,11 +33,13 @@ def run(tmp_path: Path) -> Path:
 def test_files_and_table(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     assert write_report([run], out) == out / "report.md"
-    names = ["curve-sigma-0.5.png", "curve-sigma-0.5.svg", "noise-digits.png", "noise-digits.svg"]
+    kinds = ("curve-sigma-0.5", "curve-two-class-sigma-0.5", "noise-digits")
+    names = [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
     names += ["report.html", "report.md", "table.csv", "table.tex"]
     assert sorted(path.name for path in out.iterdir()) == names
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "![Radius-accuracy curves of sigma-0.5](curve-sigma-0.5.png)" in text
+    assert "By the other bound: [PNG](curve-two-class-sigma-0.5.png)" in text
     order = [text.index(part) for part in ("| AVG |", "| UE |", "| sween |", "## Settings")]
     assert order == sorted(order) < [text.index("## What the columns mean")]
     with (out / "table.csv").open(encoding="utf-8") as stream:

@@ -18,7 +18,7 @@ from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
 from sween.records import Certificate
 from sween.report.grid import Cell, Table
-from sween.report.measured import MeasuredRun
+from sween.report.measured import MeasuredRun, read_environment
 from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
 
@@ -39,6 +39,7 @@ class AttackedRun:
     name: str
     config: Mapping[str, Any]
     outcomes: Sequence[AttackOutcome]
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def indices(self) -> list[int]:
@@ -64,7 +65,9 @@ def load_attacked(folder: Path) -> AttackedRun:
         BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
     """
     outcomes = read_outcomes(folder)
-    run = AttackedRun(folder.resolve().name, read_config(folder), outcomes)
+    run = AttackedRun(
+        folder.resolve().name, read_config(folder), outcomes, read_environment(folder)
+    )
     if not outcomes:
         raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")
     for field in ("sigma", "model", "attack", "n", "alpha", "seed", "samples"):

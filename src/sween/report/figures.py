@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     RadiusAccuracyCurve,
+    RadiusField,
     average_certified_radius,
     envelope_curve,
     radius_accuracy_curve,
@@ -41,6 +42,7 @@ def draw_curves(
     subtitle: str = "",
     ensemble: str | None = None,
     candidates: Sequence[str] | None = None,
+    radius: RadiusField = "radius",
 ) -> "Figure":
     """The radius-accuracy curves of several models as a matplotlib figure.
 
@@ -53,13 +55,14 @@ def draw_curves(
         ensemble: the model to draw in front.
         candidates: the models whose envelope is shaded; with an ensemble all others by default,
             without one none.
+        radius: which of the certificates' radii.
 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
     shaded = _check_names(models, ensemble, candidates)
-    curves = {model: radius_accuracy_curve(rows) for model, rows in models.items()}
-    acrs = {model: average_certified_radius(rows) for model, rows in models.items()}
+    curves = {model: radius_accuracy_curve(rows, radius=radius) for model, rows in models.items()}
+    acrs = {model: average_certified_radius(rows, radius=radius) for model, rows in models.items()}
     with canvas.style():
         figure = canvas.new_figure()
         axes = figure.add_subplot()
@@ -80,11 +83,17 @@ def write_curves(
     subtitle: str = "",
     ensemble: str | None = None,
     candidates: Sequence[str] | None = None,
+    radius: RadiusField = "radius",
 ) -> None:
     """Draw the curves once and write them to each path, .png or .svg, atomically."""
     canvas.check_paths(paths)
     figure = draw_curves(
-        models, title=title, subtitle=subtitle, ensemble=ensemble, candidates=candidates
+        models,
+        title=title,
+        subtitle=subtitle,
+        ensemble=ensemble,
+        candidates=candidates,
+        radius=radius,
     )
     canvas.save(figure, paths)
 

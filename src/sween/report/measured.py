@@ -104,7 +104,7 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
         kinds=model_kinds(models, ensemble=ensemble, members=members),
         ensemble=ensemble,
         rows=rows,
-        environment=_read_environment(folder),
+        environment=read_environment(folder),
         images_asked=config["images"] if isinstance(config.get("images"), int) else None,
         config=config,
     )
@@ -181,7 +181,8 @@ def _check_settings(certificates: Sequence[Certificate], config: Mapping[str, An
             )
 
 
-def _read_environment(folder: Path) -> dict[str, Any]:
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What environment.json says; nothing without one."""
     path = folder / "environment.json"
     if not path.is_file():
         return {}

@@ -29,13 +29,17 @@ def _page_run(
         max(len(row.estimation_counts), (row.label or 0) + 1, row.prediction + 1) for row in rows
     )
     names = dataset.class_names if dataset is not None else [f"class {k}" for k in range(classes)]
+    attacks = attacks_on(run, attacked)
     return PageRun(
         run=run,
         images=None if dataset is None else _images(dataset, run.indices),
         white=255 if dataset is None else dataset.test.white,
         class_names=names,
-        attacks=_outcomes(run, attacks_on(run, attacked)),
+        attacks=_outcomes(run, attacks),
         config=run.config,
+        attackers={
+            f"Attack {own.name}": {**own.config, "environment": own.environment} for own in attacks
+        },
     )
 
 

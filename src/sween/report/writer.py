@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sween.errors import BadInput, refuse_doubles
-from sween.evaluation import PairedInterval
+from sween.evaluation import PairedInterval, RadiusField
 from sween.report import grid
 from sween.report.adaptive import adaptive_table
 from sween.report.attacked import attack_table
@@ -90,7 +90,8 @@ def write_report(
     more += [section for section, _ in logs.values()]
     pictures = {run.name: figures_of(run, sources.attacked) for run in sources.runs}
     for position, run in enumerate(sources.runs):
-        _write_figure(run, out)
+        for name, bound in _curves(run).items():
+            _write_figure(run, out, name, bound)
         sections[position] += "\n" + write_figures(pictures[run.name], run.name, out)
     for dataset in datasets:
         own = [run for run in sources.runs if run.dataset == dataset.name]
@@ -133,13 +134,14 @@ def _check(folders: Sequence[Path], out: Path) -> None:
 
 
 def _section(run: MeasuredRun) -> str:
-    figure = quote(f"curve-{run.name}")
+    figure, *others = map(quote, _curves(run))
+    also = "".join(f" By the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
     lines = [
         f"## {run.name}\n",
         f"{run.dataset}, {images_in_words(run.indices)}.\n",
         to_markdown(run.rows),
         f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
-        f"The same figure as [SVG]({figure}.svg).\n",
+        f"The same figure as [SVG]({figure}.svg).{also}\n",
     ]
     if run.images_asked is not None and run.images_asked != len(run.indices):
         lines.insert(
@@ -176,16 +178,29 @@ def _signed(value: float) -> str:
     return "0.000" if float(text) == 0 else text
 
 
-def _write_figure(run: MeasuredRun, out: Path) -> None:
+def _write_figure(run: MeasuredRun, out: Path, name: str, bound: str) -> None:
     sample = run.sample
+    fields: dict[str, RadiusField] = {"cohen": "radius_cohen", "two-class": "radius_two_class"}
+    shown = f"n = {_range(run, 'n')} · α = {sample.alpha:g} · {len(run.indices):,} images"
     write_curves(
         run.models,
-        [out / f"curve-{run.name}.png", out / f"curve-{run.name}.svg"],
+        [out / f"{name}.png", out / f"{name}.svg"],
         title=f"{run.dataset}, σ = {plain_number(sample.sigma)}",
-        subtitle=f"n = {_range(run, 'n')} · α = {sample.alpha:g} · {len(run.indices):,} images",
+        subtitle=shown if bound == sample.bound else f"{shown} · {bound} bound",
         ensemble=run.ensemble,
         candidates=run.candidates,
+        radius="radius" if bound == sample.bound else fields[bound],
     )
+
+
+def _curves(run: MeasuredRun) -> dict[str, str]:
+    """The curves' figures by name, with their bound: the run's own, and the other where known."""
+    names = {f"curve-{run.name}": run.sample.bound}
+    rows = [row for own in run.models.values() for row in own]
+    if all(row.radius_cohen is not None and row.radius_two_class is not None for row in rows):
+        other = "two-class" if run.sample.bound == "cohen" else "cohen"
+        names[f"curve-{other}-{run.name}"] = other
+    return names
 
 
 def _range(run: MeasuredRun, field: str) -> str:

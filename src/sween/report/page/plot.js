@@ -35,8 +35,13 @@ function makePlot(state) {
   let scales = null;
   let guide = null;
 
+  // Attacked radii between the steps are reached too: a mark is read at its own radius.
+  const between = state.run.attacks.map((point) => point.radius).filter((at) => at % STEP);
+
   function move(radius) {
-    state.radius = Math.min(limits.radius, Math.max(0, Math.round(radius / STEP) * STEP));
+    const near = between.find((at) => Math.abs(at - radius) <= STEP / 2);
+    const step = near ?? Math.round(radius / STEP) * STEP;
+    state.radius = Math.min(limits.radius, Math.max(0, step));
     state.updateRadius();
   }
 

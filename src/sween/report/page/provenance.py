@@ -18,6 +18,7 @@ def provenance_content(page: PageRun) -> list[list[Any]]:
         "Certificates": _certificates(page.run),
         "config.toml": _flat(page.config),
         "environment.json": _flat(page.run.environment),
+        **{title: _flat(values) for title, values in page.attackers.items()},
     }
     return [
         [title, [[name, value] for name, value in values.items()] or [["–", "not recorded"]]]

@@ -23,6 +23,7 @@ class PageRun:
         class_names: of all classes, in their order.
         attacks: outcomes of attacks on models of this run.
         config: the run's config.toml.
+        attackers: by a title, how and where each attack was made.
     """
 
     run: MeasuredRun
@@ -31,6 +32,7 @@ class PageRun:
     class_names: Sequence[str]
     attacks: Sequence[AttackOutcome] = ()
     config: Mapping[str, Any]
+    attackers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = self.run.name
