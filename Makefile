@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
 
 .PHONY: demo test test-all check format clean
 
 demo: $(READY)
 	$(BIN)/sween demo --out demo
 
+# One thread a worker: two processes of two threads each would wait for each other.
 test: $(READY)
-	$(BIN)/pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-all: $(READY)
 	$(BIN)/pytest
