@@ -305,7 +305,10 @@ def test_report(made: Made, tmp_path: Path) -> None:
         "table.tex",
         *(
             f"{figure}.{kind}"
-            for figure in ("curve-certificates", "weights-certificates", "noise-digits")
+            for figure in (
+                *("curve-certificates", "curve-two-class-certificates"),
+                *("weights-certificates", "noise-digits"),
+            )
             for kind in ("png", "svg")
         ),
     }
