@@ -167,8 +167,9 @@ def test_certify_with_several_exits(made: Made, tmp_path: Path) -> None:
     assert sum(row["member_evaluations"] for row in paper) < 600 * IMAGES
     assert succeed(f"verify {tmp_path}/out").startswith("30 rows re-derived: 6 images, 5 models")
     report = succeed(f"report {tmp_path}/out --out {tmp_path}/report")
-    assert re.search(r"\| SWEEN-2 \| none \| [0-9.]+ \| 600 \| 2\.00 \|", report)
-    assert re.search(r"\| SWEEN-2\+paper \| paper\(.*\) \| [0-9.]+ \| \d+ \| 1\.\d\d \|", report)
+    plain = report.replace("**", "")
+    assert re.search(r"\| SWEEN-2 \| none \| [0-9.]+ \| 600 \| 2\.00 \|", plain)
+    assert re.search(r"\| SWEEN-2\+paper \| paper\(.*\) \| [0-9.]+ \| \d+ \| 1\.\d\d \|", plain)
     config = tmp_path / "out" / "config.toml"
     config.write_text(config.read_text().replace('= "exact"', '= "none"'))
     code, _, said = run_line(f"verify {tmp_path}/out")
@@ -299,6 +300,8 @@ def test_report(made: Made, tmp_path: Path) -> None:
     assert page == f"The page is {tmp_path}/out/report.html"
     assert "SWEEN-2" in stdout
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "comparison.csv",
+        "comparison.tex",
         "report.html",
         "report.md",
         "table.csv",

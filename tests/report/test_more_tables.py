@@ -18,7 +18,7 @@ from sween.evaluation import certified_accuracy
 from sween.records import RowWriter, read_certificates
 from sween.report import LogFormat, write_report
 from sween.report.attacked import load_attacked
-from sween.report.grid import Cell, Table, latex, markdown, to_csv
+from sween.report.grid import Cell, Table, latex, mark_best, markdown, to_csv
 from sween.runs import to_toml, write_text
 from tests.evaluation.certificates import certificate
 from tests.report.folders import CANDIDATES, ensemble_rows, write_run
@@ -125,6 +125,41 @@ def test_latex_and_markdown_have_the_numbers_of_the_records(tmp_path: Path) -> N
             cells = [re.sub(r"\\textbf\{|[*}]", "", cell).strip() for cell in line.split(separator)]
             cells = [cell for cell in cells if cell]
             assert cells[2:5] == wanted
+
+
+def test_the_lead_over_the_best_candidate_is_a_table_too(tmp_path: Path) -> None:
+    rows = ensemble_rows()
+    run = write_run(
+        tmp_path / "run", rows, ensemble="sween", members=CANDIDATES, model="sween", **SETTINGS
+    )
+    write_report([run], tmp_path / "report")
+    with (tmp_path / "report" / "comparison.csv").open() as stream:
+        (line,) = csv.DictReader(stream)
+    acr = {
+        model: sum(r.radius for r in rows if r.model == model and r.prediction == r.label)
+        / sum(r.model == model for r in rows)
+        for model in ("sween", *CANDIDATES)
+    }
+    best = max(CANDIDATES, key=lambda name: acr[name])
+    assert (line["model"], line["candidate"], line["indices"]) == ("sween", best, "10:14")
+    assert float(line["difference"]) == pytest.approx(acr["sween"] - acr[best])
+    low, high = map(float, line["interval"].split(" to "))
+    assert low <= float(line["difference"]) <= high
+    tex = (tmp_path / "report" / "comparison.tex").read_text()
+    assert f"{acr['sween'] - acr[best]:+.3f}" in tex
+
+
+def test_the_best_of_each_group_is_bold() -> None:
+    def row(name: str, text: str, value: float | None) -> list[Cell]:
+        return [Cell(name, name), Cell(text, value)]
+
+    rows = [row("a", "1.0", 1.0), row("b", "2.0", 2.01), row("c", "2.0", 2.0), row("d", "-", None)]
+    groups = [0, 0, 0, 0]
+    best = [cells[1].best for cells in mark_best(rows, 1, among=groups)]
+    assert best == [False, True, True, False]
+    assert next(c[1].best for c in mark_best(rows, 1, among=groups, lowest=True))
+    alone = mark_best(rows, 1, among=[0, 1, 2, 3])
+    assert not any(cells[1].best for cells in alone)
 
 
 def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def test_files_and_table(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     assert write_report([run], out) == out / "report.md"
     kinds = ("curve-sigma-0.5", "curve-two-class-sigma-0.5", "noise-digits")
-    names = [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
+    names = ["comparison.csv", "comparison.tex"]
+    names += [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
     names += ["report.html", "report.md", "table.csv", "table.tex"]
     assert sorted(path.name for path in out.iterdir()) == names
     text = (out / "report.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sween.evaluation import average_certified_radius
 from sween.records import Certificate, format_radius
-from sween.report.grid import Cell, Table
+from sween.report.grid import Cell, Table, mark_best
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number
 
@@ -14,7 +14,7 @@ _FIELDS = ("sigma", "model", "exit", "acr", "evaluations", "evaluations_of_a_noi
 
 def adaptive_table(runs: Sequence[MeasuredRun]) -> Table | None:
     """Network evaluations and ACR of ensembles by exit; None where no run uses an exit."""
-    rows, blocks = [], []
+    rows, blocks = list[list[Cell]](), list[int]()
     for number, run in enumerate(runs):
         ensembles = {
             model: own
@@ -24,6 +24,8 @@ def adaptive_table(runs: Sequence[MeasuredRun]) -> Table | None:
         if any(own[0].exit != "none" for own in ensembles.values()):
             rows += [_row(model, own) for model, own in ensembles.items()]
             blocks += [number] * len(ensembles)
+    for column, lowest in ((3, False), (4, True), (5, True)):
+        rows = mark_best(rows, column, among=blocks, lowest=lowest)
     return Table("adaptive", _HEADINGS, _FIELDS, rows, (1, 2), blocks) if rows else None
 
 

@@ -17,7 +17,7 @@ from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
 from sween.records import Certificate
-from sween.report.grid import Cell, Table
+from sween.report.grid import Cell, Table, mark_best
 from sween.report.measured import MeasuredRun, read_environment
 from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
@@ -96,7 +96,7 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
     Certified accuracy is that of the same model and weights on the same images, where one of the
     runs has it.
     """
-    rows, blocks = [], []
+    rows, blocks = list[list[Cell]](), list[int]()
     for number, attack in enumerate(attacked):
         certificates = _certificates_of(attack, runs)
         for radius in attack.radii:
@@ -106,6 +106,10 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
             )
             rows.append(_row(attack, outcomes, certificates, certified))
             blocks.append(number)
+    # Models are compared under one attack at one radius on the same images.
+    same = [tuple(row[place].text for place in (1, 3, 4, 6)) for row in rows]
+    for column in (7, 8):
+        rows = mark_best(rows, column, among=same)
     return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 6), blocks) if rows else None
 
 

@@ -35,6 +35,34 @@ class Table:
             raise ValueError(f"rows of different lengths: {sorted(widths)}")
 
 
+def mark_best(
+    rows: Sequence[Sequence[Cell]], column: int, *, among: Sequence[object], lowest: bool = False
+) -> list[list[Cell]]:
+    """The rows with the best cells of a column marked; cells that look the same are best together.
+
+    Args:
+        rows: of a table.
+        column: its place; cells without a number there are not compared.
+        among: for each row a key; rows of one key are compared, if there are several.
+        lowest: whether less is better.
+    """
+    marked = [list(row) for row in rows]
+    for key in set(among):
+        own = [
+            row
+            for row, its in zip(marked, among, strict=True)
+            if its == key and isinstance(row[column].value, int | float)
+        ]
+        if len(own) < 2:
+            continue
+        cells = [row[column] for row in own]
+        best = (min if lowest else max)(cells, key=lambda cell: float(cell.value or 0))
+        for row in own:
+            alike = row[column].text == best.text
+            row[column] = dataclasses.replace(row[column], best=alike)
+    return marked
+
+
 def markdown(table: Table) -> str:
     """The table in Markdown, best values bold."""
     marks = [":---" if column in table.left else "---:" for column in range(len(table.headings))]

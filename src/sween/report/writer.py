@@ -10,6 +10,7 @@ from sween.evaluation import PairedInterval, RadiusField
 from sween.report import grid
 from sween.report.adaptive import adaptive_table
 from sween.report.attacked import attack_table
+from sween.report.comparison import comparison_table
 from sween.report.cost import cost_table
 from sween.report.figures import write_curves
 from sween.report.illustrate import figures_of, noise_figure, write_figures
@@ -115,6 +116,7 @@ def write_report(
 def _more_tables(sources: Sources) -> dict[str, grid.Table]:
     """The other tables that there is something for, by their title."""
     tables = {
+        "Ensembles against their best candidates": comparison_table(sources.runs),
         "Network evaluations with and without an early exit": adaptive_table(sources.runs),
         "Certified and empirical accuracy": attack_table(sources.attacked, sources.runs),
         "Size and training time": cost_table(sources.trained),

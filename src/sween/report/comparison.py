@@ -1,0 +1,43 @@
+"""Ensembles against their best candidates, as a table."""
+
+import math
+from collections.abc import Sequence
+
+from sween.data.selection import format_indices
+from sween.report.grid import Cell, Table
+from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.tables import plain_number
+
+_HEADINGS = ("run", "σ", "Model", "best candidate", "ACR difference", "interval", "confidence %", "indices")
+_FIELDS = (
+    *("run", "sigma", "model", "candidate", "difference", "interval", "confidence", "indices"),
+)
+
+
+def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
+    """The lead in ACR with its paired bootstrap interval, its ends rounded outwards.
+
+    None where no run has an ensemble and candidates.
+    """
+    rows = []
+    for run in runs:
+        compared = compare_with_best_candidate(run)
+        if compared is None or run.ensemble is None:
+            continue
+        candidate, interval = compared
+        low, high = math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
+        ends = f"{low:+.3f} to {high:+.3f}"
+        indices = format_indices(sorted(interval.indices))
+        rows.append(
+            [
+                Cell(run.name, run.name),
+                Cell(plain_number(run.sample.sigma), run.sample.sigma),
+                Cell(run.ensemble, run.ensemble),
+                Cell(candidate, candidate),
+                Cell(f"{interval.difference:+.3f}", interval.difference),
+                Cell(ends, f"{interval.low!r} to {interval.high!r}"),
+                Cell(f"{100 * interval.confidence:g}", interval.confidence),
+                Cell(indices, indices),
+            ]
+        )
+    return Table("comparison", _HEADINGS, _FIELDS, rows, (0, 2, 3, 7)) if rows else None
