@@ -8,7 +8,10 @@ from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun, compare_with_best_candidate
 from sween.report.tables import plain_number
 
-_HEADINGS = ("run", "σ", "Model", "best candidate", "ACR difference", "interval", "confidence %", "indices")
+_HEADINGS = (
+    *("run", "σ", "Model", "best candidate", "ACR difference", "interval", "confidence %"),
+    "indices",
+)
 _FIELDS = (
     *("run", "sigma", "model", "candidate", "difference", "interval", "confidence", "indices"),
 )
