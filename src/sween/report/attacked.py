@@ -90,6 +90,15 @@ def load_attacked(folder: Path) -> AttackedRun:
     return run
 
 
+def names_of(attacked: Sequence[AttackedRun]) -> list[str]:
+    """A name for each attack: its kind, and its folder's where a model was attacked so twice."""
+    kinds = [(str(run.config["model"]), str(run.config["attack"])) for run in attacked]
+    return [
+        kind[1] if kinds.count(kind) == 1 else f"{kind[1]} ({run.name})"
+        for kind, run in zip(kinds, attacked, strict=True)
+    ]
+
+
 def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -> Table | None:
     """Certified and empirical accuracy at each radius; None without attacks.
 

@@ -10,7 +10,7 @@ from sween.errors import BadInput
 from sween.evaluation import radius_accuracy_curve
 from sween.records import Certificate
 from sween.report import canvas
-from sween.report.attacked import AttackedRun
+from sween.report.attacked import AttackedRun, names_of
 from sween.report.tables import plain_number
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def draw_attacked(
 
     others = canvas.COLOURS * len(certificates)
     colours = dict(zip(certificates, (canvas.ENSEMBLE_COLOUR, *others), strict=False))
-    kinds = sorted({str(run.config["attack"]) for run in attacked})
+    names = names_of(attacked)
+    kinds = sorted(set(names))
     furthest = max(run.radii[-1] for run in attacked)
     with canvas.style():
         figure = canvas.new_figure()
@@ -52,8 +53,8 @@ def draw_attacked(
                 linewidth=1.2 if number else 2.4,
                 label=f"{model}, certified",
             )
-        for run in attacked:
-            model, kind = str(run.config["model"]), str(run.config["attack"])
+        for run, kind in zip(attacked, names, strict=True):
+            model = str(run.config["model"])
             axes.plot(
                 run.radii,
                 [empirical_accuracy(run.at(radius)) for radius in run.radii],

@@ -7,7 +7,7 @@ import torch
 
 from sween.attack import AttackOutcome, contradicts
 from sween.data.dataset import Dataset
-from sween.report.attacked import AttackedRun
+from sween.report.attacked import AttackedRun, names_of
 from sween.report.illustrate import attacks_on
 from sween.report.measured import MeasuredRun
 from sween.report.page import PageRun
@@ -45,12 +45,9 @@ def _page_run(
 
 def _outcomes(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[AttackOutcome]:
     """All outcomes, with an alarm where they contradict the run; each attack under its own name."""
-    kinds = [(str(one.config["model"]), str(one.config["attack"])) for one in attacked]
     outcomes = []
-    for kind, own in zip(kinds, attacked, strict=True):
-        model, attack = kind
-        name = attack if kinds.count(kind) == 1 else f"{attack} ({own.name})"
-        known = {row.index: row for row in run.models[model]}
+    for name, own in zip(names_of(attacked), attacked, strict=True):
+        known = {row.index: row for row in run.models[str(own.config["model"])]}
         outcomes += [
             dataclasses.replace(row, attack=name, alarm=contradicts(row, known.get(row.index)))
             for row in own.outcomes
