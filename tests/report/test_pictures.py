@@ -89,8 +89,8 @@ def test_a_report_has_the_figures_that_there_is_something_for(tmp_path: Path) ->
     assert labels == [f"{name}, {what}" for what in ("certified", "under pgd") for name in names]
     twice = [load_attacked(attacks), load_attacked(again)]
     lines = figures_of(load_run(run), twice)["attacked"].axes[0].get_lines()[1:]
-    names = [str(line.get_label()) for line in lines]
-    assert names == ["sween, under pgd (attacks)", "sween, under pgd (again)"]
+    shown = [str(line.get_label()) for line in lines]
+    assert shown == ["sween, under pgd (attacks)", "sween, under pgd (again)"]
     assert len({line.get_marker() for line in lines}) == 2
     fewer = write_attacked(tmp_path / "fewer", [row for row in OUTCOMES if row.index < 12])
     figures = figures_of(load_run(run), [load_attacked(fewer), load_attacked(attacks)])
