@@ -250,7 +250,9 @@ def test_a_cut_archive_is_refused(
             load_cifar10(tmp_path / ARCHIVE)
 
 
-@pytest.mark.parametrize("content", [b"plain text", gzip.compress(b"not a tar" * 100)])
+@pytest.mark.parametrize(
+    "content", [b"plain text", gzip.compress(b"not a tar" * 100)], ids=["text", "gzip"]
+)
 def test_a_file_that_is_no_archive_is_refused(
     content: bytes, tmp_path: Path, refuses: Refuses
 ) -> None:
