@@ -285,6 +285,8 @@ def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
     assert torch.equal(images, (images * 16).round() / 16)
     assert torch.equal(images[0], load_dataset("digits").test.images([1])[0])
     Image.fromarray(np.full((8, 8), 100, np.uint8)).save(tmp_path / "grey.png")
+    run_line(f"predict {made.ensemble} {tmp_path}/digit.png {tmp_path}/grey.png")
+    assert torch.equal(seen[-1][1][0], images[0])  # whatever it is asked about together with
     code, _, stderr = run_line(f"predict {made.ensemble} {tmp_path}/grey.png --noise exact")
     assert code == 2
     assert "1/16" in stderr

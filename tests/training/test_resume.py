@@ -219,8 +219,12 @@ def test_the_state_of_another_network_is_refused(tmp_path: Path) -> None:
         steps.close()
     state = (tmp_path / "digits-conv" / STATE_FILE).read_bytes()
     (tmp_path / "digits-mlp" / STATE_FILE).write_bytes(state)
+    metrics = tmp_path / "digits-mlp" / "metrics.jsonl"
+    metrics.write_text(2 * metrics.read_text())
+    before = metrics.read_bytes()
     with pytest.raises(CheckpointError, match=rf"{STATE_FILE}: expected a training .* delete"):
         train(config(arch="digits-mlp"), few_digits(), tmp_path / "digits-mlp", quiet=True)
+    assert metrics.read_bytes() == before
 
 
 def test_a_state_that_a_kill_left_behind_goes_with_the_next_run(tmp_path: Path) -> None:

@@ -153,13 +153,22 @@ def empirical_accuracy(outcomes: Sequence[AttackOutcome]) -> float:
     return sum(outcome.resists for outcome in outcomes) / len(outcomes)
 
 
+def is_alarm(outcome: str, distance: float, certified_radius: float | None) -> bool:
+    """Whether it is a break inside a certified radius."""
+    inside = certified_radius is not None and distance < certified_radius
+    return outcome == "broken" and inside
+
+
+def radius_of_label(certificate: Certificate | None, label: int) -> float | None:
+    """The radius that is certified for the true class, None where there is none."""
+    right = certificate is not None and certificate.prediction == label
+    return certificate.radius if right and certificate is not None else None
+
+
 def contradicts(outcome: AttackOutcome, certificate: Certificate | None) -> bool:
     """Whether it is a break inside its certified radius, by its own or by another certificate."""
-    if outcome.alarm:
-        return True
-    if certificate is None or certificate.prediction != outcome.label:
-        return False
-    return outcome.outcome == "broken" and outcome.distance < certificate.radius
+    radius = radius_of_label(certificate, outcome.label)
+    return outcome.alarm or is_alarm(outcome.outcome, outcome.distance, radius)
 
 
 def without_attack(outcomes: Sequence[AttackOutcome]) -> list[AttackOutcome]:

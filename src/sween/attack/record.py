@@ -1,6 +1,12 @@
 """From what an attack came to, to the row that is written."""
 
-from sween.attack.outcome import AttackOutcome, encode_image, judge
+from sween.attack.outcome import (
+    AttackOutcome,
+    encode_image,
+    is_alarm,
+    judge,
+    radius_of_label,
+)
 from sween.attack.scoring import Scored
 from sween.attack.settings import AttackSettings
 from sween.ensemble.loaded import LoadedEnsemble
@@ -39,11 +45,9 @@ def outcome_of(
     """
     answer = clean if scored is None else scored.answer
     distance = 0.0 if scored is None else scored.distance
-    certified = (
-        certificate.radius if certificate is not None and certificate.prediction == label else None
-    )
+    certified = radius_of_label(certificate, label)
     outcome = judge(label, clean_answer, answer.prediction)
-    alarm = outcome == "broken" and certified is not None and distance < certified
+    alarm = is_alarm(outcome, distance, certified)
     image = None if scored is None else scored.image
     return AttackOutcome(
         index=index,

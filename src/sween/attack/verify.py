@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from pathlib import Path
 
-from sween.attack.outcome import AttackOutcome, judge, outcomes_file, read_outcomes
+from sween.attack.outcome import AttackOutcome, is_alarm, judge, outcomes_file, read_outcomes
 from sween.data.selection import parse_indices
 from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.runs import read_config, run_tag
@@ -90,8 +90,7 @@ def _problems(outcome: AttackOutcome, config: dict[str, object]) -> list[str]:
         problems.append(f"outcome is {outcome.outcome!r}, the answers say {wanted!r}")
     if not 0 <= outcome.distance <= outcome.eps:
         problems.append(f"distance {outcome.distance} is not between 0 and {outcome.eps}")
-    inside = outcome.certified_radius is not None and outcome.distance < outcome.certified_radius
-    if outcome.alarm != (outcome.outcome == "broken" and inside):
+    if outcome.alarm != is_alarm(outcome.outcome, outcome.distance, outcome.certified_radius):
         problems.append(f"alarm is {outcome.alarm}, distance and radius say otherwise")
     kept = outcome.attacked_image is not None
     if kept != (outcome.alarm and outcome.tries > 0):

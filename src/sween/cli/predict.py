@@ -73,7 +73,7 @@ def run(
         compile=compile,
         noise=noise,
     )
-    batch = _scaled(pixels, loaded.white)
+    batch = torch.stack([_scaled(image, loaded.white) for image in pixels])
     if certify:
         settings = CertifySettings(
             n0=n0, n=100_000 if n is None else n, alpha=alpha, seed=seed, bound=bound
@@ -92,7 +92,7 @@ def run(
 
 
 def _scaled(pixels: torch.Tensor, white: int) -> torch.Tensor:
-    """8-bit pixels in [0, 1]; on the grid of the data set where that is what a file holds."""
+    """An image's 8-bit pixels in [0, 1]; on the data set's grid where that is what a file holds."""
     exact, steps = pixels.float() / 255, (pixels.float() * white / 255).round()
     stored = torch.equal((steps * 255 / white).round(), pixels.float())
     return steps / white if stored else exact

@@ -1,11 +1,10 @@
 """Ensembles against their best candidates, as a table."""
 
-import math
 from collections.abc import Sequence
 
 from sween.data.selection import format_indices
 from sween.report.grid import Cell, Table
-from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.measured import MeasuredRun, compare_with_best_candidate, outwards
 from sween.report.tables import plain_number
 
 _HEADINGS = (
@@ -28,7 +27,7 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
         if compared is None or run.ensemble is None:
             continue
         candidate, interval = compared
-        low, high = math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
+        low, high = outwards(interval)
         ends = f"{low:+.3f} to {high:+.3f}"
         indices = format_indices(sorted(interval.indices))
         rows.append(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,11 @@ def _read_intact(folder: Path) -> list[Certificate]:
                 fix="restore the file; sween verify says what differs",
             )
     return read_certificates(file)
+
+
+def outwards(interval: PairedInterval) -> tuple[float, float]:
+    """The interval's ends to three digits, rounded away from its middle."""
+    return math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
 
 
 def compare_with_best_candidate(run: MeasuredRun) -> tuple[str, PairedInterval] | None:

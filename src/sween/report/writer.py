@@ -1,6 +1,5 @@
 """The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -15,7 +14,7 @@ from sween.report.cost import cost_table
 from sween.report.figures import write_curves
 from sween.report.illustrate import figures_of, noise_figure, write_figures
 from sween.report.logs import beside_logs, images_in_words
-from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.measured import MeasuredRun, compare_with_best_candidate, outwards
 from sween.report.page import write_page
 from sween.report.show import page_runs
 from sween.report.sources import (
@@ -164,8 +163,7 @@ def _section(run: MeasuredRun) -> str:
 
 def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
     """The comparison in words; the interval's ends are rounded outwards."""
-    low = math.floor(1000 * interval.low) / 1000
-    high = math.ceil(1000 * interval.high) / 1000
+    low, high = outwards(interval)
     verdict = "excludes" if interval.excludes_zero else "includes"
     return (
         f"Measured on {images_in_words(interval.indices)}, the ACR of {ensemble} minus that of "

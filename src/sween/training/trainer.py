@@ -234,6 +234,7 @@ class Trainer:
     def _take_up(self, metrics: Path) -> None:
         """Go on from the saved state, dropping rows of epochs that will be trained again."""
         state = load_state(self.out)
+        parts = None if state is None else parts_of(state, self.model, where=self.out)
         self.epochs_done = 0 if state is None else state.epochs_done
         if metrics.exists():
             lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -243,9 +244,8 @@ class Trainer:
                 if row["epoch"] <= self.epochs_done
             ]
             write_text(metrics, "".join(kept))
-        if state is None:
+        if parts is None:
             return
-        parts = parts_of(state, self.model, where=self.out)
         self.model.load_state_dict(parts["model"])
         for name, parameter in self.model.named_parameters():
             if name in parts["momentum"]:

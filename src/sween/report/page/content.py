@@ -1,11 +1,10 @@
 """Everything that the page shows, as plain values for its JSON block."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from sween.records import format_radius
-from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.measured import MeasuredRun, compare_with_best_candidate, outwards
 from sween.report.page.curves import attacks_content, curves_content
 from sween.report.page.gallery import Pictures, gallery_content
 from sween.report.page.numbers import UNITS
@@ -58,7 +57,7 @@ def _lead(run: MeasuredRun) -> str | None:
     if compared is None:
         return None
     candidate, interval = compared
-    low, high = math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
+    low, high = outwards(interval)
     verdict = "excludes" if interval.excludes_zero else "includes"
     return (
         f"{run.ensemble} has an average certified radius of {format_radius(interval.first)}, its "
