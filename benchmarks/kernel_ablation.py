@@ -6,19 +6,11 @@ What is left out overlaps with the rest, so the shares are not a sum: a stage th
 without its products does not wait for them. Outputs of the cut kernels mean nothing.
 """
 
-import argparse
-from pathlib import Path
+from kernel_timing import options_of, timings, write_results
 
-import torch
-from kernel_shapes import Timed
-
-from sween.bench import settled
-from sween.kernels import FusedResNet
 from sween.kernels.launch import STAGES, Launcher, compile_kernel
 from sween.kernels.shape import Shape
 from sween.kernels.source import read_source
-from sween.models import count_flops, create_model
-from sween.runs import describe_environment, write_json
 
 # From a primitive of convolution.cu to one that keeps its operands alive and costs next to nothing.
 CUTS: dict[str, tuple[str, str]] = {
@@ -65,38 +57,14 @@ def launcher_without(what: str) -> Launcher:
     return Launcher(kernels, shape)
 
 
-@torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arch", action="append")
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    device = torch.device("cuda")
-    images = torch.rand(options.rows, 3, 32, 32, device=device)
-    launchers = {what: launcher_without(what) for what in CUTS}
-    results = []
-    for arch in options.arch or ["resnet20"]:
-        model = create_model(arch, num_classes=10, image_shape=(3, 32, 32))
-        model = settled(model, (3, 32, 32)).to(device)
-        flops = 2 * count_flops(model, (3, 32, 32))
-        for what, launch in launchers.items():
-            timed = Timed(launch)
-            fused = FusedResNet(model, timed)
-            fused(images)
-            timed.milliseconds()
-            for _ in range(options.repeats):
-                fused(images)
-            stages = timed.milliseconds()
-            results.append(
-                {"arch": arch, "without": what, "stage_milliseconds": stages, "flops": flops}
-            )
-            shown = ", ".join(f"{value:.3f}" for value in stages.values())
-            print(f"{arch} without {what}: stages {shown} ms", flush=True)  # noqa: T201
-    if options.out is not None:
-        content = {"rows": options.rows, "results": results, "environment": describe_environment()}
-        write_json(options.out, content)
+    options = options_of(__doc__)
+    forms = {f"without {what}": launcher_without(what) for what in CUTS}
+    results = [
+        {**timing.describe(), "without": timing.form.removeprefix("without ")}
+        for timing in timings(options, forms)
+    ]
+    write_results(options, results)
 
 
 if __name__ == "__main__":

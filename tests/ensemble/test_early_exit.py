@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.ensemble.early_exit import ExitVotes, vote_with_exit, votes_of_known
+from sween.ensemble.early_exit import ExitVotes, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward
 from sween.ensemble.panel import EnsemblePanel
 from sween.ensemble.prepare import Preparation
@@ -17,18 +17,18 @@ from sween.errors import BadInput, UnknownName
 from sween.models import create_model
 from sween.seeding import numpy_generator, standard_normal
 
-CPU = torch.device("cpu")
-
 
 def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy) -> ExitVotes:
     """Votes for given member probabilities (K, B, M)."""
-    return vote_with_exit(
-        lambda member, rows: probabilities[member][rows],
-        rows=probabilities.shape[1],
-        weights=weights,
-        policy=policy,
-        device=CPU,
-    )
+
+    def evaluate(member: int, undecided: torch.Tensor | None) -> torch.Tensor:
+        if undecided is None:
+            return probabilities[member]
+        # Rows that were not asked for get nonsense: nobody may look at them.
+        nonsense = torch.full_like(probabilities[member], 1e6).cumsum(dim=1)
+        return torch.where(undecided[:, None], probabilities[member], nonsense)
+
+    return vote_with_exit(evaluate, weights=weights, policy=policy)
 
 
 def _random_probabilities(members: int, rows: int, classes: int, seed: int) -> torch.Tensor:
@@ -87,12 +87,19 @@ def test_paper_exit_is_algorithm_1(members: int, threshold: float, alpha: float)
 
 @pytest.mark.parametrize("members", [1, 2, 3, 6])
 @pytest.mark.parametrize("name", ["none", "paper", "exact"])
-def test_votes_of_known_probabilities_are_those_of_the_exit(members: int, name: str) -> None:
+def test_members_are_asked_for_undecided_rows_only(members: int, name: str) -> None:
     probabilities = _random_probabilities(members, 3000, 5, seed=members)
     weights = _random_weights(members, seed=members)
-    policy = ExitPolicy(name, threshold=0.7, alpha=0.3)
+    policy, asked = ExitPolicy(name, threshold=0.7, alpha=0.3), 0
+
+    def evaluate(member: int, undecided: torch.Tensor | None) -> torch.Tensor:
+        nonlocal asked
+        asked += 3000 if undecided is None else int(undecided.sum())
+        return probabilities[member]
+
+    votes = vote_with_exit(evaluate, weights=weights, policy=policy)
+    assert asked == int(votes.evaluations.sum())
     wanted = _vote(probabilities, weights, policy)
-    votes = votes_of_known(list(probabilities), weights=weights, policy=policy)
     assert torch.equal(votes.labels, wanted.labels)
     assert torch.equal(votes.evaluations, wanted.evaluations)
 
@@ -120,7 +127,12 @@ def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs()
     with torch.inference_mode():
         for block in range(100):
             noise = standard_normal(
-                (1000, 1, 8, 8), seed=0, purpose="exact", example=0, block=block, device=CPU
+                (1000, 1, 8, 8),
+                seed=0,
+                purpose="exact",
+                example=0,
+                block=block,
+                device=torch.device("cpu"),
             )
             noisy = 0.5 + 0.5 * noise
             ballot = panel.vote(noisy)

@@ -151,6 +151,32 @@ def test_exits_with_and_without_members_agree(name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["exact", "paper"])
+def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
+    ensemble = sween.load("cifar10-sween3-gaussian-sigma0.50").cuda()
+    smoothed = SmoothedClassifier(
+        ensemble, sigma=0.5, num_classes=10, exit=ExitPolicy(name), forward_rows=1000
+    )
+    image = _images(1).cuda()
+    smoothed.engine.prepare(image[0])
+    panel = smoothed.engine.panel
+    noisy = image + 0.5 * torch.randn(4500, 3, 32, 32, device="cuda")
+    with torch.inference_mode():
+        panel.vote(noisy)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            votes = panel.vote(noisy)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert votes.evaluations.min() < votes.evaluations.max()
+        # Gathered for each member, as networks without kernels of our own are.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Member, "fused", None)
+            gathered = panel.vote(noisy)
+    assert torch.equal(votes.labels, gathered.labels)
+    assert torch.equal(votes.evaluations, gathered.evaluations)
+
+
 def test_exact_noise_and_sampling_modes_run() -> None:
     images = _images()
     for options in (

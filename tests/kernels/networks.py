@@ -1,8 +1,9 @@
-"""Networks that compute in whole numbers, so that float16 rounds nothing."""
+"""Networks for the kernels: of whole numbers, which float16 does not round, and as trained ones."""
 
 import torch
 from torch import nn
 
+from sween.models import create_model
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 
@@ -33,3 +34,18 @@ def of_whole_numbers(depth: int, seed: int, num_classes: int = 10) -> nn.Module:
     for parameter in model.fc.parameters():
         parameter.data = torch.randint(-3, 4, parameter.shape, generator=generator).float()
     return nn.Sequential(Normalize([0, 0, 0], [1, 1, 1]), model).eval()
+
+
+def trained_looking(arch: str, seed: int) -> nn.Module:
+    """A network whose batch norms have statistics and scales of their own."""
+    shape = (3, 32, 32)
+    model = create_model(arch, num_classes=10, image_shape=shape, mean=(0.4, 0.5, 0.45), seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for norm in norms_of(model):
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.normal_(0, 0.1, generator=generator)
+        norm.running_var.uniform_(0.5, 2, generator=generator)
+        norm.weight.data.uniform_(0.5, 1.5, generator=generator)
+        norm.bias.data.normal_(0, 0.2, generator=generator)
+    return model.eval()

@@ -21,44 +21,9 @@ from sween.kernels.source import read_source
 from sween.models import create_model
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
+from tests.kernels.conftest import SHAPES, compiler
 from tests.kernels.emulation import Emulator
-from tests.kernels.networks import convolutions_of, norms_of, of_whole_numbers
-
-SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
-
-
-def _compiler() -> str:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++")
-    return compiler
-
-
-@pytest.fixture(scope="module", params=SHAPES, ids=str)
-def any_emulator(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("emulator"), _compiler(), request.param)
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("emulator"), _compiler(), SHAPES[0])
-
-
-def _trained_looking(arch: str, seed: int) -> nn.Module:
-    """A network whose batch norms have statistics and scales of their own."""
-    shape = (3, 32, 32)
-    model = create_model(arch, num_classes=10, image_shape=shape, mean=(0.4, 0.5, 0.45), seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    for norm in norms_of(model):
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        norm.running_mean.normal_(0, 0.1, generator=generator)
-        norm.running_var.uniform_(0.5, 2, generator=generator)
-        norm.weight.data.uniform_(0.5, 1.5, generator=generator)
-        norm.bias.data.normal_(0, 0.2, generator=generator)
-    return model.eval()
+from tests.kernels.networks import convolutions_of, of_whole_numbers, trained_looking
 
 
 @pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100), (8, 2)])
@@ -95,7 +60,7 @@ def test_a_missing_barrier_is_found(tmp_path: Path, number: int) -> None:
     places = [found.start() for found in re.finditer("barrier\\(\\);", source[stages:])]
     place = stages + places[2 * number + 1]
     broken = source[:place] + source[place:].replace("barrier();", "", 1)
-    emulator = Emulator(tmp_path, _compiler(), SHAPES[0], broken)
+    emulator = Emulator(tmp_path, compiler(), SHAPES[0], broken)
     FusedResNet(of_whole_numbers(14, seed=0), emulator)(torch.rand(1, 3, 32, 32))
     assert emulator.faults > 0
 
@@ -103,7 +68,7 @@ def test_a_missing_barrier_is_found(tmp_path: Path, number: int) -> None:
 @pytest.mark.parametrize("arch", ["resnet20", "resnet26"])
 @torch.no_grad()
 def test_logits_are_those_of_float32_but_for_rounding(emulator: Emulator, arch: str) -> None:
-    model = _trained_looking(arch, seed=3)
+    model = trained_looking(arch, seed=3)
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     wanted, got = model(images), FusedResNet(model, emulator)(images)
     assert float((got - wanted).abs().max()) < 2e-3 * float(wanted.max() - wanted.min())
@@ -125,7 +90,7 @@ def test_members_are_prepared_with_the_kernels(
 ) -> None:
     monkeypatch.setattr(prepare, "supports", lambda device: True)
     monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
-    model, images = _trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
+    model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.compiled
     assert prepared.arithmetic == "float16+fused"
@@ -157,7 +122,7 @@ def test_without_the_kernels_a_member_is_compiled(
     monkeypatch.setattr(prepare, "supports", lambda device: True)
     monkeypatch.setattr(prepare, "launcher", launcher)
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
-    model, images = _trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
+    model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     with pytest.warns(PreparationWarning, match="cannot be fused, going on without"):
         prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+compiled"
@@ -215,7 +180,7 @@ def test_only_the_registered_networks_are_taken() -> None:
 
 
 def test_other_inputs_are_refused() -> None:
-    fused = FusedResNet(_trained_looking("resnet20", seed=0), _Nonsense())
+    fused = FusedResNet(trained_looking("resnet20", seed=0), _Nonsense())
     with pytest.raises(ValueError, match="float32"):
         fused(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
     with pytest.raises(ValueError, match="32, 32"):
@@ -245,7 +210,7 @@ def test_the_source_compiles_without_spills(
 
 @torch.no_grad()
 def test_torchs_default_type_changes_nothing(emulator: Emulator) -> None:
-    fused, images = FusedResNet(_trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
+    fused, images = FusedResNet(trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
     wanted = fused(images)
     torch.set_default_dtype(torch.float64)
     try:

@@ -19,8 +19,9 @@ EXITS = ("none", "paper", "exact")
 EXACT_MARGIN = 1e-6
 """Room for kernels that round differently; probabilities differ by less."""
 
-MemberEvaluation = Callable[[int, torch.Tensor], torch.Tensor]
-"""(member, rows) -> probabilities (len(rows), M) of that member at those rows."""
+MemberEvaluation = Callable[[int, torch.Tensor | None], torch.Tensor]
+"""(member, undecided) -> probabilities (B, M) of that member, at the rows where undecided (B,) is
+true, or at all; elsewhere any finite numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,79 +68,38 @@ class ExitVotes:
 
 
 def vote_with_exit(
-    evaluate: MemberEvaluation,
-    *,
-    rows: int,
-    weights: Sequence[float],
-    policy: ExitPolicy,
-    device: torch.device,
+    evaluate: MemberEvaluation, *, weights: Sequence[float], policy: ExitPolicy
 ) -> ExitVotes:
     """The label of each row, evaluating members by descending weight until the policy stops it.
 
+    Nothing here asks the device how many rows are left: the host stays ahead of it.
+
     Args:
         evaluate: gives a member's probabilities at the rows still undecided.
-        rows: number of inputs.
         weights: of the members, in the members' own order.
         policy: when to stop.
-        device: where rows live.
     """
     order = exit_order(weights)
     ordered = [weights[k] for k in order]
-    labels = torch.empty(rows, dtype=torch.long, device=device)
-    evaluations = torch.empty(rows, dtype=torch.long, device=device)
-    alive = torch.arange(rows, device=device)
-    scores: torch.Tensor | None = None
-    seen: list[torch.Tensor] = []
-    for position, member in enumerate(order):
-        probabilities = evaluate(member, alive)
-        scores = add_weighted(scores, weights[member], probabilities)
-        leaders = scores.argmax(dim=1)
-        if position == len(order) - 1:
-            labels[alive], evaluations[alive] = leaders, position + 1
-            break
-        if policy.name == "none":
-            continue
+    probabilities = evaluate(order[0], None)
+    scores = add_weighted(None, weights[order[0]], probabilities)
+    seen = [probabilities]
+    labels = scores.argmax(dim=1)
+    evaluations, undecided = torch.ones_like(labels), torch.ones_like(labels, dtype=torch.bool)
+    for position, member in enumerate(order[1:], start=1):
+        if policy.name != "none":
+            undecided = undecided & ~_stops(seen, scores, ordered, labels, policy)
+        probabilities = evaluate(member, None if policy.name == "none" else undecided)
         seen.append(probabilities)
-        stop = _stops(seen, scores, ordered, leaders, policy)
-        labels[alive[stop]], evaluations[alive[stop]] = leaders[stop], position + 1
-        keep = ~stop
-        alive, scores = alive[keep], scores[keep]
-        seen = [part[keep] for part in seen]
-        if len(alive) == 0:
-            break
+        scores = add_weighted(scores, weights[member], probabilities)
+        labels = torch.where(undecided, scores.argmax(dim=1), labels)
+        evaluations = torch.where(undecided, position + 1, evaluations)
     return ExitVotes(labels, evaluations)
 
 
 def exit_order(weights: Sequence[float]) -> list[int]:
     """Members by descending weight; equal weights keep their order."""
     return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
-
-
-def votes_of_known(
-    probabilities: Sequence[torch.Tensor], *, weights: Sequence[float], policy: ExitPolicy
-) -> ExitVotes:
-    """`vote_with_exit` where every member's probabilities (B, M) are at hand.
-
-    It saves nothing, but never asks the device how many rows are left: the host stays ahead.
-    """
-    order = exit_order(weights)
-    ordered = [weights[k] for k in order]
-    labels = torch.zeros(len(probabilities[0]), dtype=torch.long, device=probabilities[0].device)
-    evaluations, undecided = torch.zeros_like(labels), torch.ones_like(labels, dtype=torch.bool)
-    scores: torch.Tensor | None = None
-    seen: list[torch.Tensor] = []
-    for position, member in enumerate(order):
-        scores = add_weighted(scores, weights[member], probabilities[member])
-        last = position == len(order) - 1
-        if policy.name == "none" and not last:
-            continue
-        seen.append(probabilities[member])
-        leaders = scores.argmax(dim=1)
-        stop = undecided if last else undecided & _stops(seen, scores, ordered, leaders, policy)
-        labels = torch.where(stop, leaders, labels)
-        evaluations = torch.where(stop, position + 1, evaluations)
-        undecided = undecided & ~stop
-    return ExitVotes(labels, evaluations)
 
 
 def _stops(

@@ -9,7 +9,9 @@ answer for a row changes with the other rows is refused.
 import torch
 
 from sween.ensemble.compiled import Forward
+from sween.ensemble.prepare import Member
 from sween.errors import BadInput, ContractError
+from sween.kernels import Selection
 from sween.seeding import NOISE_BLOCK, standard_normal
 
 CIFAR_NUMBERS = 3 * 32 * 32
@@ -70,6 +72,19 @@ class FixedShapeForward:
             return images.new_zeros((0, self.num_classes))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
+    def where(self, member: Member, images: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Outputs (B, num_classes) for the images where `wanted` (B,) is true; zeros for others.
+
+        Members that run by kernels of our own take the images where they are, in a number that
+        only the device knows. For others they are gathered: the host waits for their number.
+        """
+        if member.fused is not None:
+            selection = Selection.of(wanted)
+            return self._watched(member.fused.selected(images, selection, at_once=self.rows))
+        rows = wanted.nonzero()[:, 0]
+        found = self(member, images[rows])
+        return found.new_zeros((len(images), self.num_classes)).index_copy_(0, rows, found)
+
     def _one(self, module: Forward, part: torch.Tensor) -> torch.Tensor:
         count = len(part)
         if count < self.rows:
@@ -83,7 +98,9 @@ class FixedShapeForward:
                 got=got,
                 fix="pass the model's number of classes as num_classes",
             )
-        output = output[:count]
+        return self._watched(output[:count])
+
+    def _watched(self, output: torch.Tensor) -> torch.Tensor:
         finite = torch.isfinite(output).all()
         # Kept on the device: asking for the answer now would stop a GPU's queue.
         self._all_finite = finite if self._all_finite is None else self._all_finite & finite

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from sween.ensemble.early_exit import ExitPolicy, ExitVotes, vote_with_exit, votes_of_known
+from sween.ensemble.early_exit import ExitPolicy, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward, check_row_independence, probe_batch
 from sween.ensemble.prepare import Member, Preparation
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted
@@ -183,7 +183,11 @@ class EnsemblePanel:
 
     def vote(self, noisy: torch.Tensor) -> Ballot:
         if self.compacts:
-            votes = self._vote_with_exit(noisy)
+            votes = vote_with_exit(
+                lambda member, undecided: self._probabilities(member, noisy, undecided),
+                weights=self.ensemble.weights.tolist(),
+                policy=self.policy,
+            )
             return Ballot(votes.labels[None], votes.evaluations[None])
         everything = [self._probabilities(k, noisy) for k in range(len(self.members))]
         labels, evaluations = [], []
@@ -192,7 +196,9 @@ class EnsemblePanel:
             evaluations += [torch.ones_like(own) for own in labels]
         for variant in self.variants:
             weights = variant.weights or self.ensemble.weights.tolist()
-            votes = votes_of_known(everything, weights=weights, policy=variant.policy)
+            votes = vote_with_exit(
+                lambda member, _: everything[member], weights=weights, policy=variant.policy
+            )
             labels.append(votes.labels)
             evaluations.append(votes.evaluations)
         return Ballot(torch.stack(labels), torch.stack(evaluations))
@@ -205,17 +211,14 @@ class EnsemblePanel:
         assert scores is not None  # there is at least one member
         return scores
 
-    def _vote_with_exit(self, noisy: torch.Tensor) -> ExitVotes:
-        return vote_with_exit(
-            lambda member, rows: self._probabilities(member, noisy[rows]),
-            rows=len(noisy),
-            weights=self.ensemble.weights.tolist(),
-            policy=self.policy,
-            device=noisy.device,
-        )
-
-    def _probabilities(self, member: int, noisy: torch.Tensor) -> torch.Tensor:
-        logits = self.forward(self.members[member], noisy)
+    def _probabilities(
+        self, member: int, noisy: torch.Tensor, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Of one member, for the inputs where `wanted` is true, or for all."""
+        if wanted is None:
+            logits = self.forward(self.members[member], noisy)
+        else:
+            logits = self.forward.where(self.members[member], noisy, wanted)
         return torch.softmax(logits.float(), dim=1)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from sween.ensemble.compiled import Forward, compiled
 from sween.ensemble.fold import fold_batch_norm
 from sween.errors import ContractError, UnknownName, go_on_without
-from sween.kernels import FusedResNet, is_cifar_resnet, launcher, supports
+from sween.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -94,6 +94,12 @@ class Member:
         if self._prepared is None:
             raise RuntimeError("refresh the member first")
         return self._prepared
+
+    @property
+    def fused(self) -> FusedResNet | None:
+        """The prepared form, where there is one that runs by kernels of our own."""
+        run = None if self._prepared is None else self._prepared.run
+        return run if isinstance(run, FusedResNet) else None
 
     @property
     def arithmetic(self) -> str:
@@ -179,7 +185,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             run = make()
             if not _close(run(images), wanted, dtype):
                 raise RuntimeError("its outputs are others")
-            if how == "fused":
+            if isinstance(run, FusedResNet):
                 _check_kernels(run, ready, images)
             return Prepared(run, True, preparation.describe(device, how))
         except torch.OutOfMemoryError:
@@ -190,7 +196,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     return plain
 
 
-def _check_kernels(run: Forward, plain: Forward, images: torch.Tensor) -> None:
+def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> None:
     """Refuse kernels of our own that a fault, a race for instance, makes answer otherwise.
 
     In the same arithmetic only the order of sums differs, and an answer has no room to differ by
@@ -202,6 +208,10 @@ def _check_kernels(run: Forward, plain: Forward, images: torch.Tensor) -> None:
         run(images.flip(0)).flip(0), outputs
     ):
         raise RuntimeError("its outputs depend on the time or the place of an image")
+    some = torch.arange(len(images), device=images.device) % 3 == 1
+    selected = run.selected(images, Selection.of(some), at_once=len(images))
+    if not torch.equal(selected, outputs * some[:, None]):
+        raise RuntimeError("its outputs for some of the images are others than for all of them")
     if float((outputs - wanted).abs().max()) > KERNELS_APART * spread:
         raise RuntimeError("its outputs are others than in the same arithmetic")
 

@@ -4,7 +4,7 @@ Compiled when first used, by the compiler that torch brings along; a CPU emulati
 the same source.
 """
 
-from sween.kernels.cifar_resnet import FusedResNet, is_cifar_resnet
+from sween.kernels.cifar_resnet import FusedResNet, Selection, is_cifar_resnet
 from sween.kernels.launch import NoiseLauncher, launcher, supports
 from sween.kernels.noise import NoiseKernels
 
@@ -12,6 +12,7 @@ __all__ = [
     "FusedResNet",
     "NoiseKernels",
     "NoiseLauncher",
+    "Selection",
     "is_cifar_resnet",
     "launcher",
     "supports",

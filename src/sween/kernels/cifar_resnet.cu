@@ -5,6 +5,10 @@
 // own, by the same instructions wherever it stands in the batch: outputs do not depend on batch-mates
 // or on the batch's size.
 //
+// With `rows` only the images rows[first], rows[first + 1] ... before rows[*count] are computed, as
+// many as there are blocks for: how many is known to the device alone. The stages keep them together;
+// the logits go to the images' own places. Without (0), all images are.
+//
 // Comes after convolution.cu. Compile with -DSTAGE=1, 2 or 3; -DROWS says how many rows of an image a
 // warp of stage 1 takes at once (2 or 4: fewer reads of shared memory for more registers), -DIMAGES
 // how many images a block of stage 3 has (2 or 4: fewer reads of weights for more shared memory).
@@ -21,14 +25,19 @@ DEVICE void load_all(uint4 (&b)[3][3][1], const uint4 *weights) {
 // 8 warps an image, each with 8 of its 64 tiles.
 KERNEL(256, ROWS == 2 ? 3 : 2)
 stage1(const float *images, const float *normalize, const uint4 *weights, const float *bias,
-    int convolutions, u32 *inner_out, u32 *outer_out) {
+    int convolutions, u32 *inner_out, u32 *outer_out, const int *rows, const int *count, int first) {
     using M = Map<16, 32>;
     constexpr u32 outer = 0, inner = M::bytes;
     // A warp's tiles: 4 rows on the left, and on the right.
     auto tile_of = [](int i) { return i / 4 * 32 + warp_index() * 4 + i % 4; };
 
+    size_t chosen = block_index();
+    if (rows) {
+        if (first + chosen >= *count) return;
+        chosen = rows[first + chosen];
+    }
     clear_borders<M>(4, 256);
-    const float *image = images + block_index() * 3 * 1024;
+    const float *image = images + chosen * 3 * 1024;
     float pixels[4][3];
     UNROLL for (int i = 0; i < 12; i++) {
         pixels[i / 3][i % 3] = image[i % 3 * 1024 + i / 3 * 256 + thread_index()];
@@ -103,11 +112,12 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
 // 4 warps an image, each with 4 rows of it.
 KERNEL(128, 4)
 stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
-    int convolutions, u32 *inner_out, u32 *outer_out) {
+    int convolutions, u32 *inner_out, u32 *outer_out, const int *count, int first) {
     using M = Map<32, 16>;
     constexpr u32 outer = 0, inner = M::bytes;
     const int tile = warp_index() * 4;
 
+    if (count && first + block_index() >= *count) return;
     clear_borders<M>(8, 128);
     take<M, 128>(inner, inner_in + block_index() * 1024, thread_index());
     take<M, 128>(outer, outer_in + block_index() * 1024, thread_index());
@@ -141,18 +151,22 @@ stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
 KERNEL(64 * IMAGES, 8 / IMAGES)
 stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, const float *linear, const float *linear_bias, float *logits, int classes,
-    unsigned images) {
+    unsigned images, const int *rows, const int *count, int first) {
     using M = Map<64, 8>;
     const int own = thread_index() / 64;
     const size_t image = block_index() * IMAGES + own;
     const u32 outer = own * 2 * M::bytes, inner = outer + M::bytes;
     const int channel = (warp_index() & 1) * 32;
 
-    clear_borders<M>(IMAGES * 16, IMAGES * 64);
-    if (image < images) {
-        take<M, 64>(inner, inner_in + image * 512, thread_index() % 64);
-        take<M, 64>(outer, outer_in + image * 512, thread_index() % 64);
+    if (rows) {
+        const unsigned left = *count > first ? *count - first : 0;
+        images = left < images ? left : images;
+        if (block_index() * IMAGES >= images) return;
     }
+    clear_borders<M>(IMAGES * 16, IMAGES * 64);
+    const size_t taken = image < images ? image : images - 1;  // an image too many is the last again
+    take<M, 64>(inner, inner_in + taken * 512, thread_index() % 64);
+    take<M, 64>(outer, outer_in + taken * 512, thread_index() % 64);
     barrier();
 
     ROLLED for (int i = 0; i < convolutions; i++) {
@@ -181,13 +195,14 @@ stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
     }
     barrier();
     if (image >= images) return;
+    const size_t place = rows ? rows[first + image] : image;
     for (int k = thread_index() % 64; k < classes; k += 64) {
         float sum = linear_bias[k];
         UNROLL for (int c = 0; c < 64; c++) {
             float mean = read_float(inner + c * 4) + read_float(inner + (64 + c) * 4);
             sum += mean * linear[c * classes + k];
         }
-        logits[image * classes + k] = sum;
+        logits[place * classes + k] = sum;
     }
 }
 

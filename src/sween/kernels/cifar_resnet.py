@@ -1,5 +1,6 @@
 """The CIFAR ResNets' forward pass by kernels of our own (`cifar_resnet.cu`)."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,6 +23,25 @@ class Launch(Protocol):
     shape: Shape
 
     def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Some images of a batch, in a number that only their device knows.
+
+    Attributes:
+        rows: int32 (N,); the first `count` are the places of the images.
+        count: int32 (1,).
+    """
+
+    rows: torch.Tensor
+    count: torch.Tensor
+
+    @classmethod
+    def of(cls, wanted: torch.Tensor) -> "Selection":
+        """Those where `wanted` (N,) is true, in their order."""
+        rows = torch.argsort((~wanted).to(torch.uint8), stable=True)
+        return cls(rows.int(), wanted.sum(dtype=torch.int32)[None])
 
 
 def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
@@ -82,9 +102,38 @@ class FusedResNet:
         self._linear_bias = model.fc.bias.detach().float().clone()
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        # float32, whatever torch's default is
+        logits = images.new_empty(len(images), self._linear.shape[1])
+        nobody = torch.empty(0, dtype=torch.int32, device=images.device)  # its address is 0
+        self._pass(images, logits, len(images), [nobody, nobody, 0])
+        return logits
+
+    def selected(self, images: torch.Tensor, selection: Selection, *, at_once: int) -> torch.Tensor:
+        """Logits (N, classes) of the images selected, and zeros for the others.
+
+        The host does not wait to know how many those are.
+
+        Args:
+            images: (N, 3, 32, 32).
+            selection: which of them.
+            at_once: images that there is memory for.
+        """
+        logits = images.new_zeros(len(images), self._linear.shape[1])
+        for first in range(0, len(images), at_once):
+            chosen: list[Argument] = [selection.rows, selection.count, first]
+            self._pass(images, logits, min(at_once, len(images) - first), chosen)
+        return logits
+
+    def _pass(
+        self,
+        images: torch.Tensor,
+        logits: torch.Tensor,
+        count: int,
+        chosen: Sequence[Argument],
+    ) -> None:
+        """Writes the logits of at most `count` images; `chosen`: rows, their number, the first."""
         if images.shape[1:] != IMAGE_SHAPE or images.dtype != torch.float32:
             raise ValueError(f"expected float32 (N, 3, 32, 32), got {images.dtype} {images.shape}")
-        images, count = images.contiguous(), len(images)
         first, second, third = self._stages
 
         def halves(channels: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,13 +142,11 @@ class FusedResNet:
             return inner, outer
 
         middle, last = halves(32, 16), halves(64, 8)
-        classes = self._linear.shape[1]
-        logits = images.new_empty(count, classes)  # float32, whatever torch's default is
-        self._run(1, count, [images, self._normalize, *_of(first), *middle])
-        self._run(2, count, [*middle, *_of(second), *last])
-        tail: list[Argument] = [self._linear, self._linear_bias, logits, classes, count]
-        self._run(3, count, [*last, *_of(third), *tail])
-        return logits
+        pixels = [images.contiguous(), self._normalize]
+        self._run(1, count, [*pixels, *_of(first), *middle, *chosen])
+        self._run(2, count, [*middle, *_of(second), *last, *chosen[1:]])
+        tail: list[Argument] = [self._linear, self._linear_bias, logits, logits.shape[1], count]
+        self._run(3, count, [*last, *_of(third), *tail, *chosen])
 
     def _run(self, stage: int, images: int, arguments: Sequence[Argument]) -> None:
         if images:
