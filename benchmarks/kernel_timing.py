@@ -1,0 +1,114 @@
+"""The time of each stage of the CIFAR kernels alone, for the benchmarks that vary them.
+
+Random weights and images: speed does not depend on them.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from sween.bench import settled
+from sween.kernels import FusedResNet
+from sween.kernels.cifar_resnet import Argument, Launch
+from sween.models import count_flops, create_model
+from sween.runs import describe_environment, write_json
+
+IMAGE_SHAPE = (3, 32, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """One network under one form of the kernels."""
+
+    arch: str
+    form: str
+    stage_milliseconds: dict[int, float]
+    evaluations_per_second: float
+    flops_per_second: float
+    outputs: torch.Tensor
+
+    def describe(self) -> dict[str, object]:
+        """For a file, without the outputs."""
+        return {
+            "arch": self.arch,
+            "evaluations_per_second": self.evaluations_per_second,
+            "flops_per_second": self.flops_per_second,
+            "stage_milliseconds": self.stage_milliseconds,
+        }
+
+    def __str__(self) -> str:
+        stages = ", ".join(f"{value:.3f}" for value in self.stage_milliseconds.values())
+        return (
+            f"{self.arch} {self.form}: {self.evaluations_per_second:,.0f} a second, "
+            f"{self.flops_per_second / 1e12:.0f} TFLOP/s; stages {stages} ms"
+        )
+
+
+class Timed:
+    """A launcher that notes the milliseconds of each stage."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch, self.shape = launch, launch.shape
+        self.events: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
+        before, after = (_event() for _ in range(2))
+        before.record()
+        self._launch(stage, blocks, arguments)
+        after.record()
+        self.events.append((stage, before, after))
+
+    def milliseconds(self) -> dict[int, float]:
+        """The mean of each stage since the last call."""
+        torch.cuda.synchronize()
+        spent: dict[int, list[float]] = {}
+        for stage, before, after in self.events:
+            spent.setdefault(stage, []).append(before.elapsed_time(after))
+        self.events = []
+        return {stage: sum(times) / len(times) for stage, times in spent.items()}
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def options_of(description: str | None) -> argparse.Namespace:
+    """The command line of a benchmark of the kernels."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--arch", action="append")
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+@torch.inference_mode()
+def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterator[Timing]:
+    """Every network under every form of the kernels; prints each."""
+    images = torch.rand(options.rows, *IMAGE_SHAPE, device="cuda")
+    for arch in options.arch or ["resnet20"]:
+        model = create_model(arch, num_classes=10, image_shape=IMAGE_SHAPE)
+        model = settled(model, IMAGE_SHAPE).to(images.device)
+        flops = 2 * count_flops(model, IMAGE_SHAPE)
+        for form, launch in forms.items():
+            timed = Timed(launch)
+            fused = FusedResNet(model, timed)
+            outputs = fused(images)
+            timed.milliseconds()
+            for _ in range(options.repeats):
+                fused(images)
+            stages = timed.milliseconds()
+            rate = 1000 * options.rows / sum(stages.values())
+            timing = Timing(arch, form, stages, rate, rate * flops, outputs)
+            print(timing, flush=True)  # noqa: T201
+            yield timing
+
+
+def write_results(options: argparse.Namespace, results: Sequence[Mapping[str, object]]) -> None:
+    """The file that was asked for, with the machine it holds for."""
+    if options.out is not None:
+        content = {"rows": options.rows, "results": results, "environment": describe_environment()}
+        write_json(options.out, content)
