@@ -45,6 +45,8 @@ def _outcome(index: int, eps: float, outcome: str, **fields: object) -> AttackOu
         "judge_alpha": 0.001,
         "judge_seed": 0,
         "samples": 8,
+        "gradients": "plain",
+        "surrogate_rows": 4096,
         "steps": 5,
         "sigma": 0.5,
         "seed": 0,

@@ -12,7 +12,7 @@ import torch
 from sween.errors import BadInput
 from sween.records import ABSTAIN, Certificate, read_rows, row_checksum
 
-SCHEMA = 1
+SCHEMA = 2
 
 OUTCOMES = ("robust", "broken", "abstained", "wrong", "declined")
 """robust: right, and stays so under attack. broken: led to another class. abstained: led to an
@@ -41,6 +41,9 @@ class AttackOutcome:
         judge_alpha: failure probability of this answer.
         judge_seed: of the votes on the attacked image, with `index` as their key.
         samples: noise draws of the attacker's gradients.
+        gradients: how those were computed, compiled or plain; after running out of memory a batch
+            goes on with plain ones.
+        surrogate_rows: noisy images in one pass of the attacker at most.
         steps: of the attack.
         sigma: noise level.
         seed: of everything random.
@@ -67,6 +70,8 @@ class AttackOutcome:
     judge_alpha: float
     judge_seed: int
     samples: int
+    gradients: str
+    surrogate_rows: int
     steps: int
     sigma: float
     seed: int

@@ -26,6 +26,8 @@ def outcome_of(
     *,
     settings: AttackSettings,
     loaded: LoadedEnsemble,
+    gradients: str,
+    surrogate_rows: int,
     seconds: float,
 ) -> AttackOutcome:
     """The row of one image at one radius.
@@ -41,6 +43,8 @@ def outcome_of(
         tries: answers that share alpha.
         settings: of the attack.
         loaded: the ensemble.
+        gradients: how the attacker's gradients were computed.
+        surrogate_rows: noisy images in one pass of the attacker.
         seconds: an image and radius took.
     """
     answer = clean if scored is None else scored.answer
@@ -65,6 +69,8 @@ def outcome_of(
         judge_alpha=answer.alpha,
         judge_seed=answer.seed,
         samples=settings.samples,
+        gradients=gradients,
+        surrogate_rows=surrogate_rows,
         steps=settings.steps,
         sigma=loaded.sigma,
         seed=settings.seed,

@@ -112,6 +112,8 @@ def attack_unit(
             tries,
             settings=settings,
             loaded=target.loaded,
+            gradients=target.probabilities.name,
+            surrogate_rows=rows,
             seconds=seconds,
         )
         for index, label, clean, answer, per_eps in zip(unit, labels, *found, strict=True)

@@ -112,6 +112,8 @@ def attacked(row: Certificate, outcome: str, **fields: Any) -> AttackOutcome:
         "judge_alpha": 0.001,
         "judge_seed": 0,
         "samples": 8,
+        "gradients": "plain",
+        "surrogate_rows": 4096,
         "steps": 5,
         "sigma": row.sigma,
         "seed": 0,
