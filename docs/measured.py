@@ -271,5 +271,6 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "kernels": measured_speed.kernels,
     "profile": measured_speed.profile,
     "stages": measured_speed.stages,
+    "ablation": measured_speed.ablation,
     "speed-and-limits": measured_speed.speed_and_limits,
 }

@@ -110,6 +110,30 @@ def stages(results: Path, name: str) -> str:
     return markdown(head, 2, lines)
 
 
+def ablation(results: Path, name: str) -> str:
+    """A stage's time with one kind of work left out, and what its products alone would take."""
+    folder = results / "certification-speed"
+    content = json.loads((folder / f"{name}.json").read_text())
+    limit = json.loads((folder / "h200-profile.json").read_text())["limits"]["instruction_flops"]
+    kinds = list(dict.fromkeys(row["without"] for row in content["results"]))
+    lines = []
+    for arch in dict.fromkeys(row["arch"] for row in content["results"]):
+        spent = {
+            row["without"]: list(row["stage_milliseconds"].values())
+            for row in content["results"]
+            if row["arch"] == arch
+        }
+        for stage, (flops, whole) in enumerate(
+            zip(_stage_flops(arch), spent["nothing"], strict=True)
+        ):
+            alone = flops * content["rows"] / limit * 1000 / whole
+            others = [spent[kind][stage] / whole for kind in kinds if kind != "nothing"]
+            cells = [f"{100 * share:.0f}%" for share in (alone, *others)]
+            lines.append([arch, f"`stage{stage + 1}`", *cells])
+    without = [f"without {kind}" for kind in kinds if kind != "nothing"]
+    return markdown(["network", "kernel", "products alone", *without], 2, lines)
+
+
 def _stage_flops(arch: str) -> tuple[int, int, int]:
     """Operations an image of each kernel: it also has the convolutions into the next stage."""
     blocks = (int(arch.removeprefix("resnet")) - 2) // 6
@@ -129,12 +153,13 @@ def profile(results: Path, name: str) -> str:
     ]
     lines.append(["other kernels", f"{100 * busy * content['other_kernels_share']:.1f}%"])
     lines.append(["no kernel", f"{100 * content['idle_share']:.1f}%"])
-    rate = content["flops_per_second"] / content["limits"]["flops"]
-    lines.append(["operations a second, of a large matrix product's", f"{100 * rate:.1f}%"])
-    instruction = content["limits"].get("instruction_flops")
-    if instruction:
-        rate = content["flops_per_second"] / instruction
-        lines.append(["of the matrix instruction's alone", f"{100 * rate:.1f}%"])
+    if content["flops_per_second"]:
+        for what, limit in (
+            ("operations a second, of a large matrix product's", "flops"),
+            ("of the matrix instruction's alone", "instruction_flops"),
+        ):
+            rate = content["flops_per_second"] / content["limits"][limit]
+            lines.append([what, f"{100 * rate:.1f}%"])
     return markdown([content["source"], "of the time"], 1, lines)
 
 
