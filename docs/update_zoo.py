@@ -12,7 +12,7 @@ from typing import Any
 from sween.ensemble import load_ensemble
 from sween.evaluation import average_certified_radius, certified_accuracy
 from sween.report import load_run
-from sween.report.measured import MeasuredRun, compare_with_best_candidate
+from sween.report.measured import MeasuredRun
 from sween.runs import read_config
 from sween.zoo import MODELS
 
@@ -24,7 +24,7 @@ def _describe(folder: Path, run: MeasuredRun) -> dict[str, Any]:
     config = read_config(folder)
     rows = run.models[config["model"]]
     sample = rows[0]
-    lead = compare_with_best_candidate(run)
+    lead = run.lead
     return {
         "results": folder.name,
         "indices": config["indices"],

@@ -117,6 +117,7 @@ READING = [
     ("report {ensemble} --out {out}", "/ensemble", "certificates.jsonl", "`sween certify`"),
     ("report {run}/config.toml --out {out}", "config.toml", "idx"),
     ("report {certificates} --log-digits 0 {run}/config.toml --out {out}", "digits", "at least 1"),
+    ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
     ("report {tmp}/none --out {out}", "/none", "no such folder", "name a folder"),
     ("report {certificates} {certificates} --out {out}", "certificates 2 times", "rename one"),
     ("report {certificates} --radius -0.5 --out {out}", "radii", "-0.5"),

@@ -15,7 +15,8 @@ from sween.errors import BadInput
 from sween.evaluation import paired_bootstrap
 from sween.records import ABSTAIN, Certificate
 from sween.report import load_run
-from sween.report.beside import Interval, LogComparison, compare_with_log, comparison_section
+from sween.report.beside import Interval, LogComparison, compare_with_log
+from sween.report.beside_text import comparison_section
 from sween.report.classic import ClassicLog, ClassicRow, read_classic_log
 from sween.report.macer_mat import read_macer_mat
 from tests.evaluation.certificates import AUTHORS_LOGS, abstained, certificate, wrong

@@ -83,7 +83,7 @@ def test_values_that_are_no_radii_are_refused(tmp_path: Path, value: float) -> N
 def test_a_missing_variable_is_refused(tmp_path: Path) -> None:
     said = message(write(tmp_path, soft=SOFT))
     assert "expected a variable 'hard', as MACER's code names it, got soft" in said
-    assert 'votes="soft"' in said
+    assert "--log-votes soft" in said
     assert "got no variables" in message(write(tmp_path))
 
 

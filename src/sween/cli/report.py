@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from sween.cli.options import DataRoot
+from sween.errors import UnknownName
 from sween.report import LogFormat, write_report
+from sween.report.macer_mat import Votes
 
 
 def run(
@@ -27,6 +29,9 @@ def run(
     ] = None,
     log_start: Annotated[int | None, typer.Option(help="first image of a .mat file")] = None,
     log_skip: Annotated[int, typer.Option(help="step between the images of a .mat file")] = 1,
+    log_votes: Annotated[
+        str, typer.Option(help="which radii of a .mat file: those of hard or of soft votes")
+    ] = "hard",
     log_sigma: Annotated[
         float | None, typer.Option(help="noise level of a log [the first run's]")
     ] = None,
@@ -43,10 +48,26 @@ def run(
         out,
         radii=radius or None,
         different_images=different_images,
-        log_format=LogFormat(log_digits, log_start, log_skip, log_sigma, log_n, log_alpha),
+        log_format=LogFormat(
+            significant_digits=log_digits,
+            start=log_start,
+            skip=log_skip,
+            votes=_votes(log_votes),
+            sigma=log_sigma,
+            n=log_n,
+            alpha=log_alpha,
+        ),
         data_root=data_root,
     )
     typer.echo(report.read_text(encoding="utf-8"))
     page = report.with_name("report.html")
     if page.exists():
         typer.echo(f"The page is {page}")
+
+
+def _votes(name: str) -> Votes:
+    if name == "hard":
+        return "hard"
+    if name == "soft":
+        return "soft"
+    raise UnknownName("log votes", name, ("hard", "soft"))

@@ -2,9 +2,9 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -88,6 +88,8 @@ class Dataset:
     test: Split
     crop_padding: int = 4
     root: Path | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What `load_dataset` was told beside its name and root, where that changes the pixels."""
 
     @property
     def num_classes(self) -> int:

@@ -134,6 +134,7 @@ def load_image_folder(
         test=split("test", "val", test_files),
         crop_padding=image_size // 8,
         root=root,
+        options={"image_size": image_size, "convert": convert},
     )
 
 

@@ -2,7 +2,7 @@
 
 from sween.report.canvas import require_matplotlib
 from sween.report.figures import draw_curves, write_curves
-from sween.report.measured import MeasuredRun, compare_with_best_candidate, load_run
+from sween.report.measured import MeasuredRun, load_run
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
 from sween.report.sources import LogFormat
 from sween.report.tables import to_csv, to_markdown
@@ -14,7 +14,6 @@ __all__ = [
     "MeasuredRun",
     "Row",
     "build_rows",
-    "compare_with_best_candidate",
     "draw_curves",
     "load_run",
     "require_matplotlib",

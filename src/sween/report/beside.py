@@ -5,7 +5,6 @@ is an interval here, and no image is said to be certified further unless roundin
 """
 
 import dataclasses
-import decimal
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,10 +18,9 @@ from sween.evaluation import (
     counted_radii,
     paired_bootstrap,
 )
-from sween.records import ABSTAIN, Certificate, format_radius
+from sween.records import ABSTAIN, Certificate
 from sween.report.classic import ClassicLog, ClassicRow
 from sween.report.rows import DEFAULT_RADII
-from sween.report.tables import percentage, plain_number
 
 
 class Interval(NamedTuple):
@@ -154,33 +152,6 @@ def compare_with_log(
     )
 
 
-def comparison_section(comparison: LogComparison) -> str:
-    """The comparison as a section: a table of both and two sentences.
-
-    Accuracies are percentages. The model's ACR is rounded down, as everywhere; an interval's ends
-    are rounded outwards.
-    """
-    one = comparison
-    cells = [
-        ["Model", *(plain_number(radius) for radius in one.radii), "ACR", "further on"],
-        [":---", *("---:" for _ in range(len(one.radii) + 2))],
-        [one.model, *map(percentage, one.accuracies), format_radius(one.acr)],
-        [f"{one.log} (log)", *map(_percentages, one.log_accuracies), _radii(one.log_acr)],
-    ]
-    for row, further in zip(cells[2:], (one.model_further, one.log_further), strict=True):
-        row[0] = row[0].replace("|", "\\|")
-        row.append(f"{further:,}")
-    table = [f"| {' | '.join(row)} |" for row in cells]
-    parts = [f"### {one.model} beside {one.log}\n", "\n".join(table) + "\n"]
-    if one.only_model or one.only_log:
-        parts.append(
-            f"**Common images only: {one.only_model:,} of {one.model} and {one.only_log:,} of the "
-            "log are left out.**\n"
-        )
-    parts.append(f"{_difference_sentence(one)} {_images_sentence(one)}\n")
-    return "\n".join(parts)
-
-
 def _paired(
     certificates: Sequence[Certificate], log: ClassicLog, common_only: bool
 ) -> tuple[list[Certificate], list[ClassicRow]]:
@@ -242,52 +213,3 @@ def _answer(certificate: Certificate, field: RadiusField) -> int:
     if field == "radius":
         return certificate.prediction
     return certificate.candidate if getattr(certificate, field) > 0 else ABSTAIN
-
-
-def _difference_sentence(one: LogComparison) -> str:
-    difference = (
-        f"is {one.difference.low:+.3f}"
-        if one.difference.low == one.difference.high
-        else f"is between {_signed(one.difference)}, whatever its printed radii were rounded from"
-    )
-    verdict = "excludes" if one.excludes_zero else "includes"
-    return (
-        f"On {one.count:,} common images (indices {one.indices[0]}..{one.indices[-1]}) the ACR of "
-        f"{one.model} minus that of the log {difference}, with a {100 * one.confidence:g}% paired "
-        f"bootstrap interval, rounding included, from {_signed(one.bootstrap, ' to ')}, which "
-        f"{verdict} zero."
-    )
-
-
-def _images_sentence(one: LogComparison) -> str:
-    text = (
-        f"{one.model} certifies {one.model_further:,} images further than the log, the log "
-        f"{one.log_further:,}, by more than the rounding"
-    )
-    if one.same_prediction is None:
-        return f"{text}; the log keeps no predictions to compare."
-    share = percentage(one.same_prediction / one.count)
-    return f"{text}; they give the same answer on {one.same_prediction:,} ({share}%)."
-
-
-def _percentages(interval: Interval) -> str:
-    low, high = percentage(interval.low), percentage(interval.high)
-    return low if low == high else f"{low} to {high}"
-
-
-def _radii(interval: Interval) -> str:
-    if interval.low == interval.high:
-        return format_radius(interval.low)
-    return f"{format_radius(interval.low)} to {_rounded(interval.high, decimal.ROUND_CEILING):f}"
-
-
-def _signed(interval: Interval, between: str = " and ") -> str:
-    ends = (
-        _rounded(interval.low, decimal.ROUND_FLOOR),
-        _rounded(interval.high, decimal.ROUND_CEILING),
-    )
-    return between.join(f"{end:+f}" if end else "0.000" for end in ends)
-
-
-def _rounded(value: float, rounding: str) -> decimal.Decimal:
-    return decimal.Decimal(repr(value)).quantize(decimal.Decimal("0.001"), rounding=rounding)

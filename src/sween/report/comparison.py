@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sween.data.selection import format_indices
 from sween.report.grid import Cell, Table
-from sween.report.measured import MeasuredRun, compare_with_best_candidate, outwards
+from sween.report.measured import MeasuredRun, outwards
 from sween.report.tables import plain_number
 
 _HEADINGS = (
@@ -23,10 +23,9 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
     """
     rows = []
     for run in runs:
-        compared = compare_with_best_candidate(run)
-        if compared is None or run.ensemble is None:
+        if run.lead is None or run.ensemble is None:
             continue
-        candidate, interval = compared
+        candidate, interval = run.lead
         low, high = outwards(interval)
         ends = f"{low:+.3f} to {high:+.3f}"
         indices = format_indices(sorted(interval.indices))

@@ -1,6 +1,7 @@
 """Published logs beside the runs of a report."""
 
 import csv
+import dataclasses
 import io
 import itertools
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from sween.errors import BadInput
 from sween.evaluation import RadiusField
 from sween.records import Certificate
-from sween.report.beside import compare_with_log, comparison_section
+from sween.report.beside import LogComparison, compare_with_log
 from sween.report.classic import ClassicLog
 from sween.report.measured import MeasuredRun
 from sween.report.sources import Sources
@@ -19,9 +20,17 @@ _COLUMNS = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class BesideLog:
+    """A run beside a log, and all their images as CSV."""
+
+    compared: LogComparison
+    images: str
+
+
 def beside_logs(
     sources: Sources, *, radii: Sequence[float] | None, common_only: bool
-) -> dict[str, tuple[str, str]]:
+) -> dict[str, BesideLog]:
     """Each log beside the main model of every run on the same images.
 
     Args:
@@ -30,7 +39,7 @@ def beside_logs(
         common_only: compare the images that both have, where they have different ones.
 
     Returns:
-        By a name for its file, a section of the report and a CSV file of all images.
+        By a name for its file.
     """
     found = {}
     for log in sources.logs:
@@ -51,7 +60,7 @@ def beside_logs(
                 rows, log, radii=radii, radius=radius, common_only=common_only
             )
             name = f"beside-{log.name}-{run.name}"
-            found[name] = (comparison_section(compared), _image_by_image(rows, log, radius))
+            found[name] = BesideLog(compared, _image_by_image(rows, log, radius))
     return found
 
 

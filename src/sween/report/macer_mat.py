@@ -75,7 +75,7 @@ def _radii(path: Path, votes: Votes) -> list[float]:
             str(path),
             expected=f"a variable {votes!r}, as MACER's code names it",
             got=", ".join(names) or "no variables",
-            fix=f'use votes="{"soft" if votes == "hard" else "hard"}" if that is there',
+            fix=f"pass --log-votes {'soft' if votes == 'hard' else 'hard'} if that is there",
         )
     values = content[votes]
     numeric = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"

@@ -1,6 +1,7 @@
 """A run folder as the report needs it: certificates by model, one set of settings, provenance."""
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,18 @@ class MeasuredRun:
         """The images, ascending."""
         return sorted(certificate.index for certificate in next(iter(self.models.values())))
 
+    @functools.cached_property
+    def lead(self) -> tuple[str, PairedInterval] | None:
+        """The candidate with the largest ACR and the ensemble's lead over it; None without either.
+
+        The candidate is chosen on the images it is then judged on, which favours it: the choice
+        understates the lead on average.
+        """
+        if self.ensemble is None or not self.candidates:
+            return None
+        best = max(self.candidates, key=lambda model: average_certified_radius(self.models[model]))
+        return best, paired_bootstrap(self.models[self.ensemble], self.models[best])
+
     def distinct(self, field: str) -> list[Any]:
         """The values that a field of the certificates takes, ascending."""
         return sorted({getattr(row, field) for rows in self.models.values() for row in rows})
@@ -128,18 +141,6 @@ def _read_intact(folder: Path) -> list[Certificate]:
 def outwards(interval: PairedInterval) -> tuple[float, float]:
     """The interval's ends to three digits, rounded away from its middle."""
     return math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
-
-
-def compare_with_best_candidate(run: MeasuredRun) -> tuple[str, PairedInterval] | None:
-    """The candidate with the largest ACR and the ensemble's lead over it; None without either.
-
-    The candidate is chosen on the images it is then judged on, which favours it: the choice
-    understates the lead on average.
-    """
-    if run.ensemble is None or not run.candidates:
-        return None
-    best = max(run.candidates, key=lambda model: average_certified_radius(run.models[model]))
-    return best, paired_bootstrap(run.models[run.ensemble], run.models[best])
 
 
 def _named_models(

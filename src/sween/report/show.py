@@ -1,7 +1,8 @@
 """The page of a report: what it is told about each run."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -14,11 +15,24 @@ from sween.report.page import PageRun
 
 
 def page_runs(
-    runs: Sequence[MeasuredRun], attacked: Sequence[AttackedRun], datasets: Sequence[Dataset]
+    runs: Sequence[MeasuredRun],
+    attacked: Sequence[AttackedRun],
+    datasets: Mapping[str, Dataset],
 ) -> list[PageRun]:
-    """Each run with its images, where the data set is at hand, and the attacks on it."""
-    known = {dataset.name: dataset for dataset in datasets}
-    return [_page_run(run, attacked, known.get(run.dataset)) for run in runs]
+    """Each run with its images, where its data set is at hand, and the attacks on it."""
+    return [_page_run(run, attacked, datasets.get(run.name)) for run in runs]
+
+
+def others_made(
+    runs: Sequence[MeasuredRun], attacked: Sequence[AttackedRun]
+) -> dict[str, Mapping[str, Any]]:
+    """How and where the attacks were made that are on no model of these runs."""
+    shown = {own.name for run in runs for own in attacks_on(run, attacked)}
+    return {
+        f"Attack {own.name}": {**own.config, "environment": own.environment}
+        for own in attacked
+        if own.name not in shown
+    }
 
 
 def _page_run(

@@ -7,11 +7,11 @@ from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
-from sween.errors import BadInput
+from sween.errors import BadInput, DataError
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
-from sween.report.macer_mat import read_macer_mat
+from sween.report.macer_mat import Votes, read_macer_mat
 from sween.report.measured import MeasuredRun, load_run
 from sween.runs import read_config
 
@@ -39,6 +39,7 @@ class LogFormat:
             the digits that are printed.
         start: the first image of a MACER .mat file.
         skip: its step from image to image.
+        votes: which of its radii, those of hard or of soft votes.
         sigma: noise level; radii that no votes can give at these three are refused. Where left
             open, those of the first run that is reported too.
         n: votes behind a radius; where left open MORE_VOTES times those of the run.
@@ -48,6 +49,7 @@ class LogFormat:
     significant_digits: int | None = None
     start: int | None = None
     skip: int = 1
+    votes: Votes = "hard"
     sigma: float | None = None
     n: int | None = None
     alpha: float | None = None
@@ -65,7 +67,7 @@ class LogFormat:
         )
 
     @property
-    def votes(self) -> dict[str, Any]:
+    def limits(self) -> dict[str, Any]:
         """What limits a radius; nothing where it is not known."""
         known = {"sigma": self.sigma, "n": self.n, "alpha": self.alpha}
         return known if all(value is not None for value in known.values()) else {}
@@ -93,7 +95,7 @@ def read_sources(
 def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
     if path.suffix != ".mat":
         return read_classic_log(
-            path, significant_digits=log_format.significant_digits, **log_format.votes
+            path, significant_digits=log_format.significant_digits, **log_format.limits
         )
     if log_format.start is None:
         raise BadInput(
@@ -102,7 +104,13 @@ def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
             got="none",
             fix="MACER's code begins with 500 by default",
         )
-    return read_macer_mat(path, start=log_format.start, skip=log_format.skip, **log_format.votes)
+    return read_macer_mat(
+        path,
+        start=log_format.start,
+        skip=log_format.skip,
+        votes=log_format.votes,
+        **log_format.limits,
+    )
 
 
 def check_same_images(runs: Sequence[MeasuredRun]) -> None:
@@ -120,32 +128,57 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
             )
 
 
-def read_datasets(runs: Sequence[MeasuredRun], root: Path | None) -> list[Dataset]:
-    """The data sets whose images can be shown: those that need no files, or whose files are here.
+def read_datasets(runs: Sequence[MeasuredRun], root: Path | None) -> dict[str, Dataset]:
+    """By the run's name, the data sets whose images can be shown.
 
-    Only the very images that were certified are shown: a run that names other pixels is refused.
+    Those that need no files, or whose files are here. Only the very images that were certified are
+    shown: a run that names other pixels is refused. One root cannot hold the files of two data
+    sets: where it has those of one, the runs of others go without images.
     """
-    datasets = []
-    for name in dict.fromkeys(run.dataset for run in runs):
-        entry = DATASETS.get(name)
-        if entry is None or name == "image_folder" or (entry.needs_root and root is None):
+    found, missing = dict[str, Dataset](), list[DataError]()
+    loaded = dict[str, Dataset]()
+    for run in runs:
+        entry = DATASETS.get(run.dataset)
+        if entry is None or (entry.needs_root and root is None):
             continue
-        dataset = load_dataset(name, root)
-        fingerprint = dataset.test.pixels.fingerprint()
-        for run in runs:
-            if run.dataset == name and run.config.get("data", fingerprint) != fingerprint:
-                raise BadInput(
-                    f"test images of {name}",
-                    expected=f"those that {run.name} certified",
-                    got="others",
-                    fix="pass the --data-root that it was certified with",
-                )
-            if run.dataset == name and run.indices[-1] >= len(dataset.test):
-                raise BadInput(
-                    f"indices of {run.name}",
-                    expected=f"less than {len(dataset.test)}, the test images of {name}",
-                    got=run.indices[-1],
-                    fix="restore the folder from its source",
-                )
-        datasets.append(dataset)
-    return datasets
+        options = _options(run) if entry.reads_files else {}
+        if options is None:
+            continue
+        key = f"{run.dataset} {options}"
+        if key not in loaded:
+            try:
+                loaded[key] = load_dataset(run.dataset, root, **options)
+            except DataError as error:
+                missing.append(error)
+                continue
+        _check_pixels(run, loaded[key])
+        found[run.name] = loaded[key]
+    if missing and not any(DATASETS[dataset.name].needs_root for dataset in found.values()):
+        raise missing[0]
+    return found
+
+
+def _options(run: MeasuredRun) -> dict[str, Any] | None:
+    """How the files were read; None where the config does not say."""
+    size, convert = run.config.get("image_size"), run.config.get("convert")
+    if not isinstance(size, int) or not isinstance(convert, bool):
+        return None
+    return {"image_size": size, "convert": convert}
+
+
+def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
+    fingerprint = dataset.test.pixels.fingerprint()
+    if run.config.get("data", fingerprint) != fingerprint:
+        raise BadInput(
+            f"test images of {dataset.name}",
+            expected=f"those that {run.name} certified",
+            got="others",
+            fix="pass the --data-root that it was certified with",
+        )
+    if run.indices[-1] >= len(dataset.test):
+        raise BadInput(
+            f"indices of {run.name}",
+            expected=f"less than {len(dataset.test)}, the test images of {dataset.name}",
+            got=run.indices[-1],
+            fix="restore the folder from its source",
+        )

@@ -1,22 +1,30 @@
 """The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from sween.data import Dataset
 from sween.errors import BadInput, refuse_doubles
 from sween.evaluation import PairedInterval, RadiusField
 from sween.report import grid
 from sween.report.adaptive import adaptive_table
 from sween.report.attacked import attack_table
+from sween.report.beside import LogComparison
+from sween.report.beside_text import (
+    comparison_notes,
+    comparison_rows,
+    comparison_section,
+    comparison_title,
+)
 from sween.report.comparison import comparison_table
 from sween.report.cost import cost_table
 from sween.report.figures import write_curves
 from sween.report.illustrate import figures_of, noise_figure, write_figures
 from sween.report.logs import beside_logs, images_in_words
-from sween.report.measured import MeasuredRun, compare_with_best_candidate, outwards
-from sween.report.page import write_page
-from sween.report.show import page_runs
+from sween.report.measured import MeasuredRun, outwards
+from sween.report.page import PageTable, write_page
+from sween.report.show import others_made, page_runs
 from sween.report.sources import (
     LogFormat,
     Sources,
@@ -87,24 +95,35 @@ def write_report(
     tables = _more_tables(sources)
     more = [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
     logs = beside_logs(sources, radii=radii, common_only=different_images)
-    more += [section for section, _ in logs.values()]
+    more += [comparison_section(beside.compared) for beside in logs.values()]
     pictures = {run.name: figures_of(run, sources.attacked) for run in sources.runs}
     for position, run in enumerate(sources.runs):
         for name, bound in _curves(run).items():
             _write_figure(run, out, name, bound)
         sections[position] += "\n" + write_figures(pictures[run.name], run.name, out)
-    for dataset in datasets:
-        own = [run for run in sources.runs if run.dataset == dataset.name]
-        lines = write_figures({"noise": noise_figure(own, dataset)}, dataset.name, out)
+    for own in _by_dataset(sources.runs, datasets):
+        dataset = datasets[own[0].name]
+        several = any(
+            other.name == dataset.name for other in datasets.values() if other is not dataset
+        )
+        name = own[0].name if several else dataset.name
+        lines = write_figures({"noise": noise_figure(own, dataset)}, name, out)
         more.append(f"## What the networks see\n\n{lines}")
     rows = [row for run in sources.runs for row in run.rows]
+    shown = [PageTable(title, table) for title, table in tables.items()]
+    shown += [_beside_table(beside.compared) for beside in logs.values()]
+    write_page(
+        out / "report.html",
+        page_runs(sources.runs, sources.attacked, datasets),
+        tables=shown,
+        others=others_made(sources.runs, sources.attacked),
+    )
     if rows:
-        write_page(out / "report.html", page_runs(sources.runs, sources.attacked, datasets))
         write_text(out / "table.csv", to_csv(rows))
         write_text(out / "table.tex", to_latex(rows))
         more += [_settings(sources.runs), MEANING]
-    for name, (_, text) in logs.items():
-        write_text(out / f"{name}.csv", text)
+    for name, beside in logs.items():
+        write_text(out / f"{name}.csv", beside.images)
     for table in tables.values():
         write_text(out / f"{table.name}.csv", grid.to_csv(table))
         write_text(out / f"{table.name}.tex", grid.latex(table))
@@ -121,6 +140,23 @@ def _more_tables(sources: Sources) -> dict[str, grid.Table]:
         "Size and training time": cost_table(sources.trained),
     }
     return {title: table for title, table in tables.items() if table is not None}
+
+
+def _by_dataset(
+    runs: Sequence[MeasuredRun], datasets: Mapping[str, Dataset]
+) -> list[list[MeasuredRun]]:
+    """The runs whose images are at hand, those of one data set together."""
+    groups = dict[int, list[MeasuredRun]]()
+    for run in runs:
+        if run.name in datasets:
+            groups.setdefault(id(datasets[run.name]), []).append(run)
+    return list(groups.values())
+
+
+def _beside_table(compared: LogComparison) -> PageTable:
+    return PageTable(
+        comparison_title(compared), comparison_rows(compared), comparison_notes(compared)
+    )
 
 
 def _check(folders: Sequence[Path], out: Path) -> None:
@@ -155,9 +191,8 @@ def _section(run: MeasuredRun) -> str:
             f"**Sampled to decide {_decided(run)}: what stands at other radii, and the ACR, is "
             "lower than with fixed sampling.**\n",
         )
-    compared = compare_with_best_candidate(run)
-    if compared is not None and run.ensemble is not None:
-        lines.insert(-2, _sentence(run.ensemble, *compared) + "\n")
+    if run.lead is not None and run.ensemble is not None:
+        lines.insert(-2, _sentence(run.ensemble, *run.lead) + "\n")
     return "\n".join(lines)
 
 

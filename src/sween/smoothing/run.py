@@ -248,6 +248,7 @@ def subject_config(
         "dataset": loaded.dataset,
         "split": "test",
         "data": dataset.test.pixels.fingerprint(),
+        **dataset.options,
         "indices": format_indices(positions),
         "images": len(positions),
         "model": loaded.name,

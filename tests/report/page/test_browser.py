@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sween.report.page import write_page
+from sween.report.grid import Cell, Table
+from sween.report.page import PageTable, write_page
 from tests.evaluation.certificates import certificate
 
 from .conftest import Open
@@ -268,3 +269,23 @@ def test_motion_is_reduced_where_asked(open_page: Open, small_page: Path) -> Non
         page = open_page(small_page, reduced_motion=wish)
         found = page.evaluate("getComputedStyle(document.documentElement).scrollBehavior")
         assert found == behaviour
+
+
+def test_other_tables_sort_and_stand_alone(open_page: Open, tmp_path: Path) -> None:
+    rows = [
+        [Cell(name, name), Cell(f"{value}", value)]
+        for name, value in zip("ab", (1, 2), strict=True)
+    ]
+    table = PageTable("Numbers", Table("numbers", ["Model", "size"], ["m", "s"], rows), ["A note."])
+    write_page(tmp_path / "page.html", [], tables=[table], others={"Attack x": {"seed": 0}})
+    page = open_page(tmp_path / "page.html")
+    assert page.locator("#summary").inner_text() == "1 attack · 1 table"
+    assert page.locator("#tables h3").inner_text() == "Numbers"
+    assert page.locator("#tables .note").inner_text() == "A note."
+    for part in ("meaning", "results", "curves", "images"):
+        assert page.locator(f"#{part}").is_hidden()
+    assert page.locator("nav a:visible").all_inner_texts() == ["Tables", "Provenance"]
+    assert page.locator("#skip").get_attribute("href") == "#tables"
+    page.get_by_role("button", name="size").click()
+    assert table_column(page, "size") == ["2", "1"]
+    assert page.locator("details summary").inner_text() == "Attack x"

@@ -14,32 +14,35 @@ from PIL import Image
 from sween.data import load_dataset
 from sween.errors import BadInput
 from sween.report.page import write_page
-from sween.report.page.pictures import LONGEST_SIDE, to_png
+from sween.report.page.pictures import LONGEST_SIDE, to_data_url
 
 from .samples import CLASSES, measured, noise_images, page_run, random_rows, read_page
 
 
 def decode(text: str) -> Any:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text, validate=True))))
+    kind, data = text.removeprefix("data:image/").split(";base64,")
+    picture = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
+    assert picture.format == kind.upper()
+    return np.asarray(picture)
 
 
 def test_colour_images_come_back_exactly() -> None:
     image = noise_images([0])[0]
-    assert np.array_equal(decode(to_png(image)), image.permute(1, 2, 0).numpy())
+    assert np.array_equal(decode(to_data_url(image)), image.permute(1, 2, 0).numpy())
 
 
 def test_digits_span_black_to_white() -> None:
     images = load_dataset("digits").test.pixels.load_all()[:20]
     for image in images:
-        shown = decode(to_png(image, white=16))
+        shown = decode(to_data_url(image, white=16))
         assert shown.shape == (8, 8)
         assert np.array_equal(shown, np.rint(image[0].double().numpy() * 255 / 16))
     assert images.max() == 16
-    assert decode(to_png(torch.full((1, 8, 8), 16, dtype=torch.uint8), white=16)).min() == 255
+    assert decode(to_data_url(torch.full((1, 8, 8), 16, dtype=torch.uint8), white=16)).min() == 255
 
 
 def test_large_images_are_reduced_and_the_page_says_so(tmp_path: Path) -> None:
-    shown = decode(to_png(noise_images([0], (3, 128, 96))[0]))
+    shown = decode(to_data_url(noise_images([0], (3, 128, 96))[0]))
     assert shown.shape == (LONGEST_SIDE, LONGEST_SIDE * 96 // 128, 3)
     run = measured(random_rows(3))
     write_page(tmp_path / "page.html", [page_run(run, images=noise_images([0], (3, 128, 96)))])
@@ -68,7 +71,7 @@ def test_runs_on_the_same_images_share_them(tmp_path: Path) -> None:
     for own, page in zip(numbers, pages, strict=True):
         assert page.images is not None
         assert [content["pictures"][number] for number in own] == [
-            to_png(page.images[index]) for index in range(3)
+            to_data_url(page.images[index]) for index in range(3)
         ]
 
 

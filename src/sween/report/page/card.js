@@ -34,7 +34,7 @@ function makePicture(run, position) {
   }
   return make("img", {
     class: gallery.reduced ? "picture smooth" : "picture",
-    src: `data:image/png;base64,${gallery.pictures[picture]}`,
+    src: gallery.pictures[picture],
     alt: name,
     width: "96",
     height: "96",

@@ -1,25 +1,41 @@
 """Everything that the page shows, as plain values for its JSON block."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sween.records import format_radius
-from sween.report.measured import MeasuredRun, compare_with_best_candidate, outwards
+from sween.report.measured import MeasuredRun, outwards
 from sween.report.page.curves import attacks_content, curves_content
 from sween.report.page.gallery import Pictures, gallery_content
+from sween.report.page.more import PageTable, more_content
 from sween.report.page.numbers import UNITS
-from sween.report.page.provenance import provenance_content
+from sween.report.page.provenance import flat, provenance_content, titled
 from sween.report.page.run import PageRun
 from sween.report.page.table import table_content
 from sween.report.tables import plain_number
 
 
-def page_content(runs: Sequence[PageRun]) -> dict[str, Any]:
-    """The content of the page's JSON block; see the functions of its parts for their layout."""
+def page_content(
+    runs: Sequence[PageRun],
+    tables: Sequence[PageTable] = (),
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The content of the page's JSON block; see the functions of its parts for their layout.
+
+    Args:
+        runs: of the page.
+        tables: what it shows beside the table of all models.
+        others: by a name, how and where what belongs to no run was made.
+    """
     pictures = Pictures()
     return {
         "units": UNITS,
-        "table": table_content([page.run for page in runs]),
+        "table": table_content([page.run for page in runs]) if runs else None,
+        "tables": more_content(tables),
+        "others": [
+            {"name": name, "provenance": titled({"config.toml and environment.json": flat(made)})}
+            for name, made in (others or {}).items()
+        ],
         "runs": [_run_content(page, pictures) for page in runs],
         "pictures": pictures.all,
     }
@@ -53,10 +69,9 @@ def _range(run: MeasuredRun) -> str:
 
 def _lead(run: MeasuredRun) -> str | None:
     """The ensemble against its best candidate in words; the interval's ends go outwards."""
-    compared = compare_with_best_candidate(run)
-    if compared is None:
+    if run.lead is None:
         return None
-    candidate, interval = compared
+    candidate, interval = run.lead
     low, high = outwards(interval)
     verdict = "excludes" if interval.excludes_zero else "includes"
     return (

@@ -7,7 +7,7 @@ from sween.attack.outcome import OUTCOMES, AttackOutcome
 from sween.records import Certificate
 from sween.report.page.curves import attack_groups
 from sween.report.page.numbers import in_units
-from sween.report.page.pictures import LONGEST_SIDE, to_png
+from sween.report.page.pictures import LONGEST_SIDE, to_data_url
 from sween.report.page.run import PageRun
 
 TOP_CLASSES = 3
@@ -15,13 +15,13 @@ TOP_CLASSES = 3
 
 
 class Pictures:
-    """PNGs by their numbers, each once: runs are often on the same images."""
+    """Data URLs by their numbers, each once: runs are often on the same images."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def number(self, png: str) -> int:
-        return self._numbers.setdefault(png, len(self._numbers))
+    def number(self, url: str) -> int:
+        return self._numbers.setdefault(url, len(self._numbers))
 
     @property
     def all(self) -> list[str]:
@@ -41,7 +41,7 @@ def gallery_content(page: PageRun, pictures: Pictures) -> dict[str, Any]:
         "index": [row.index for row in first],
         "label": [row.label for row in first],
         "picture": [
-            None if image is None else pictures.number(to_png(image, white=page.white))
+            None if image is None else pictures.number(to_data_url(image, white=page.white))
             for image in images
         ],
         "shapes": shapes,

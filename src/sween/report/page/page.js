@@ -16,9 +16,13 @@ function startTheme(button) {
   say();
 }
 
-function summarise(runs) {
+function summarise({ runs, tables, others }) {
   const total = (count) => runs.reduce((sum, run) => sum + count(run), 0);
   const counted = (number, name) => `${countText(number)} ${name}${number === 1 ? "" : "s"}`;
+  if (runs.length === 0) {
+    const attacks = others.length === 0 ? [] : [counted(others.length, "attack")];
+    return [...attacks, counted(tables.length, "table")].join(" · ");
+  }
   return [
     counted(runs.length, "run"),
     counted(total((run) => run.models.length), "model"),
@@ -26,15 +30,31 @@ function summarise(runs) {
   ].join(" · ");
 }
 
+/** Parts that there is nothing for, and the ways to them. */
+function leaveOut(...parts) {
+  for (const part of parts) {
+    document.getElementById(part).hidden = true;
+    for (const link of document.querySelectorAll(`nav a[href="#${part}"]`)) link.hidden = true;
+    const skip = document.getElementById("skip");
+    if (skip.getAttribute("href") === `#${part}`) skip.setAttribute("href", "#tables");
+  }
+}
+
 const content = JSON.parse(document.getElementById("content").textContent);
 const place = (id, ...elements) => document.getElementById(id).append(...elements);
 
 startTheme(document.getElementById("theme"));
-place("summary", summarise(content.runs));
-const table = makeTable(content.table);
-place("table", table);
-showNumbers(table);
-place("figures", ...content.runs.map((run) => makeFigure(run, content.units)));
-for (const run of content.runs) run.gallery.pictures = content.pictures;
-place("gallery", ...makeGallery(content.runs, content.units));
-place("records", ...content.runs.map(makeProvenance));
+place("summary", summarise(content));
+if (content.table === null) {
+  leaveOut("meaning", "results", "curves", "images");
+} else {
+  const table = makeTable(content.table, "Table of all models");
+  place("table", table);
+  showNumbers(table);
+  place("figures", ...content.runs.map((run) => makeFigure(run, content.units)));
+  for (const run of content.runs) run.gallery.pictures = content.pictures;
+  place("gallery", ...makeGallery(content.runs, content.units));
+}
+if (content.tables.length === 0) leaveOut("tables");
+place("more", ...content.tables.map(makeOther));
+place("records", ...[...content.runs, ...content.others].map(makeProvenance));

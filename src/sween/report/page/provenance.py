@@ -16,10 +16,15 @@ def provenance_content(page: PageRun) -> list[list[Any]]:
     """Titled lists of names and values, all text."""
     sections = {
         "Certificates": _certificates(page.run),
-        "config.toml": _flat(page.config),
-        "environment.json": _flat(page.run.environment),
-        **{title: _flat(values) for title, values in page.attackers.items()},
+        "config.toml": flat(page.config),
+        "environment.json": flat(page.run.environment),
+        **{title: flat(values) for title, values in page.attackers.items()},
     }
+    return titled(sections)
+
+
+def titled(sections: Mapping[str, Mapping[str, str]]) -> list[list[Any]]:
+    """Titled lists of names and values, as the page reads them."""
     return [
         [title, [[name, value] for name, value in values.items()] or [["–", "not recorded"]]]
         for title, values in sections.items()
@@ -44,14 +49,15 @@ def _range(values: list[Any]) -> str:
     return ", ".join(map(_text, values))
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
+def flat(values: Mapping[str, Any]) -> dict[str, str]:
+    """Names and values as text, those of inner tables by their path."""
+    texts: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            flat |= {f"{name}.{inner}": text for inner, text in _flat(value).items()}
+            texts |= {f"{name}.{inner}": text for inner, text in flat(value).items()}
         else:
-            flat[str(name)] = _text(value)
-    return flat
+            texts[str(name)] = _text(value)
+    return texts
 
 
 def _text(value: object) -> str:

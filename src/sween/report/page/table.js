@@ -1,8 +1,21 @@
-// The table of all models: sorted by a click on a heading, back in its first order by the third.
+// Tables: sorted by a click on a heading, back in their first order by the third.
 
-function makeTable(content) {
+/** A table other than that of all models, with its title and what is to be said about it. */
+function makeOther(content) {
+  return make(
+    "section",
+    { class: "other" },
+    make("h3", {}, content.title),
+    makeTable(content, content.title),
+    ...content.notes.map((note) => make("p", { class: "note" }, note)),
+  );
+}
+
+function makeTable(content, label) {
   const body = make("tbody");
-  const several = new Set(content.rows.map((row) => row.run)).size > 1;
+  const several =
+    content.rows.every((row) => row.kind !== "other") &&
+    new Set(content.rows.map((row) => row.run)).size > 1;
   const rows = content.rows.map((row) => ({
     ...row,
     element: makeRow(row, content.columns, several),
@@ -39,7 +52,7 @@ function makeTable(content) {
   const table = make("table", { class: "results" }, head, body);
   return make(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of all models" },
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
     table,
   );
 }
@@ -47,6 +60,7 @@ function makeTable(content) {
 /** The headings, and above those of radii what stands in their columns. */
 function makeHead(headings, columns) {
   const radii = columns.filter((column) => column.radius).length;
+  if (radii === 0) return [make("tr", {}, ...headings)];
   const before = columns.findIndex((column) => column.radius);
   return [
     make(

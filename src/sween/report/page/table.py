@@ -6,6 +6,7 @@ from typing import Any
 
 from sween.report.grid import Cell
 from sween.report.measured import MeasuredRun
+from sween.report.page.more import cell_content
 from sween.report.rows import Kind, Row
 from sween.report.tables import plain_number, to_table
 
@@ -59,7 +60,7 @@ def table_content(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
             {
                 "run": row.run,
                 "kind": row.kind,
-                "cells": [_content(column.cells[position]) for column in columns],
+                "cells": [cell_content(column.cells[position]) for column in columns],
             }
             for position, row in enumerate(rows)
         ],
@@ -107,7 +108,3 @@ def _note(heading: str, radii: set[str]) -> str | None:
     if heading in radii:
         return f"certified accuracy in percent at radius {heading}"
     return NOTES.get(heading)
-
-
-def _content(cell: Cell) -> list[Any]:
-    return ["–" if cell.value is None else cell.text, cell.value, int(cell.best)]

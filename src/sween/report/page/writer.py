@@ -12,12 +12,13 @@ import html
 import importlib.resources
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sween.errors import BadInput, refuse_doubles
 from sween.report.page.content import page_content
+from sween.report.page.more import PageTable
 from sween.report.page.run import PageRun
 from sween.runs import write_text
 
@@ -29,18 +30,27 @@ SCRIPTS = (
 """Joined in this order into one function's scope; page.js starts the rest."""
 
 
-def write_page(path: Path, runs: Sequence[PageRun], *, title: str = "Certified robustness") -> None:
+def write_page(
+    path: Path,
+    runs: Sequence[PageRun],
+    *,
+    tables: Sequence[PageTable] = (),
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+    title: str = "Certified robustness",
+) -> None:
     """Write one self-contained HTML page of runs, whole or not at all.
 
     Args:
         path: the file, e.g. report/index.html.
-        runs: in the order of the page, each of another name.
+        runs: in the order of the page, each of another name; none where there are tables.
+        tables: what the page shows beside the table of all models.
+        others: by a name, how and where what belongs to no run was made.
         title: the page's heading.
 
     Raises:
-        BadInput: no runs, two of one name, or tables at different radii.
+        BadInput: nothing to show, two runs of one name, or tables at different radii.
     """
-    _check(runs)
+    _check(runs, tables)
     style, script = _join(STYLES), f'(() => {{\n"use strict";\n{_join(SCRIPTS)}}})();\n'
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
@@ -51,7 +61,7 @@ def write_page(path: Path, runs: Sequence[PageRun], *, title: str = "Certified r
         "title": _markup(title),
         "alpha": _markup(_alphas(runs)),
         "style": style,
-        "content": to_json_block(page_content(runs)),
+        "content": to_json_block(page_content(runs, tables, others)),
         "script": script,
     }
     template = _join(["template.html"])
@@ -65,8 +75,8 @@ def to_json_block(content: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _check(runs: Sequence[PageRun]) -> None:
-    if not runs:
+def _check(runs: Sequence[PageRun], tables: Sequence[PageTable]) -> None:
+    if not runs and not tables:
         raise BadInput("runs", expected="at least one", got="none", fix="pass some runs")
     names = [page.run.name for page in runs]
     refuse_doubles("runs", names, fix="rename one: the name labels its rows, curves and images")
