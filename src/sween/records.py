@@ -132,7 +132,7 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
             got=f"missing {missing}, unknown {extra}",
             fix="restore the file from its source",
         )
-    wrong = [f"{name} {row[name]!r}" for name in _FIELDS if not _fits(row[name], _TYPES[name])]
+    wrong = [f"{name} {row[name]!r}" for name in _FIELDS if not fits_type(row[name], _TYPES[name])]
     if wrong:
         raise BadInput(
             f"{where}: values",
@@ -146,16 +146,18 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
     return Certificate(**values)
 
 
-def _fits(value: object, annotation: Any) -> bool:
+def fits_type(value: object, annotation: Any) -> bool:
     """Whether a JSON value is of a field's type; a whole number is a float too."""
     if annotation == tuple[int, ...] | None:
-        return value is None or _fits(value, tuple[int, ...])
+        return value is None or fits_type(value, tuple[int, ...])
     if get_origin(annotation) is tuple:
         return isinstance(value, list) and all(type(item) is int for item in value)
     if annotation == Mapping[str, bool] | None:
         return value is None or (
             isinstance(value, dict) and set(map(type, value.values())) <= {bool}
         )
+    if annotation is bool:
+        return isinstance(value, bool)
     if annotation in (float, float | None):
         annotation = annotation | int
     return isinstance(value, annotation) and not isinstance(value, bool)

@@ -145,8 +145,7 @@ def test_the_lead_over_the_best_candidate_is_a_table_too(tmp_path: Path) -> None
     best = max(CANDIDATES, key=lambda name: acr[name])
     assert (line["model"], line["candidate"], line["indices"]) == ("sween", best, "10:14")
     assert float(line["difference"]) == pytest.approx(acr["sween"] - acr[best])
-    low, high = map(float, line["interval"].split(" to "))
-    assert low <= float(line["difference"]) <= high
+    assert float(line["low"]) <= float(line["difference"]) <= float(line["high"])
     tex = (tmp_path / "report" / "comparison.tex").read_text()
     assert f"{acr['sween'] - acr[best]:+.3f}" in tex
 
@@ -186,16 +185,17 @@ def test_attacks_stand_beside_certificates(tmp_path: Path) -> None:
     ):
         shares = (f"{share:.1f}" for share in (known, resist, broken, abstained))
         cells = (f"{eps:.2f}", "4", "10:14", *shares)
-        assert f"| attacks | 0.50 | sween | pgd | {' | '.join(cells)} | 0.0 | 25.0 |" in text
+        line = f"| attacks | 0.50 | sween | pgd | 8 | 5 | 100 | {' | '.join(cells)} | 0.0 | 25.0 |"
+        assert line in text
     with (tmp_path / "report" / "attacks.csv").open() as stream:
         assert [float(row["empirical_accuracy"]) for row in csv.DictReader(stream)] == [
             0.75,
             0.75,
             0.5,
         ]
-    assert "pgd & 0.75 & 4" in (tmp_path / "report" / "attacks.tex").read_text()
+    assert "pgd & 8 & 5 & 100 & 0.75 & 4" in (tmp_path / "report" / "attacks.tex").read_text()
     alone = write_report([folder], tmp_path / "alone").read_text()
-    assert "| attacks | 0.50 | sween | pgd | 0.25 | 4 | 10:14 | - | 75.0 |" in alone
+    assert "| pgd | 8 | 5 | 100 | 0.25 | 4 | 10:14 | - | 75.0 |" in alone
     assert alone.count("| 25.0 | - |") == 3  # no certificates, no word on alarms
 
 
@@ -204,13 +204,13 @@ def test_a_break_inside_a_certified_radius_shows_whoever_certified(tmp_path: Pat
     rows = [certificate(index, 0.6, model="sween") for index in range(10, 14)]
     run = write_run(tmp_path / "run", rows, model="sween", fingerprint="f" * 64, **SETTINGS)
     table = write_report([run, write_attacked(tmp_path / "attacks", OUTCOMES)], tmp_path / "out")
-    (line,) = (line for line in table.read_text().splitlines() if "| pgd | 0.75 |" in line)
+    (line,) = (line for line in table.read_text().splitlines() if "| 100 | 0.75 |" in line)
     assert line.endswith("| 1 |")
     soft = write_run(
         tmp_path / "soft", rows, model="sween", fingerprint="f" * 64, votes="soft", **SETTINGS
     )
     text = write_report([soft, tmp_path / "attacks"], tmp_path / "other").read_text()
-    assert "| pgd | 0.75 | 4 | 10:14 | - |" in text  # another classifier's certificates
+    assert "| 100 | 0.75 | 4 | 10:14 | - |" in text  # another classifier's certificates
 
 
 def _attacks_of_page(report: Path) -> list[dict[str, Any]]:
@@ -249,7 +249,7 @@ def test_attacks_of_one_name_stay_apart_in_the_page(tmp_path: Path) -> None:
 
 def test_an_attack_that_is_not_finished_says_so(tmp_path: Path) -> None:
     folder = write_attacked(tmp_path / "attacks", OUTCOMES, images=9)
-    assert "| pgd | 0.25 | 4 of 9 |" in write_report([folder], tmp_path / "out").read_text()
+    assert "| 100 | 0.25 | 4 of 9 |" in write_report([folder], tmp_path / "out").read_text()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_costs_are_those_of_the_paper(tmp_path: Path) -> None:
     folders = sorted(training.iterdir())
     text = write_report(folders, tmp_path / "report").read_text()
     assert re.search(
-        r"\| 0\.50 \| resnet20 \| gaussian \| 27\d,\d{3} \| 4\d,\d{3},\d{3} \| 200 \|", text
+        r"\| 0\.50 \| resnet20 \| gaussian \| 0 \| 27\d,\d{3} \| 4\d,\d{3},\d{3} \| 200 \|", text
     )
     with (tmp_path / "report" / "cost.csv").open() as stream:
         seconds = [float(row["seconds"]) for row in csv.DictReader(stream)]
@@ -365,4 +365,6 @@ def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) ->
     strict = LogFormat(sigma=0.6, n=100_000)
     with pytest.raises(BadInput, match=r"radius: expected at most 2\.287, .* got 2\.5"):
         write_report([run, log], tmp_path / "report", log_format=strict)
-    write_report([run, log], tmp_path / "report", log_format=LogFormat(sigma=1.0))
+    with pytest.raises(BadInput, match="a run on the images of the log at its sigma, 1, got"):
+        write_report([run, log], tmp_path / "report", log_format=LogFormat(sigma=1.0))
+    write_report([run, log], tmp_path / "report", log_format=LogFormat(n=10**8))

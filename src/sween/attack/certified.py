@@ -8,10 +8,24 @@ from typing import Any
 
 from sween.errors import BadInput
 from sween.records import Certificate, from_row, read_rows, records_file, row_checksum
-from sween.runs import read_config
 
-SAME = ("fingerprint", "data", "sigma", "exit", "noise", "precision")
-"""What makes two configs speak of one classifier on one data set; its votes are hard."""
+SAME = ("fingerprint", "data", "sigma", "noise", "precision")
+"""With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
+
+
+def certified_name(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> str | None:
+    """The model of a run that is the attacked one, with its exit; None where it has no such exit.
+
+    A run may certify an ensemble with several exits, and its members, which have none.
+    """
+    model, exit = attack.get("model"), attack.get("exit", "none")
+    members, exits = certificates.get("members"), certificates.get("exits")
+    if isinstance(members, list) and model in members:
+        return str(model) if exit == "none" else None
+    if exit == certificates.get("exit", "none"):
+        return str(model)
+    known = exits.items() if isinstance(exits, Mapping) else ()
+    return next((name for name, other in known if other == exit), None)
 
 
 def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> list[str]:
@@ -21,15 +35,16 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
         for name in SAME
         if attack.get(name) != certificates.get(name)
     ]
+    if certified_name(attack, certificates) is None:
+        found.append(f"exit {certificates.get('exit')!r}, not {attack.get('exit')!r}")
     if certificates.get("votes", "hard") != "hard":
         found.append(f"votes {certificates['votes']!r}, not 'hard'")
     return found
 
 
-def read_certified(folder: Path, model: str) -> tuple[dict[str, Any], dict[int, Certificate]]:
-    """A folder's config, and the certificates of one model by index; damaged ones refused."""
-    config, file = read_config(folder), records_file(folder)
-    certificates = {}
+def read_certified(folder: Path, model: str) -> dict[int, Certificate]:
+    """The certificates of one model of a folder by index; damaged ones refused."""
+    file, certificates = records_file(folder), {}
     for number, row in enumerate(read_rows(file), start=1):
         where = f"{file}, line {number}"
         if row.get("checksum") != row_checksum(row):
@@ -39,7 +54,7 @@ def read_certified(folder: Path, model: str) -> tuple[dict[str, Any], dict[int, 
         if row.get("model") == model:
             certificate = from_row(row, where=where)
             certificates[certificate.index] = certificate
-    return config, certificates
+    return certificates
 
 
 def digest(certificates: Mapping[int, Certificate] | None) -> str:

@@ -4,13 +4,13 @@ import base64
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 
 from sween.errors import BadInput
-from sween.records import ABSTAIN, Certificate, read_rows, row_checksum
+from sween.records import ABSTAIN, Certificate, fits_type, read_rows, row_checksum
 
 SCHEMA = 2
 
@@ -89,6 +89,7 @@ class AttackOutcome:
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(AttackOutcome))
+_TYPES = get_type_hints(AttackOutcome)
 
 
 def to_row(outcome: AttackOutcome) -> dict[str, Any]:
@@ -102,12 +103,20 @@ def to_row(outcome: AttackOutcome) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any], *, where: str = "row") -> AttackOutcome:
     """The outcome of a JSON object, refusing other fields, damage and newer schemas."""
     names = {*_FIELDS, "schema", "checksum"}
-    if row.get("schema") != SCHEMA or set(row) != names or row["outcome"] not in OUTCOMES:
+    if row.get("schema") != SCHEMA or set(row) != names:
         raise BadInput(
             where,
             expected=f"an attack's row of schema {SCHEMA}",
             got=f"schema {row.get('schema')}, other fields {sorted(set(row) ^ names)}",
             fix="read it with the sween version that wrote it",
+        )
+    wrong = [f"{name} {row[name]!r}" for name in _FIELDS if not fits_type(row[name], _TYPES[name])]
+    if wrong or row["outcome"] not in OUTCOMES:
+        raise BadInput(
+            f"{where}: values",
+            expected=f"those of an attack, with one of {', '.join(OUTCOMES)}",
+            got=", ".join(wrong) or row["outcome"],
+            fix="restore the file from its source",
         )
     if row["checksum"] != row_checksum(row):
         raise BadInput(

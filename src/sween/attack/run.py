@@ -10,7 +10,12 @@ from sween.attack.certified import digest
 from sween.attack.gradients import probabilities_of
 from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
 from sween.attack.settings import AttackSettings
-from sween.attack.unit import Target, attack_unit, gradients_of_images_alone
+from sween.attack.unit import (
+    Target,
+    answers_of_an_image,
+    attack_unit,
+    gradients_of_images_alone,
+)
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
@@ -55,7 +60,8 @@ def attack_images(
         raise BadInput(
             "positions", expected="some images, each once", got=len(positions), fix="name some"
         )
-    check_predict_settings(n=settings.n, alpha=settings.alpha, sigma=loaded.sigma)
+    share = answers_of_an_image(settings, classes=loaded.num_classes, rows=loaded.image_shape[1])
+    check_predict_settings(n=settings.n, alpha=settings.alpha / share, sigma=loaded.sigma)
     if settings.attack in PARTS:
         check_installed()
     image = dataset.test.images(positions[:1]).to(classifier.engine.device)[0]

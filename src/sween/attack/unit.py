@@ -134,6 +134,22 @@ def gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(True)
 
 
+def answers_of_an_image(settings: AttackSettings, *, classes: int, rows: int) -> int:
+    """How many answers to attacked versions of one image share alpha.
+
+    Args:
+        settings: of the attack.
+        classes: of the data set.
+        rows: of an image.
+    """
+    if settings.attack == "ddn":
+        return TRIES + len(settings.eps)
+    ways = 1  # by steps, at last
+    if settings.attack != "pgd":
+        ways += len(parts_of(settings.attack, classes=classes, rows=rows))
+    return ways * len(settings.eps)
+
+
 class _Unit:
     """One batch of images under attack."""
 
@@ -149,6 +165,7 @@ class _Unit:
     ) -> None:
         self.images, self.labels, self.indices = images, labels, indices
         self.settings, self.classes = settings, target.classifier.num_classes
+        self.share = answers_of_an_image(settings, classes=self.classes, rows=images.shape[2])
         self.judge = Judge(
             target.classifier, n=settings.n, alpha=settings.alpha, seed=settings.seed
         )
@@ -184,7 +201,7 @@ class _Unit:
 
     def _nearest(self, right: list[int], found: list[Found]) -> None:
         images, labels = self.images[right], self.labels[right]
-        points, share = dict[int, list[Scored]](), TRIES + len(self.settings.eps)
+        points, share = dict[int, list[Scored]](), self.share
         if right:
             with same_each_time():
                 attacked = ddn(
@@ -229,8 +246,7 @@ class _Unit:
         An attack's own opinion is that of single draws: what it takes to be broken is judged, and
         goes on to the next attack where the judge does not agree.
         """
-        ways = self._ways()
-        share = len(ways) * len(self.settings.eps)
+        ways, share = self._ways(), self.share
         points = {i: list[Scored]() for i in right}
         for position, eps in enumerate(self.settings.eps):
             tried = set[int]()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_images, empirical_accuracy
-from sween.attack.certified import differences, read_certified
+from sween.attack.certified import certified_name, differences, read_certified
 from sween.attack.run import attack_config
 from sween.cli.options import (
     Alpha,
@@ -31,6 +31,7 @@ from sween.data import parse_indices
 from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
+from sween.runs import read_config
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
@@ -146,7 +147,8 @@ def _line(radius: float, rows: list[AttackOutcome]) -> str:
 def _certificates_of(
     folder: Path, own: Mapping[str, Any], positions: Sequence[int]
 ) -> Mapping[int, Certificate]:
-    config, certificates = read_certified(folder, own["model"])
+    config = read_config(folder)
+    certificates = read_certified(folder, certified_name(own, config) or own["model"])
     others = differences(own, config)
     if not certificates and not others:
         others = [f"none of {own['model']}"]

@@ -36,7 +36,7 @@ def run(
         float | None, typer.Option(help="noise level of a log [the first run's]")
     ] = None,
     log_n: Annotated[
-        int | None, typer.Option(help="votes of a log's radii [100 times the first run's]")
+        int | None, typer.Option(help="votes of a log's radii [1000000, or the first run's]")
     ] = None,
     log_alpha: Annotated[
         float | None, typer.Option(help="alpha of a log [the first run's]")

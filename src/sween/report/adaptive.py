@@ -8,8 +8,8 @@ from sween.report.grid import Cell, Table, mark_best
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number
 
-_HEADINGS = ("σ", "Model", "exit", "ACR", "evaluations an image", "of a noisy image")
-_FIELDS = ("sigma", "model", "exit", "acr", "evaluations", "evaluations_of_a_noisy_image")
+_HEADINGS = ("run", "σ", "Model", "exit", "ACR", "evaluations an image", "of a noisy image")
+_FIELDS = ("run", "sigma", "model", "exit", "acr", "evaluations", "evaluations_of_a_noisy_image")
 
 
 def adaptive_table(runs: Sequence[MeasuredRun]) -> Table | None:
@@ -22,17 +22,18 @@ def adaptive_table(runs: Sequence[MeasuredRun]) -> Table | None:
             if run.kinds[model] != "candidate" and (own[0].exit != "none" or _mean(own) > 1)
         }
         if any(own[0].exit != "none" for own in ensembles.values()):
-            rows += [_row(model, own) for model, own in ensembles.items()]
+            rows += [_row(run.name, model, own) for model, own in ensembles.items()]
             blocks += [number] * len(ensembles)
-    for column, lowest in ((3, False), (4, True), (5, True)):
+    for column, lowest in ((4, False), (5, True), (6, True)):
         rows = mark_best(rows, column, among=blocks, lowest=lowest)
-    return Table("adaptive", _HEADINGS, _FIELDS, rows, (1, 2), blocks) if rows else None
+    return Table("adaptive", _HEADINGS, _FIELDS, rows, (0, 2, 3), blocks) if rows else None
 
 
-def _row(model: str, rows: Sequence[Certificate]) -> list[Cell]:
+def _row(run: str, model: str, rows: Sequence[Certificate]) -> list[Cell]:
     evaluations = sum(row.member_evaluations for row in rows) / len(rows)
     acr = average_certified_radius(rows)
     return [
+        Cell(run, run),
         Cell(plain_number(rows[0].sigma), rows[0].sigma),
         Cell(model, model),
         Cell(rows[0].exit, rows[0].exit),

@@ -12,7 +12,8 @@ from sween.attack import (
     read_outcomes,
     without_attack,
 )
-from sween.attack.certified import differences
+from sween.attack.certified import certified_name, differences
+from sween.attack.outcome import judge
 from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
@@ -23,12 +24,13 @@ from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
 
 _HEADINGS = (
-    *("run", "σ", "Model", "attack", "radius", "images", "indices", "certified %", "resist %"),
-    *("broken %", "abstained %", "wrong %", "declined %", "alarms"),
+    *("run", "σ", "Model", "attack", "draws", "steps", "votes", "radius", "images", "indices"),
+    *("certified %", "resist %", "broken %", "abstained %", "wrong %", "declined %", "alarms"),
 )
 _FIELDS = (
-    *("run", "sigma", "model", "attack", "radius", "images", "indices", "certified_accuracy"),
-    *("empirical_accuracy", "broken", "abstained", "wrong", "declined", "alarms"),
+    *("run", "sigma", "model", "attack", "samples", "steps", "n", "radius", "images", "indices"),
+    *("certified_accuracy", "empirical_accuracy"),
+    *("broken", "abstained", "wrong", "declined", "alarms"),
 )
 
 
@@ -102,53 +104,103 @@ def names_of(attacked: Sequence[AttackedRun]) -> list[str]:
 def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -> Table | None:
     """Certified and empirical accuracy at each radius; None without attacks.
 
-    Certified accuracy is that of the same model and weights on the same images, where one of the
-    runs has it.
+    Certified accuracy is that of the same model and weights on the same images, by the first of the
+    runs that has it; an alarm is one by any of them.
     """
     rows, blocks = list[list[Cell]](), list[int]()
+    same = list[object]()
     for number, attack in enumerate(attacked):
-        certificates = _certificates_of(attack, runs)
+        certified_by = certificates_of(attack, runs)
+        certificates = list(next(iter(certified_by.values()), {}).values())
         for radius in attack.radii:
             outcomes = attack.at(radius)
             certified = (
                 float(certified_accuracy(certificates, [radius])[0]) if certificates else None
             )
-            rows.append(_row(attack, outcomes, certificates, certified))
+            alarms = alarms_of(attack, outcomes, certified_by)
+            rows.append(_row(attack, outcomes, certified, alarms))
             blocks.append(number)
-    # Models are compared under one attack at one radius on the same images.
-    same = [tuple(row[place].text for place in (1, 3, 4, 6)) for row in rows]
-    for column in (7, 8):
+            # Models are compared under one attack at one radius on the same images.
+            images = (attack.config.get("data"), tuple(attack.indices))
+            how = tuple(getattr(outcomes[0], name) for name in ("samples", "steps", "n", "sigma"))
+            same.append((images, outcomes[0].attack, how, radius))
+    for column in (10, 11):
         rows = mark_best(rows, column, among=same)
-    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 6), blocks) if rows else None
+    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 9), blocks) if rows else None
 
 
-def _certificates_of(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[Certificate]:
-    wanted = set(attack.indices)
+def certificates_of(
+    attack: AttackedRun, runs: Sequence[MeasuredRun]
+) -> dict[str, dict[int, Certificate]]:
+    """By run and then by index, the certificates of the attacked classifier on all its images."""
+    wanted, found = set(attack.indices), dict[str, dict[int, Certificate]]()
     for run in runs:
-        rows = run.models.get(str(attack.config.get("model")), ())
+        name = certified_name(attack.config, run.config)
+        rows = () if name is None else run.models.get(name, ())
         if rows and wanted <= set(run.indices) and not differences(attack.config, run.config):
-            return [row for row in rows if row.index in wanted]
-    return []
+            found[run.name] = {row.index: row for row in rows if row.index in wanted}
+    return found
 
 
-def _alarms(
-    attack: AttackedRun, outcomes: Sequence[AttackOutcome], certificates: Sequence[Certificate]
-) -> int | None:
+def with_answers(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> AttackedRun:
+    """The attack as it is told beside certificates of the attacked classifier, where there are any.
+
+    A certificate has more votes than the judge: its answer stands where it does not abstain, as it
+    does when certificates are given to the attack. An image on which the judge abstained was not
+    attacked: it counts as it was certified.
+    """
+    known = next(iter(certificates_of(attack, runs).values()), None)
+    if known is None:
+        return attack
+    # Under the name that it was certified by, which says the exit where a run has several.
+    model = next(iter(known.values())).model
+    outcomes = [
+        dataclasses.replace(_with_answer(row, known.get(row.index)), model=model)
+        for row in attack.outcomes
+    ]
+    return dataclasses.replace(attack, outcomes=outcomes, config={**attack.config, "model": model})
+
+
+def _with_answer(row: AttackOutcome, certificate: Certificate | None) -> AttackOutcome:
+    if certificate is None or certificate.abstained:
+        return row
+    clean = certificate.prediction
+    if clean == row.clean_prediction:
+        return row
+    answer = row.prediction if row.clean_prediction == row.label else clean
+    return dataclasses.replace(
+        row,
+        clean_prediction=clean,
+        prediction=answer,
+        outcome=judge(row.label, clean, answer),
+    )
+
+
+def alarms_of(
+    attack: AttackedRun,
+    outcomes: Sequence[AttackOutcome],
+    certified_by: Mapping[str, Mapping[int, Certificate]],
+) -> list[AttackOutcome] | None:
     """Breaks inside a certified radius; None where nothing was certified to compare with."""
-    if not certificates:
-        return sum(row.alarm for row in outcomes) if attack.config.get("certificates") else None
-    known = {row.index: row for row in certificates}
-    return sum(contradicts(row, known.get(row.index)) for row in outcomes)
+    if not certified_by and not attack.config.get("certificates"):
+        return None
+    return [
+        row
+        for row in outcomes
+        if contradicts(row, None)
+        or any(contradicts(row, known.get(row.index)) for known in certified_by.values())
+    ]
 
 
 def _row(
     attack: AttackedRun,
     outcomes: Sequence[AttackOutcome],
-    certificates: Sequence[Certificate],
     certified: float | None,
+    alarms: Sequence[AttackOutcome] | None,
 ) -> list[Cell]:
     sample, count = outcomes[0], len(outcomes)
-    asked = attack.config.get("images", count)
+    asked = attack.config.get("images")
+    asked = asked if isinstance(asked, int) else count
     shares = [
         empirical_accuracy(outcomes),
         sum(outcome.outcome == "broken" for outcome in outcomes) / count,
@@ -158,16 +210,16 @@ def _row(
         sum(outcome.outcome == name for outcome in outcomes) / count
         for name in ("wrong", "declined")
     ]
-    alarms = _alarms(attack, outcomes, certificates)
     return [
         Cell(attack.name, attack.name),
         Cell(plain_number(sample.sigma), sample.sigma),
         Cell(sample.model, sample.model),
         Cell(sample.attack, sample.attack),
+        *(Cell(f"{value:,}", value) for value in (sample.samples, sample.steps, sample.n)),
         Cell(plain_number(sample.eps), sample.eps),
         Cell(f"{count:,}" if asked == count else f"{count:,} of {asked:,}", count),
         Cell(format_indices(attack.indices), format_indices(attack.indices)),
         Cell("-" if certified is None else percentage(certified), certified),
         *(Cell(percentage(share), share) for share in shares),
-        Cell("-" if alarms is None else str(alarms), alarms),
+        Cell("-") if alarms is None else Cell(f"{len(alarms):,}", len(alarms)),
     ]

@@ -53,6 +53,8 @@ class LogComparison:
         log_further: images that the log certifies further, by more than the rounding.
         same_prediction: images with the same answer, abstentions included; None where the log
             keeps no predictions.
+        sigma: the model's noise level.
+        log_sigma: the log's, where somebody said it.
     """
 
     model: str
@@ -71,6 +73,8 @@ class LogComparison:
     model_further: int
     log_further: int
     same_prediction: int | None
+    sigma: float
+    log_sigma: float | None = None
 
     @property
     def count(self) -> int:
@@ -149,6 +153,8 @@ def compare_with_log(
         model_further=_further(mine, highs),
         log_further=_further(lows, mine),
         same_prediction=_same_predictions(ours, rows, radius),
+        sigma=ours[0].sigma,
+        log_sigma=log.sigma,
     )
 
 
@@ -204,11 +210,11 @@ def _same_predictions(
 ) -> int | None:
     if any(row.prediction is None for row in rows):
         return None
-    answers = [_answer(certificate, field) for certificate in certificates]
+    answers = [answer_by(certificate, field) for certificate in certificates]
     return sum(answer == row.prediction for answer, row in zip(answers, rows, strict=True))
 
 
-def _answer(certificate: Certificate, field: RadiusField) -> int:
+def answer_by(certificate: Certificate, field: RadiusField) -> int:
     """The class by that bound; `prediction` belongs to the bound that was asked for."""
     if field == "radius":
         return certificate.prediction

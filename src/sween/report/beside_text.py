@@ -45,7 +45,7 @@ def comparison_rows(one: LogComparison) -> Table:
 
 def comparison_notes(one: LogComparison) -> list[str]:
     """What is to be said about the two; first, where there are some, which images are left out."""
-    notes = [f"{_difference_sentence(one)} {_images_sentence(one)}"]
+    notes = [f"{_difference_sentence(one)} {_images_sentence(one)} {_noise_sentence(one)}"]
     if one.only_model or one.only_log:
         notes.insert(
             0,
@@ -79,6 +79,11 @@ def _images_sentence(one: LogComparison) -> str:
         return f"{text}; the log keeps no predictions to compare."
     share = percentage(one.same_prediction / one.count)
     return f"{text}; they give the same answer on {one.same_prediction:,} ({share}%)."
+
+
+def _noise_sentence(one: LogComparison) -> str:
+    theirs = "is not in it" if one.log_sigma is None else f"was said to be {one.log_sigma:g}"
+    return f"The noise level of {one.model} is {plain_number(one.sigma)}; that of the log {theirs}."
 
 
 def _percentages(interval: Interval) -> str:

@@ -58,7 +58,7 @@ class ClassicRow:
 
 @dataclasses.dataclass(frozen=True)
 class ClassicLog:
-    """A published log: its name and one row for each image.
+    """A published log: its name, one row for each image, and its noise level if somebody said it.
 
     Raises:
         BadInput: no rows, or an image twice, which would weigh double in every average.
@@ -66,6 +66,7 @@ class ClassicLog:
 
     name: str
     rows: list[ClassicRow]
+    sigma: float | None = None
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -128,7 +129,16 @@ def read_classic_log(
         row = _row(fields, where, significant_digits)
         check_within(row.low, limit, f"{where}: radius", fields["radius"])
         rows.append(row)
-    return ClassicLog(path.stem, rows)
+    return named_log(path, rows)
+
+
+def named_log(path: Path, rows: list[ClassicRow]) -> ClassicLog:
+    """A log under its file's name; a dot in it is part of it, as in sigma_0.50."""
+    known = path.suffix in (".tsv", ".txt", ".log", ".mat")
+    try:
+        return ClassicLog(path.stem if known else path.name, rows)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
 
 
 def printed_interval(text: str, *, significant_digits: int | None = None) -> tuple[float, float]:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from sween.data.selection import format_indices
 from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun, outwards
-from sween.report.tables import plain_number
+from sween.report.tables import plain_number, signed
 
 _HEADINGS = (
-    *("run", "σ", "Model", "best candidate", "ACR difference", "interval", "confidence %"),
+    *("run", "σ", "Model", "best candidate", "ACR difference", "from", "to", "confidence %"),
     "indices",
 )
 _FIELDS = (
-    *("run", "sigma", "model", "candidate", "difference", "interval", "confidence", "indices"),
+    *("run", "sigma", "model", "candidate", "difference", "low", "high", "confidence", "indices"),
 )
 
 
@@ -27,7 +27,6 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
             continue
         candidate, interval = run.lead
         low, high = outwards(interval)
-        ends = f"{low:+.3f} to {high:+.3f}"
         indices = format_indices(sorted(interval.indices))
         rows.append(
             [
@@ -35,10 +34,11 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
                 Cell(plain_number(run.sample.sigma), run.sample.sigma),
                 Cell(run.ensemble, run.ensemble),
                 Cell(candidate, candidate),
-                Cell(f"{interval.difference:+.3f}", interval.difference),
-                Cell(ends, f"{interval.low!r} to {interval.high!r}"),
+                Cell(signed(interval.difference), interval.difference),
+                Cell(signed(low), interval.low),
+                Cell(signed(high), interval.high),
                 Cell(f"{100 * interval.confidence:g}", interval.confidence),
                 Cell(indices, indices),
             ]
         )
-    return Table("comparison", _HEADINGS, _FIELDS, rows, (0, 2, 3, 7)) if rows else None
+    return Table("comparison", _HEADINGS, _FIELDS, rows, (0, 2, 3, 8)) if rows else None

@@ -15,8 +15,14 @@ from sween.runs import read_config
 CLASSES = {"digits": 10, "cifar10": 10}
 """Of the data sets whose networks can be counted without their files."""
 
-_HEADINGS = ("σ", "Model", "training", "parameters", "FLOPs", "epochs", "training seconds")
-_FIELDS = ("sigma", "model", "training", "parameters", "flops", "epochs", "seconds")
+_HEADINGS = (
+    *("run", "σ", "Model", "training", "seed", "parameters", "FLOPs", "epochs"),
+    "training seconds",
+)
+_FIELDS = (
+    *("run", "sigma", "model", "training", "seed", "parameters", "flops", "epochs"),
+    "seconds",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +43,7 @@ def metrics_file(folder: Path) -> Path | None:
 
 
 def load_trained(folder: Path) -> TrainedRun:
-    """Read a folder of `sween train`; the weights need not be there."""
+    """Read and check a folder of `sween train`; the weights need not be there."""
     file, config = metrics_file(folder), read_config(folder)
     if file is None or "arch" not in config:
         raise BadInput(
@@ -46,19 +52,33 @@ def load_trained(folder: Path) -> TrainedRun:
             got="no metrics" if file is None else "a config without arch",
             fix="name a run folder",
         )
-    return TrainedRun(folder.resolve().name, config, read_rows(file))
+    kinds: dict[str, type | tuple[type, ...]] = {
+        **dict.fromkeys(("arch", "dataset", "method"), str),
+        "sigma": (int, float),
+        "seed": int,
+    }
+    wrong = [name for name, kind in kinds.items() if not isinstance(config.get(name), kind)]
+    metrics = read_rows(file)
+    lost = [
+        number
+        for number, row in enumerate(metrics, start=1)
+        if isinstance(row.get("seconds"), bool) or not isinstance(row.get("seconds"), int | float)
+    ]
+    if wrong or lost:
+        raise BadInput(
+            f"{file}, line {lost[0]}" if lost else f"{folder / 'config.toml'}: {wrong[0]}",
+            expected="what `sween train` writes there" + (": seconds" if lost else ""),
+            got="another content" if lost else repr(config.get(wrong[0])),
+            fix="restore the folder from its source",
+        )
+    return TrainedRun(folder.resolve().name, config, metrics)
 
 
-def _size(run: TrainedRun) -> tuple[int, int]:
-    """Parameters and multiply-adds of the registered network on its data set."""
+def _size(run: TrainedRun) -> tuple[int | None, int | None]:
+    """Parameters and multiply-adds of a registered network on its data set; None of others."""
     arch, dataset = run.config["arch"], run.config["dataset"]
     if arch not in ARCHITECTURES or dataset not in CLASSES:
-        raise BadInput(
-            run.name,
-            expected=f"a registered network on {' or '.join(CLASSES)}",
-            got=f"{arch} on {dataset}",
-            fix="leave this run out",
-        )
+        return None, None
     shape = ARCHITECTURES[arch].image_shape
     model = create_model(arch, num_classes=CLASSES[dataset], image_shape=shape)
     return count_parameters(model), count_flops(model, shape)
@@ -72,17 +92,17 @@ def cost_table(trained: Sequence[TrainedRun]) -> Table | None:
     """
     rows = []
     for run in trained:
-        parameters, flops = _size(run)
         seconds = sum(float(row["seconds"]) for row in run.metrics)
+        config = run.config
         rows.append(
             [
-                Cell(plain_number(run.config["sigma"]), run.config["sigma"]),
-                Cell(run.config["arch"], run.config["arch"]),
-                Cell(run.config["method"], run.config["method"]),
-                Cell(f"{parameters:,}", parameters),
-                Cell(f"{flops:,}", flops),
+                Cell(run.name, run.name),
+                Cell(plain_number(config["sigma"]), config["sigma"]),
+                *(Cell(config[name], config[name]) for name in ("arch", "method")),
+                Cell(str(config["seed"]), config["seed"]),
+                *(Cell("-") if size is None else Cell(f"{size:,}", size) for size in _size(run)),
                 Cell(f"{len(run.metrics):,}", len(run.metrics)),
                 Cell(f"{seconds:,.0f}", seconds),
             ]
         )
-    return Table("cost", _HEADINGS, _FIELDS, rows, (1, 2)) if rows else None
+    return Table("cost", _HEADINGS, _FIELDS, rows, (0, 2, 3)) if rows else None

@@ -38,7 +38,8 @@ class Table:
 def mark_best(
     rows: Sequence[Sequence[Cell]], column: int, *, among: Sequence[object], lowest: bool = False
 ) -> list[list[Cell]]:
-    """The rows with the best cells of a column marked; cells that look the same are best together.
+    """The rows with the best cells of a column marked; cells that look the same are best together,
+    and none is where all look the same.
 
     Args:
         rows: of a table.
@@ -56,6 +57,8 @@ def mark_best(
         if len(own) < 2:
             continue
         cells = [row[column] for row in own]
+        if len({cell.text for cell in cells}) == 1:
+            continue
         best = (min if lowest else max)(cells, key=lambda cell: float(cell.value or 0))
         for row in own:
             alike = row[column].text == best.text

@@ -1,16 +1,16 @@
 """The report's figure files, and the lines of Markdown that show them."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
 
-from sween.attack.certified import differences
+from sween.attack.certified import certified_name, differences
 from sween.data.dataset import Dataset
-from sween.report import canvas, pictures
+from sween.report import pictures
 from sween.report.attacked import AttackedRun
+from sween.report.files import ReportFiles
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number
 
@@ -29,7 +29,7 @@ def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[Attack
         for attack in attacked
         if run.fingerprint is not None
         and not differences(attack.config, run.config)
-        and attack.config.get("model") in run.models
+        and certified_name(attack.config, run.config) in run.models
         and set(attack.indices) <= known
     ]
 
@@ -76,11 +76,20 @@ def noise_figure(runs: Sequence[MeasuredRun], dataset: Dataset) -> "Figure":
     return pictures.draw_noisy(images, [run.sample.sigma for run in runs], labels=labels)
 
 
-def write_figures(figures: Mapping[str, "Figure"], name: str, out: Path) -> str:
-    """Write figures as PNG and SVG; the lines of Markdown that show them."""
+def add_figures(figures: Mapping[str, "Figure"], name: str, files: ReportFiles) -> str:
+    """Add figures to a report; the lines of Markdown that show them."""
     lines = []
     for kind, figure in figures.items():
         file = f"{kind}-{name}"
-        canvas.save(figure, [out / f"{file}.png", out / f"{file}.svg"])
-        lines.append(f"![{kind.capitalize()} of {name}]({quote(file)}.png)\n")
+        files.add_figure(file, figure)
+        what = _DESCRIBED[kind.partition("-")[0]]
+        lines.append(f"![{what} of {name}]({quote(file)}.png)\n")
     return "\n".join(lines)
+
+
+_DESCRIBED = {
+    "attacked": "Certified accuracy and accuracy under attack",
+    "weights": "Weights of the candidates",
+    "evaluations": "Network evaluations image by image",
+    "noise": "Test images under noise",
+}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sween.errors import BadInput
 from sween.evaluation import RadiusField
 from sween.records import Certificate
-from sween.report.beside import LogComparison, compare_with_log
+from sween.report.beside import LogComparison, answer_by, compare_with_log
 from sween.report.classic import ClassicLog
 from sween.report.measured import MeasuredRun
 from sween.report.sources import Sources
@@ -44,11 +44,15 @@ def beside_logs(
     found = {}
     for log in sources.logs:
         indices = {row.index for row in log.rows}
-        matching = [run for run in sources.runs if _fits(run, indices, common_only)]
+        matching = [
+            run
+            for run in sources.runs
+            if _fits(run, indices, common_only) and log.sigma in (None, run.sample.sigma)
+        ]
         if not matching:
             raise BadInput(
                 log.name,
-                expected="a run on the images of the log",
+                expected="a run on the images of the log" + _at(log.sigma),
                 got=f"{images_in_words(sorted(indices))} in the log, and no run on them",
                 fix="certify those images, or pass --different-images to compare common ones",
             )
@@ -62,6 +66,10 @@ def beside_logs(
             name = f"beside-{log.name}-{run.name}"
             found[name] = BesideLog(compared, _image_by_image(rows, log, radius))
     return found
+
+
+def _at(sigma: float | None) -> str:
+    return "" if sigma is None else f" at its sigma, {sigma:g}"
 
 
 def _fits(run: MeasuredRun, indices: set[int], common_only: bool) -> bool:
@@ -83,7 +91,7 @@ def _image_by_image(rows: Sequence[Certificate], log: ClassicLog, radius: Radius
     for row in rows:
         other = theirs.get(row.index)
         if other is not None:
-            ours = (row.index, row.label, row.prediction, getattr(row, radius))
+            ours = (row.index, row.label, answer_by(row, radius), getattr(row, radius))
             writer.writerow((*ours, other.prediction, int(other.correct), other.low, other.high))
     return stream.getvalue()
 

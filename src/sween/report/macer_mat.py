@@ -12,7 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from sween.errors import BadInput, UnknownName
-from sween.report.classic import ClassicLog, ClassicRow, check_within, largest_radius
+from sween.report.classic import (
+    ClassicLog,
+    ClassicRow,
+    check_within,
+    largest_radius,
+    named_log,
+)
 
 NOT_CERTIFIED = -1.0
 """What stands for a wrong answer or an abstention; the file does not tell them apart."""
@@ -64,7 +70,7 @@ def read_macer_mat(
         what = f"{path}: {votes}, place {place} (index {index})"
         check_within(radius, limit, what, radius)
         rows.append(_row(index, radius, what))
-    return ClassicLog(path.stem, rows)
+    return named_log(path, rows)
 
 
 def _radii(path: Path, votes: Votes) -> list[float]:

@@ -22,6 +22,7 @@ from sween.records import (
     records_file,
     row_checksum,
 )
+from sween.report.classic import SLACK, largest_radius
 from sween.report.rows import Kind, Row, build_rows, model_kinds
 from sween.runs import read_config
 
@@ -76,6 +77,17 @@ class MeasuredRun:
         """The images, ascending."""
         return sorted(certificate.index for certificate in next(iter(self.models.values())))
 
+    @property
+    def sampling_note(self) -> str | None:
+        """What its table does not say, where only some radii were to be decided."""
+        if self.sample.sampling != "decide":
+            return None
+        radii = ", ".join(self.sample.decisions or ())
+        return (
+            f"Sampled to decide the radii {radii}: what stands at other radii, and the ACR, is "
+            "lower than with fixed sampling."
+        )
+
     @functools.cached_property
     def lead(self) -> tuple[str, PairedInterval] | None:
         """The candidate with the largest ACR and the ensemble's lead over it; None without either.
@@ -109,6 +121,8 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
             certificates, radii=radii, ensemble=ensemble, members=members, run=folder.resolve().name
         )
         _check_settings(certificates, config)
+        _check_radii(certificates)
+        _check_weights(config)
     except BadInput as error:
         raise BadInput(f"{folder}: {error}") from None
     return MeasuredRun(
@@ -184,6 +198,45 @@ def _check_settings(certificates: Sequence[Certificate], config: Mapping[str, An
                 f"{name} of the certificates",
                 expected=f"{config[name]} as in config.toml",
                 got=getattr(first, name),
+                fix="restore the folder from its source",
+            )
+
+
+def _check_radii(certificates: Sequence[Certificate]) -> None:
+    """Refuse radii that no votes can give: `sween verify` would too, and their average is shown."""
+    limits = dict[tuple[float, int, float], float]()
+    for row in certificates:
+        if row.samples < 1:
+            raise BadInput(
+                f"samples of {row.model}, index {row.index}",
+                expected="at least 1",
+                got=row.samples,
+                fix="restore the folder from its source",
+            )
+        key = (row.sigma, max(row.n, row.samples), row.alpha)
+        if key not in limits:
+            limits[key] = largest_radius(sigma=key[0], n=key[1], alpha=key[2])
+        if row.radius > limits[key] * (1 + SLACK):
+            raise BadInput(
+                f"radius of {row.model}, index {row.index}",
+                expected=f"at most {limits[key]:.4g}, which {key[1]:,} equal votes give",
+                got=row.radius,
+                fix="restore the folder from its source; sween verify says what differs",
+            )
+
+
+def _check_weights(config: Mapping[str, Any]) -> None:
+    """One number a candidate, in every weighting that the config names."""
+    members, others = config.get("candidates"), config.get("weightings", {})
+    if not isinstance(members, list) or not isinstance(others, Mapping):
+        return
+    for name, weights in {"weights": config.get("weights"), **others}.items():
+        numbers = isinstance(weights, list) and all(isinstance(w, int | float) for w in weights)
+        if weights is not None and (not numbers or len(weights) != len(members)):
+            raise BadInput(
+                f"{name} in config.toml",
+                expected=f"{len(members)} numbers, one a candidate",
+                got=weights,
                 fix="restore the folder from its source",
             )
 

@@ -61,7 +61,10 @@ def draw_attacked(
                 color=colours[model],
                 marker=MARKERS[kinds.index(kind) % len(MARKERS)],
                 linewidth=1.2,
-                linestyle="--",
+                # Never solid, which is what was certified.
+                dashes=canvas.DASHES[1:][kinds.index(kind) % (len(canvas.DASHES) - 1)],
+                clip_on=False,  # the first points lie on the axis
+                zorder=3,
                 label=f"{model}, under {kind}",
             )
         axes.set_xlim(0, 1.03 * furthest)

@@ -7,8 +7,8 @@ from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
-from sween.errors import BadInput, DataError
-from sween.report.attacked import AttackedRun, load_attacked
+from sween.errors import BadInput, DataError, refuse_doubles
+from sween.report.attacked import AttackedRun, load_attacked, with_answers
 from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
 from sween.report.macer_mat import Votes, read_macer_mat
@@ -26,8 +26,8 @@ class Sources:
     logs: Sequence[ClassicLog]
 
 
-MORE_VOTES = 100
-"""Published radii may come from more votes than ours; from so many more hardly."""
+MOST_VOTES = 1_000_000
+"""Behind the radii of published logs: 100,000 as a rule, but some have radii that need more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LogFormat:
         votes: which of its radii, those of hard or of soft votes.
         sigma: noise level; radii that no votes can give at these three are refused. Where left
             open, those of the first run that is reported too.
-        n: votes behind a radius; where left open MORE_VOTES times those of the run.
+        n: votes behind a radius; where left open MOST_VOTES, or those of the run if it has more.
         alpha: failure probability of a certificate.
     """
 
@@ -62,7 +62,7 @@ class LogFormat:
         return dataclasses.replace(
             self,
             sigma=run.sample.sigma if self.sigma is None else self.sigma,
-            n=votes and MORE_VOTES * votes if self.n is None else self.n,
+            n=self.n or max(MOST_VOTES, votes if isinstance(votes, int) else 0),
             alpha=run.sample.alpha if self.alpha is None else self.alpha,
         )
 
@@ -89,6 +89,11 @@ def read_sources(
             runs.append(load_run(path, radii=radii))
     wanted = (log_format or LogFormat()).filled(runs[0] if runs else None)
     logs = [_read_log(path, wanted) for path in paths if path.is_file()]
+    said = log_format.sigma if log_format is not None else None
+    logs = [dataclasses.replace(log, sigma=said) for log in logs]
+    names = [run.name for run in runs] + [attack.name for attack in attacked]
+    refuse_doubles("folders", names, fix="rename one: the name labels its figures and its rows")
+    refuse_doubles("logs", [log.name for log in logs], fix="rename one: the name labels its file")
     return Sources(runs, attacked, trained, logs)
 
 
@@ -111,6 +116,12 @@ def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
         votes=log_format.votes,
         **log_format.limits,
     )
+
+
+def paired(sources: Sources) -> Sources:
+    """With every attack told as the certificates of the attacked classifier have it."""
+    attacked = [with_answers(attack, sources.runs) for attack in sources.attacked]
+    return dataclasses.replace(sources, attacked=attacked)
 
 
 def check_same_images(runs: Sequence[MeasuredRun]) -> None:

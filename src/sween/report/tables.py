@@ -35,16 +35,20 @@ def to_latex(rows: Sequence[Row]) -> str:
 
 
 def to_table(rows: Sequence[Row]) -> grid.Table:
-    """The table, whatever it will be written in."""
+    """The table, whatever it will be written in; several runs have a column for their names."""
+    several = len({row.run for row in rows}) > 1
     columns = _columns(rows, _check_rows(rows))
     body = []
     for row in rows:
         rivals = [rival for rival in rows if _is_model(rival) and _block(rival) == _block(row)]
         own = [grid.Cell(plain_number(row.sigma), row.sigma), grid.Cell(row.model, row.model)]
-        body.append(own + [_cell(row, column, rivals) for column in columns])
+        named = [grid.Cell(row.run, row.run)] if several else []
+        body.append(named + own + [_cell(row, column, rivals) for column in columns])
     headings = ["σ", "Model", *(column.heading for column in columns)]
+    headings = ["run", *headings] if several else headings
+    left = (0, 2) if several else (1,)
     blocks = [list(dict.fromkeys(map(_block, rows))).index(_block(row)) for row in rows]
-    return grid.Table("table", headings, headings, body, left=(1,), blocks=blocks)
+    return grid.Table("table", headings, headings, body, left=left, blocks=blocks)
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -78,6 +82,12 @@ def plain_number(value: float) -> str:
     """A setting with two decimals as in the paper, or all its digits where it has more."""
     text = f"{value:.2f}"
     return text if float(text) == value else repr(float(value))
+
+
+def signed(value: float) -> str:
+    """A difference with three decimals; what rounds to nothing has no sign."""
+    text = f"{value:+.3f}"
+    return "0.000" if float(text) == 0 else text
 
 
 def percentage(fraction: float) -> str:

@@ -2,6 +2,6 @@
 
 from sween.report.page.more import PageTable
 from sween.report.page.run import PageRun
-from sween.report.page.writer import write_page
+from sween.report.page.writer import page_text, write_page
 
-__all__ = ["PageRun", "PageTable", "write_page"]
+__all__ = ["PageRun", "PageTable", "page_text", "write_page"]

@@ -52,6 +52,7 @@ def _run_content(page: PageRun, pictures: Pictures) -> dict[str, Any]:
         "bound": run.sample.bound,
         "count": len(run.indices),
         "asked": run.images_asked,
+        "note": run.sampling_note,
         "lead": _lead(run),
         "classes": list(page.class_names),
         "models": curves_content(run),

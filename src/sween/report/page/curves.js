@@ -50,6 +50,7 @@ function makeRunHeading(run) {
     make("h3", {}, run.name),
     make("p", { class: "facts" }, facts.join(" · ")),
     incomplete && make("p", { class: "warning" }, incomplete),
+    run.note && make("p", { class: "warning" }, run.note),
     run.lead && make("p", {}, run.lead),
   );
 }

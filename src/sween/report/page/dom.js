@@ -59,6 +59,13 @@ function radiusText(units, perOne) {
   return (Math.floor((units * 1000) / perOne) / 1000).toFixed(3);
 }
 
+/** A radius in units that somebody chose, with two decimals or all that it has. */
+function chosenText(units, perOne) {
+  const value = units / perOne;
+  const text = value.toFixed(2);
+  return Number(text) === value ? text : String(value);
+}
+
 /** A fraction as a percentage with one decimal. */
 function percentText(fraction) {
   const value = 100 * fraction;

@@ -53,7 +53,7 @@ function makeLegend(state) {
   );
 
   function updateRadius() {
-    heading.textContent = `at ${(state.radius / state.units).toFixed(2)}`;
+    heading.textContent = `at ${chosenText(state.radius, state.units)}`;
     for (const entry of entries) entry.update();
     state.updateGuide();
   }

@@ -61,7 +61,7 @@ function makePlot(state) {
 
   function updateGuide() {
     drawGuide(state, scales, guide);
-    const radius = (state.radius / units).toFixed(2);
+    const radius = chosenText(state.radius, units);
     const values = visible(state).map((series) => {
       const value = valueAt(state, series);
       return value === null ? null : `${series.name} ${percentText(value)}%`;
@@ -114,7 +114,7 @@ function drawSeries(state, scales) {
 
 function drawGuide(state, scales, guide) {
   const x = scales.x(state.radius);
-  const label = `r = ${(state.radius / state.units).toFixed(2)}`;
+  const label = `r = ${chosenText(state.radius, state.units)}`;
   const edge = x > scales.width - 60 ? "end" : x < MARGIN.left + 30 ? "start" : "middle";
   guide.replaceChildren(
     draw("line", { x1: x, x2: x, y1: MARGIN.top, y2: scales.bottom }),

@@ -72,6 +72,7 @@ def _columns(runs: Sequence[MeasuredRun], rows: Sequence[Row]) -> list[_Column]:
     measured = [
         _Column(heading, [cells[place] for cells in table.rows], text=place in table.left)
         for place, heading in enumerate(table.headings)
+        if heading != "run"
     ]
     kinds = [_Column("kind", [_named(KINDS[row.kind]) for row in rows], text=True)]
     if any(row.bound != "cohen" for row in rows):  # else it is the literature's, and the ACR's

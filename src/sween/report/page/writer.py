@@ -38,10 +38,20 @@ def write_page(
     others: Mapping[str, Mapping[str, Any]] | None = None,
     title: str = "Certified robustness",
 ) -> None:
-    """Write one self-contained HTML page of runs, whole or not at all.
+    """Write the page that `page_text` makes, whole or not at all."""
+    write_text(path, page_text(runs, tables=tables, others=others, title=title))
+
+
+def page_text(
+    runs: Sequence[PageRun],
+    *,
+    tables: Sequence[PageTable] = (),
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+    title: str = "Certified robustness",
+) -> str:
+    """One self-contained HTML page of runs.
 
     Args:
-        path: the file, e.g. report/index.html.
         runs: in the order of the page, each of another name; none where there are tables.
         tables: what the page shows beside the table of all models.
         others: by a name, how and where what belongs to no run was made.
@@ -66,7 +76,7 @@ def write_page(
     }
     template = _join(["template.html"])
     # One pass: a part that holds the name of another part stays as it is.
-    write_text(path, re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def to_json_block(content: Any) -> str:

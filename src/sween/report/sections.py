@@ -1,0 +1,146 @@
+"""The report's words about runs: a section for each, and their settings side by side."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from sween.evaluation import PairedInterval, RadiusField
+from sween.report.figures import draw_curves
+from sween.report.logs import images_in_words
+from sween.report.measured import MeasuredRun, outwards
+from sween.report.tables import plain_number, signed, to_markdown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEANING = """\
+## What the columns mean
+
+- **0.00, 0.25, ...**: certified accuracy in percent at that l2 radius (pixels scaled to [0,1]): the
+  share of all images whose certified answer is right with at least that radius. Wrong and
+  abstained images stay in the denominator.
+- **ACR**: average certified radius over all images, 0 where wrong or abstained; it equals the area
+  under the curve. Rounded down, since a radius rounded up was not certified.
+- **abstain %**: share of images that the classifier declines to answer.
+- **two-class ACR**, **Cohen ACR**: the ACR of the same votes by that bound; - where it cannot be
+  had. Each bound's certificates hold on their own, not both at once.
+- **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is no
+  model: each of its columns may come from another candidate.
+- **Bold**: the best model of a column, where the models differ.
+
+Each certificate holds with probability at least 1 - alpha over its own noise, image by image. The
+bootstrap interval speaks of the choice of test images alone, not of training or of the noise.
+"""
+
+
+def run_section(run: MeasuredRun) -> str:
+    """One run: what it is, its table, its curves and the lead of its ensemble."""
+    figure, *others = map(quote, curve_files(run))
+    also = "".join(f" By the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
+    lines = [
+        f"## {run.name}\n",
+        f"{run.dataset}, {images_in_words(run.indices)}.\n",
+        to_markdown(run.rows),
+        f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
+        f"The same figure as [SVG]({figure}.svg).{also}\n",
+    ]
+    if run.images_asked is not None and run.images_asked != len(run.indices):
+        lines.insert(
+            2,
+            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
+        )
+    if run.sampling_note is not None:
+        lines.insert(-2, f"**{run.sampling_note}**\n")
+    if run.lead is not None and run.ensemble is not None:
+        lines.insert(-2, _sentence(run.ensemble, *run.lead) + "\n")
+    return "\n".join(lines)
+
+
+def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
+    """The comparison in words; the interval's ends are rounded outwards."""
+    low, high = outwards(interval)
+    verdict = "excludes" if interval.excludes_zero else "includes"
+    return (
+        f"Measured on {images_in_words(interval.indices)}, the ACR of {ensemble} minus that of "
+        f"{candidate}, its best candidate by ACR, is {signed(interval.difference)}, with a "
+        f"{100 * interval.confidence:g}% paired bootstrap interval of {signed(low)} to "
+        f"{signed(high)}, which {verdict} zero."
+    )
+
+
+def draw_run(run: MeasuredRun, bound: str) -> "Figure":
+    """The radius-accuracy curves of a run by one bound."""
+    sample = run.sample
+    fields: dict[str, RadiusField] = {"cohen": "radius_cohen", "two-class": "radius_two_class"}
+    shown = f"n = {_range(run, 'n')} · α = {sample.alpha:g} · {len(run.indices):,} images"
+    return draw_curves(
+        run.models,
+        title=f"{run.dataset}, σ = {plain_number(sample.sigma)}",
+        subtitle=shown if bound == sample.bound else f"{shown} · {bound} bound",
+        ensemble=run.ensemble,
+        candidates=run.candidates,
+        radius="radius" if bound == sample.bound else fields[bound],
+    )
+
+
+def curve_files(run: MeasuredRun) -> dict[str, str]:
+    """The curves' figures by name, with their bound: the run's own, and the other where known."""
+    names = {f"curve-{run.name}": run.sample.bound}
+    rows = [row for own in run.models.values() for row in own]
+    if all(row.radius_cohen is not None and row.radius_two_class is not None for row in rows):
+        other = "two-class" if run.sample.bound == "cohen" else "cohen"
+        names[f"curve-{other}-{run.name}"] = other
+    return names
+
+
+def _range(run: MeasuredRun, field: str) -> str:
+    values = run.distinct(field)
+    first, last = f"{values[0]:,}", f"{values[-1]:,}"
+    return first if first == last else f"{first}..{last}"
+
+
+def _sampling(run: MeasuredRun) -> str:
+    """With what belongs to it."""
+    asked = {
+        "decide": ", ".join(run.sample.decisions or ()),
+        "tolerance": f"{run.config.get('tolerance', '')}",
+        "budget": f"{run.config.get('budget', '')}",
+    }
+    return f"{run.sample.sampling} {asked.get(run.sample.sampling, '')}".strip()
+
+
+def settings_section(runs: Sequence[MeasuredRun]) -> str:
+    """One column a run: what was asked for, on which images, by which code and when."""
+    described = [_describe(run) for run in runs]
+    lines = [
+        "## Settings\n",
+        "| " + " | ".join(["setting", *(_cell(run.name) for run in runs)]) + " |",
+        "| " + " | ".join([":---"] * (len(runs) + 1)) + " |",
+    ]
+    for name in described[0]:
+        lines.append("| " + " | ".join([name, *(_cell(one[name]) for one in described)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _describe(run: MeasuredRun) -> dict[str, str]:
+    sample = run.sample
+    return {
+        "dataset": run.dataset,
+        "sigma": plain_number(sample.sigma),
+        "n0": f"{sample.n0:,}",
+        "n": _range(run, "n"),
+        "alpha": f"{sample.alpha:g}",
+        "bound": sample.bound,
+        "sampling": _sampling(run),
+        "noise": sample.noise,
+        "votes": sample.votes,
+        "precision": sample.precision,
+        "seed": ", ".join(str(seed) for seed in run.distinct("seed")),
+        "images": images_in_words(run.indices),
+        "commit": str(run.environment.get("commit") or "unknown"),
+        "date": str(run.environment.get("date") or "unknown"),
+    }
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
