@@ -41,6 +41,7 @@ class BenchResult:
         ratio: samples a second over the reference's.
         seconds_per_certificate: of n0 + n noisy images, at the measured rate.
         certificates_per_second: the same the other way round.
+        sigma: noise level.
         n0: votes that select the class.
         n: votes that bound its probability.
         prepare_seconds: folding, compiling and probing, once.
@@ -63,6 +64,7 @@ class BenchResult:
     ratio: float
     seconds_per_certificate: float
     certificates_per_second: float
+    sigma: float
     n0: int
     n: int
     prepare_seconds: float
@@ -148,6 +150,7 @@ def measure(
         ratio=own / reference,
         seconds_per_certificate=(n0 + n) / own,
         certificates_per_second=own / (n0 + n),
+        sigma=engine.sigma,
         n0=n0,
         n=n,
         prepare_seconds=prepared,

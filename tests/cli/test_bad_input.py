@@ -117,6 +117,17 @@ READING = [
     ("report {ensemble} --out {out}", "/ensemble", "certificates.jsonl", "`sween certify`"),
     ("report {run}/config.toml --out {out}", "config.toml", "idx"),
     ("report {certificates} --log-digits 0 {run}/config.toml --out {out}", "digits", "at least 1"),
+    ("predict {ensemble} x.png --n0 5", "--n0", "--certify with it"),
+    ("predict {ensemble} x.png --bound nonsense", "--bound", "--certify with it"),
+    ("certify {ensemble} --indices 0 --n0 1000000000000 --out {out}", "n0", "at most 1000000000"),
+    ("certify {ensemble} --indices 0 --alpha 5e-100 --out {out}", "alpha", "at least 1e-96"),
+    (
+        "certify {ensemble} --indices 0 --bound two-class --sampling tolerance --tolerance 0.05 "
+        "--out {out}",
+        "bound",
+        "cohen with tolerance",
+    ),
+    ("certify {ensemble} --indices 0 --forward-rows 9999999999 --out {out}", "1 to 1000000"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
     ("report {tmp}/none --out {out}", "/none", "no such folder", "name a folder"),
     ("report {certificates} {certificates} --out {out}", "certificates 2 times", "rename one"),

@@ -96,6 +96,36 @@ BAD: dict[str, Refusal] = {
     "negative sigma": (lambda: smoothed(sigma=-0.5), BadInput, ("sigma", "-0.5", "try")),
     "zero sigma": (lambda: smoothed(sigma=0.0), BadInput, ("sigma", "got 0.0", "try")),
     "NaN sigma": (lambda: smoothed(sigma=float("nan")), BadInput, ("sigma", "nan", "try")),
+    "sigma in words": (lambda: smoothed(sigma="a"), BadInput, ("sigma", "got a", "try")),
+    "classes as a float": (lambda: smoothed(num_classes=10.0), BadInput, ("num_classes", "10.0")),
+    "half a row": (lambda: smoothed(forward_rows=2.5), BadInput, ("forward_rows", "2.5")),
+    "half a level": (
+        lambda: smoothed(noise="exact", levels=2.5),
+        BadInput,
+        ("levels", "a whole number"),
+    ),
+    "alpha in words": (lambda: certify(alpha="a"), BadInput, ("alpha", "'a'")),
+    "no alpha": (lambda: certify(alpha=None), BadInput, ("alpha", "None")),
+    "one radius": (
+        lambda: CertifySettings(sampling="decide", radii=0.5),  # type: ignore[arg-type]
+        BadInput,
+        ("radii", "a list of numbers"),
+    ),
+    "radii in words": (
+        lambda: certify(sampling="decide", radii=["a"]),
+        BadInput,
+        ("radii", "a list of numbers"),
+    ),
+    "tolerance in words": (
+        lambda: certify(sampling="tolerance", tolerance="a"),
+        BadInput,
+        ("tolerance", "'a'"),
+    ),
+    "predict without end": (
+        lambda: smoothed().predict(GOOD, n=2 * 10**9),
+        BadInput,
+        ("n", "at most 1000000000"),
+    ),
     "one class": (lambda: smoothed(num_classes=1), BadInput, ("num_classes", "got 1")),
     "other classes": (
         lambda: smoothed(num_classes=9).certify(GOOD, n=200),

@@ -153,6 +153,10 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "counts of a float": (lambda row: {"estimation_counts": [200.0]}, "estimation_counts"),
     "n": (lambda row: {"n": 201}, "n is 201"),
     "n and samples": (lambda row: {"n": 201, "samples": 301}, "n is 201"),
+    "n without end": (
+        lambda row: {"n": 10**9 + 1, "samples": 10**9 + 101, "estimation_counts": [10**9 + 1]},
+        "where bounds are not proven",
+    ),
     "n0": (lambda row: {"n0": 99}, "n0 is 99"),
     "samples": (lambda row: {"samples": 3000}, "samples 3000 is not n0 + n"),
     "alpha": (lambda row: {"alpha": 0.01}, "alpha is 0.01"),
@@ -272,17 +276,26 @@ def test_rows_belong_to_their_config(name: str, copy: Copy) -> None:
     assert copy.verify().code in {1, 2}
 
 
+@pytest.mark.parametrize(
+    "exits",
+    [
+        "--exit none --exit exact",
+        "--exit exact --exit none",
+        "--exit paper --exit exact --exit none",
+    ],
+)
 def test_votes_with_an_exact_exit_are_those_of_the_full_ensemble(
-    made: Made, tmp_path: Path
+    made: Made, tmp_path: Path, exits: str
 ) -> None:
     """Forged votes that fit their own row still have to fit the row of the full ensemble."""
-    line = f"certify {made.ensemble} --indices 0:2 --n 200 --quiet --exit none --exit exact"
+    line = f"certify {made.ensemble} --indices 0:2 --n 200 --quiet {exits}"
     succeed(f"{line} --out {tmp_path}/out")
     run = Copy(tmp_path / "out")
-    assert succeed(f"verify {run.folder}").startswith("4 rows")
-    row = run.row(1)
-    assert row["exit"] == "exact"
+    rows = len(run.lines())
+    assert succeed(f"verify {run.folder}").startswith(f"{rows} rows")
+    number = next(k for k in range(1, rows + 1) if run.row(k)["exit"] == "exact")
+    row = run.row(number)
     counts = row["selection_counts"]
     ranked = sorted(range(10), key=lambda k: -counts[k])
-    run.put(row | {"selection_counts": moved(counts, ranked[2], ranked[3])}, 1)
+    run.put(row | {"selection_counts": moved(counts, ranked[2], ranked[3])}, number)
     assert_check_failed(run.verify(), "selection_counts with an exact exit are not those")

@@ -1,12 +1,18 @@
 """Running out of memory halves the forward pass and starts the image again."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+import sween
+from sween.data import load_dataset
 from sween.errors import BadInput
 from sween.seeding import NOISE_BLOCK
-from sween.smoothing import SmoothedClassifier
+from sween.smoothing import CertifySettings, SmoothedClassifier, certify_images, verify_folder
+from sween.smoothing.votes import VoteEngine, is_out_of_memory
 from tests.smoothing.small import PROBED, SETTINGS
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import images as _images
@@ -45,6 +51,43 @@ def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: 
     assert [row.forward_rows for row in rows] == [25, 25]
     answers = _limited(30, fits).predict_batch(images, n=500)
     assert [sum(answer.counts) for answer in answers] == [500, 500]
+
+
+def test_a_budget_keeps_its_pilots_when_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are those that the pilots call for, whatever shape the votes that certify come in."""
+    model, digits = sween.load("digits-sween3-gaussian-sigma0.50"), load_dataset("digits")
+    settings = CertifySettings(n0=200, n=2000, sampling="budget", budget=12 * 900)
+    count, raised = VoteEngine.count, list[int]()
+
+    def scarce(engine: VoteEngine, *arguments: Any, **options: Any) -> Any:
+        if options["purpose"] == "estimation" and not raised:
+            raised.append(engine.forward_rows)
+            raise MemoryError
+        return count(engine, *arguments, **options)
+
+    rows = certify_images(model, digits, range(12), settings, tmp_path / "whole", quiet=True)
+    monkeypatch.setattr(VoteEngine, "count", scarce)
+    again = certify_images(model, digits, range(12), settings, tmp_path / "scarce", quiet=True)
+    assert {row.forward_rows for row in again} == {raised[0] // 2}
+    assert [(row.n, row.selection_counts) for row in again] == [
+        (row.n, row.selection_counts) for row in rows
+    ]
+    assert verify_folder(tmp_path / "scarce").images == 12
+
+
+@pytest.mark.parametrize(
+    ("said", "is_it"),
+    [
+        ("CUDA error: out of memory", True),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("[enforce fail] DefaultCPUAllocator: can't allocate memory", True),
+        ("shape mismatch", False),
+    ],
+)
+def test_libraries_have_many_words_for_it(said: str, is_it: bool) -> None:
+    assert is_out_of_memory(RuntimeError(said)) == is_it
 
 
 def test_no_memory_even_for_one_image_is_one_clear_line() -> None:

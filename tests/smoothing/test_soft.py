@@ -98,6 +98,42 @@ def test_soft_beats_hard_where_errors_are_of_low_confidence() -> None:
     assert soft < 0.2 < hard
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
+    """A rate that knew the scores would void the theorem; here pilot and scores spread apart."""
+    generator = numpy_generator(seed, "pilot of another law")
+    pilot, scores = generator.beta(300, 100, 100), generator.beta(3, 1, 2000)
+    got = soft_miss(histogram(pilot), histogram(scores), n=2000, alpha=0.001)
+    steps = np.floor(scores * SCORE_STEPS) / SCORE_STEPS
+    spread = (np.floor(pilot * SCORE_STEPS) / SCORE_STEPS).var()
+    goal = -np.log(0.001) + 1e-6
+    rate = np.sqrt(2 * goal / (2000 * spread))
+
+    def wealth(mean: float) -> float:
+        return float(np.log1p(min(rate, 0.999 / mean) * (steps - mean)).sum())
+
+    low, high = 1e-6, float(steps.mean())
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if wealth(middle) < goal else (middle, high)
+    assert got == pytest.approx(1 - low, rel=1e-6)
+    assert abs(got - soft_miss(histogram(scores), histogram(scores), n=2000, alpha=0.001)) > 1e-4
+
+
+def test_scores_are_rounded_down() -> None:
+    """Rounded up they could bound a mean that is lower."""
+
+    class Sure(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            share = torch.full((len(x),), 0.7)
+            return torch.stack([share, 1 - share], dim=1).log()
+
+    smoothed = SmoothedClassifier(WeightedEnsemble([Sure()]), sigma=0.5, num_classes=2)
+    row = smoothed.certify(torch.zeros(1, 1, 2, 2), n=500, votes="soft")
+    assert isinstance(row, list)
+    assert row[0].estimation_scores == (int(0.7 * SCORE_STEPS), 500)
+
+
 def test_lost_scores_count_as_nothing() -> None:
     pilot = histogram(np.full(100, 0.8))
     with_zeros = soft_miss(pilot, (0, 10, 819, 990), n=1000, alpha=0.001)

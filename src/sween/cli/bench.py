@@ -1,6 +1,7 @@
 """`sween bench`"""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,9 @@ def run(
         typer.Argument(help="architectures, zoo names or folders [resnet20]"),
     ] = None,
     n: Annotated[int, typer.Option(help="votes of a certificate, for its time")] = 100_000,
-    sigma: Annotated[float, typer.Option(help="noise level, for architectures")] = 0.5,
+    sigma: Annotated[
+        float | None, typer.Option(help="noise level, for architectures [0.5]")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="of each turn")] = 3.0,
     rounds: Annotated[int, typer.Option(help="turns of each loop")] = 3,
     exit_name: Exit = "none",
@@ -50,13 +53,18 @@ def run(
 ) -> None:
     """Samples a second on this machine, beside a plain loop as published code has it."""
     for name, value in (("--seconds", seconds), ("--rounds", rounds), ("--n", n)):
-        if value <= 0:
-            raise BadInput(name, expected="more than 0", got=value, fix="leave it out")
+        if not (math.isfinite(value) and value > 0):
+            raise BadInput(name, expected="a number above 0", got=value, fix="leave it out")
+    policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
+    names = models or ["resnet20"]
+    if policy.name != "none" and all(name in list_models() for name in names):
+        raise BadInput(
+            "--exit", expected="an ensemble among the models", got=", ".join(names), fix="name one"
+        )
     chosen = choose_device(device)
     results: list[BenchResult] = []
-    for name in models or ["resnet20"]:
+    for name in names:
         model, shape, classes, level = _model(name, sigma)
-        policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
         results.append(
             measure(
                 model.to(chosen),
@@ -82,13 +90,17 @@ def run(
         typer.echo(f"everything measured is in {out}")
 
 
-def _model(name: str, sigma: float) -> tuple[nn.Module, tuple[int, int, int], int, float]:
+def _model(name: str, sigma: float | None) -> tuple[nn.Module, tuple[int, int, int], int, float]:
     """The module, its image shape, its classes and its noise level."""
     if name in list_models():
         shape = (1, 8, 8) if name.startswith("digits") else CIFAR
         if name.startswith("imagenet"):
             shape = (3, 224, 224)
         model = create_model(name, num_classes=10, image_shape=shape)
-        return settled(model, shape), shape, 10, sigma
+        return settled(model, shape), shape, 10, 0.5 if sigma is None else sigma
     loaded = load(name)
+    if sigma not in (None, loaded.sigma):
+        raise BadInput(
+            "--sigma", expected=f"{loaded.sigma}, that of {name}", got=sigma, fix="leave it out"
+        )
     return loaded, loaded.image_shape, loaded.num_classes, loaded.sigma

@@ -8,7 +8,6 @@ import typer
 
 from sween.cli.options import (
     Alpha,
-    Bound,
     Compile,
     Convert,
     Device,
@@ -25,6 +24,7 @@ from sween.cli.options import (
 )
 from sween.data import read_image
 from sween.ensemble import ExitPolicy
+from sween.errors import BadInput
 from sween.records import ABSTAIN, format_radius
 from sween.smoothing import CertifySettings, SmoothedClassifier
 from sween.zoo import load
@@ -34,13 +34,18 @@ def run(
     source: Source,
     images: Annotated[list[Path], typer.Argument(help="image files")],
     certify: Annotated[bool, typer.Option("--certify", help="the certified radius too")] = False,
-    n0: Annotated[int, typer.Option(help="with --certify: votes that select the class")] = 100,
+    n0: Annotated[
+        int | None, typer.Option(help="with --certify: votes that select the class [100]")
+    ] = None,
     n: Annotated[int | None, typer.Option(help="votes; 100, or 100000 with --certify")] = None,
     alpha: Alpha = 0.001,
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
-    bound: Bound = "cohen",
+    bound: Annotated[
+        str | None, typer.Option(help="with --certify: cohen or two-class [cohen]")
+    ] = None,
+    votes: Annotated[str | None, typer.Option(help="with --certify: hard or soft [hard]")] = None,
     convert: Convert = False,
     resize: Annotated[
         bool, typer.Option("--resize", help="scale and crop to the members' image size")
@@ -54,6 +59,16 @@ def run(
     device: Device = "auto",
 ) -> None:
     """The label of each image, or an abstention; with --certify the radius as well."""
+    asked = {"n0": n0, "bound": bound, "votes": votes}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given and not certify:
+        name = next(iter(given))
+        raise BadInput(
+            f"--{name}",
+            expected="--certify with it",
+            got="none",
+            fix="add --certify, or leave it out",
+        )
     loaded = load(source, archs=arch or ())
     shape = loaded.image_shape
     pixels = torch.stack(
@@ -76,7 +91,10 @@ def run(
     batch = torch.stack([_scaled(image, loaded.white) for image in pixels])
     if certify:
         settings = CertifySettings(
-            n0=n0, n=100_000 if n is None else n, alpha=alpha, seed=seed, bound=bound
+            n=100_000 if n is None else n,
+            alpha=alpha,
+            seed=seed,
+            **given,  # type: ignore[arg-type]
         )
         certificates = classifier.certify_batch(batch, settings)
         for path, certificate in zip(images, certificates, strict=True):

@@ -20,13 +20,26 @@ WARMUP_PASSES = 3
 @torch.inference_mode()
 def compiled(module: nn.Module, images: torch.Tensor) -> Forward:
     """The module's forward pass, for batches of the shape of `images`."""
-    run = torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE)
-    # Every member is a graph of its own behind the same code, which counts as a recompilation.
-    with torch._dynamo.config.patch(
-        recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
-    ):
-        run(images)
+    run = _Unlimited(torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE))
+    run(images)
     return Recorded(run, images) if images.device.type == "cuda" else run
+
+
+class _Unlimited:
+    """A compiled module that may be compiled again as often as it needs.
+
+    Every member is a graph of its own behind the same code, which counts as a recompilation; so
+    does a call with other kinds of tensors, those of inference mode for instance.
+    """
+
+    def __init__(self, run: Forward) -> None:
+        self._run = run
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        with torch._dynamo.config.patch(
+            recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+        ):
+            return self._run(images)
 
 
 class Recorded:

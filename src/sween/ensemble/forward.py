@@ -26,6 +26,9 @@ MOST_GPU_BLOCKS = 100
 GPU_FORWARD_NUMBERS = MOST_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
 """Numbers of one forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
 
+MOST_FORWARD_ROWS = 10**6
+"""Far more than keeps any device busy."""
+
 BATCH_MATE_TOLERANCE = 1e-4
 """Rounding differs by far less between rows, a module that mixes its batch by far more."""
 
@@ -61,8 +64,10 @@ class FixedShapeForward:
 
     def settle(self, rows: int) -> None:
         """Fix the number of rows; what was evaluated before is not comparable."""
-        if rows < 1:
-            raise BadInput("forward_rows", expected="at least 1", got=rows, fix="try 100")
+        if not 1 <= rows <= MOST_FORWARD_ROWS:
+            raise BadInput(
+                "forward_rows", expected=f"1 to {MOST_FORWARD_ROWS}", got=rows, fix="try 100"
+            )
         self._rows = rows
 
     def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,6 @@ def certify_each(
             continue
         engine.shrink(failure)
         engine.prepare(images[done])
-        plans = plans and [dataclasses.replace(plan, pilot=None) for plan in plans]
 
 
 def plan_budget(

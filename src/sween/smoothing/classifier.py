@@ -17,7 +17,12 @@ from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.decision import decide_prediction
 from sween.smoothing.noise import PIXEL_LEVELS, NoiseKind
 from sween.smoothing.radius import check_sigma
-from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
+from sween.smoothing.settings import (
+    CertifySettings,
+    Prediction,
+    check_predict_settings,
+    whole_number,
+)
 from sween.smoothing.votes import VoteEngine, Votes
 
 
@@ -72,6 +77,9 @@ class SmoothedClassifier:
         levels: int | None = None,
     ) -> None:
         check_sigma(sigma)
+        num_classes = whole_number("num_classes", num_classes)
+        if forward_rows is not None:
+            forward_rows = whole_number("forward_rows", forward_rows)
         if num_classes < 2:
             raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
         if levels is None:
@@ -165,7 +173,7 @@ class SmoothedClassifier:
         seed: int = 0,
         bound: str = "cohen",
         sampling: str = "fixed",
-        radii: Sequence[float] = (),
+        radii: float | Sequence[float] = (),
         tolerance: float | None = None,
         budget: int | None = None,
         votes: str = "hard",
@@ -199,7 +207,7 @@ class SmoothedClassifier:
             seed=seed,
             bound=bound,
             sampling=sampling,
-            radii=tuple(radii),
+            radii=(radii,) if isinstance(radii, float | int) else tuple(radii),
             tolerance=tolerance,
             budget=budget,
             votes=votes,

@@ -96,12 +96,13 @@ class Counting:
 class Plan:
     """What the pilots of all images gave one of them: its size, and its own pilot votes.
 
-    The votes of a certificate come from one forward shape; after a change of shape the pilot is
-    None and counted again, the size stays.
+    After running out of memory the votes that certify come from smaller forward passes than the
+    pilot's. That is sound: the pilot only says which class and how many votes, whatever shape it
+    was counted in, and the sizes of all images stay those that their pilots call for.
     """
 
     size: int
-    pilot: ImageVotes | None
+    pilot: ImageVotes
 
 
 def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]:
@@ -111,14 +112,11 @@ def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]
     that given the first ones, and the sizes made of them, they are as if drawn in advance.
     """
     settings, engine = counting.settings, counting.engine
-    pilots = [plan.pilot for plan in plans or () if plan.pilot is not None]
-    if len(pilots) == len(counting):
-        selection, selecting = [[pilot] for pilot in pilots], 0.0
-    else:
-        selection, selecting = counting.selection()
     if plans is None:
+        selection, selecting = counting.selection()
         sizes = [_size(votes[-1], settings) for votes in selection]
     else:
+        selection, selecting = [[plan.pilot] for plan in plans], 0.0
         sizes = [plan.size for plan in plans]
     for part in _parts(sizes, engine):
         estimation, estimating = counting.votes(

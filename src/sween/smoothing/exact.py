@@ -31,6 +31,9 @@ BITS = 62
 DIGITS = 60
 """Of the table's arithmetic: far beyond the 19 that 62 bits hold."""
 
+MOST_STEPS = 2000
+"""Of the grid in one sigma: a table of the law takes some twenty seconds there."""
+
 
 @dataclasses.dataclass(frozen=True)
 class NoiseTable:
@@ -42,7 +45,7 @@ class NoiseTable:
 
 @functools.lru_cache(maxsize=8)
 def noise_table(sigma: float, levels: int) -> NoiseTable:
-    """The law of T for a noise level; takes about a second."""
+    """The law of T for a noise level; takes about a second at the paper's noise levels."""
     import mpmath  # comes with torch, by way of sympy
 
     if sigma * levels < 1:
@@ -51,6 +54,14 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
             expected=f"at least a step of the grid, 1/{levels} = {1 / levels:.4g}, for exact noise",
             got=sigma,
             fix="raise sigma, or use --noise float32",
+        )
+    if not sigma * levels <= MOST_STEPS:
+        raise BadInput(
+            "sigma",
+            expected=f"at most {MOST_STEPS / levels:.4g}, {MOST_STEPS} steps of the grid, with "
+            "exact noise",
+            got=sigma,
+            fix="lower sigma, or use --noise float32",
         )
     with mpmath.workdps(DIGITS):
         scale = levels * mpmath.mpf(sigma)

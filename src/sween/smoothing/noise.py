@@ -12,6 +12,7 @@ from sween.kernels import NoiseKernels
 from sween.philox import normal_draws, stream_words
 from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normals_of, philox_normals
 from sween.smoothing.exact import ExactNoise
+from sween.smoothing.settings import whole_number
 
 NOISES = ("float32", "exact")
 
@@ -105,6 +106,7 @@ class NoiseKind:
     def __post_init__(self) -> None:
         if self.name not in NOISES:
             raise UnknownName("noise", self.name, NOISES)
+        object.__setattr__(self, "levels", whole_number("levels", self.levels))
         if self.levels < 1:
             raise BadInput("levels", expected="at least 1", got=self.levels, fix="use 255")
 

@@ -8,6 +8,7 @@ drawn.
 """
 
 import math
+import numbers
 from typing import cast
 
 import numpy as np
@@ -31,7 +32,8 @@ SHARE_OF_CLASS_A = 0.9
 
 def check_sigma(sigma: float) -> None:
     """Refuse a noise level that is not a positive finite number."""
-    if not (math.isfinite(sigma) and sigma > 0):
+    number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
+    if not (number and math.isfinite(sigma) and sigma > 0):
         raise BadInput(
             "sigma",
             expected="a positive number, in units of pixels scaled to [0,1]",

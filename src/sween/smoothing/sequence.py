@@ -10,7 +10,8 @@ reaches 1/alpha with probability at most alpha, however often and whenever one l
 computed with q = 1 - m, as in `bounds.py`, and in logarithms.
 """
 
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
@@ -141,6 +142,13 @@ def settled(
 
 def check_radii_to_decide(radii: Sequence[float]) -> tuple[float, ...]:
     """Radii to decide, ascending; refuse none, negative ones and other nonsense."""
+    sound = isinstance(radii, Iterable) and all(
+        isinstance(radius, numbers.Real) and not isinstance(radius, bool) for radius in radii
+    )
+    if not sound:
+        raise BadInput(
+            "radii", expected="a list of numbers", got=repr(radii), fix="pass radii=[0.5]"
+        )
     values = tuple(sorted({float(radius) for radius in radii}))
     if not values or not all(0 <= value < float("inf") for value in values):
         raise BadInput(

@@ -1,6 +1,7 @@
 """What a certificate is asked for, and the records it comes in."""
 
 import dataclasses
+import numbers
 import operator
 import warnings
 from typing import Any
@@ -28,6 +29,9 @@ OPTION_OF = {"decide": "radii", "tolerance": "tolerance", "budget": "budget"}
 
 LARGEST_N = 10**9
 """The error of the inverse beta function was measured up to here."""
+
+SMALLEST_ASKED = 1e-96
+"""Of alpha: the smallest part of it that a bound gets is still above what bounds take."""
 
 WARN_ABOVE_SHARE = 0.8
 """Warn when even four votes in five are not enough to be certified."""
@@ -73,8 +77,15 @@ class CertifySettings:
     def __post_init__(self) -> None:
         for name in ("n0", "n", "seed"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        object.__setattr__(self, "alpha", float(self.alpha))
+        object.__setattr__(self, "alpha", real_number("alpha", self.alpha))
         check_probability("alpha", self.alpha)
+        if self.alpha < SMALLEST_ASKED:
+            raise BadInput(
+                "alpha",
+                expected=f"at least {SMALLEST_ASKED:g}: bounds divide it",
+                got=self.alpha,
+                fix="try 0.001",
+            )
         if self.bound not in BOUNDS:
             raise UnknownName("bound", self.bound, BOUNDS)
         if self.sampling not in SAMPLING:
@@ -86,13 +97,8 @@ class CertifySettings:
             if getattr(self, name) < 1:
                 got = getattr(self, name)
                 raise BadInput(name, expected="at least 1 vote", got=got, fix=f"try {usual}")
-        if self.n > LARGEST_N:
-            raise BadInput(
-                "n",
-                expected=f"at most {LARGEST_N}, up to where the bounds' rounding is proven",
-                got=self.n,
-                fix="the paper uses 100000",
-            )
+        for name in ("n0", "n"):
+            check_size(name, getattr(self, name))
         self._refuse_hopeless_n()
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,10 +125,14 @@ class CertifySettings:
                 )
         if self.sampling == "decide":
             object.__setattr__(self, "radii", check_radii_to_decide(self.radii))
-            if self.bound != "cohen":
-                raise BadInput(
-                    "bound", expected="cohen with decide", got=self.bound, fix="use --bound cohen"
-                )
+        if self.sampling != "fixed" and self.bound != "cohen":
+            # The sizes of the others are those that Cohen's radius needs.
+            raise BadInput(
+                "bound",
+                expected=f"cohen with {self.sampling}",
+                got=self.bound,
+                fix="use --bound cohen; where votes are not cut short rows have both radii",
+            )
         if self.votes == "soft" and (self.sampling, self.bound) != ("fixed", "cohen"):
             raise BadInput(
                 "votes soft",
@@ -130,6 +140,8 @@ class CertifySettings:
                 got=f"{self.sampling} and {self.bound}",
                 fix="leave --sampling and --bound out",
             )
+        if self.tolerance is not None:
+            object.__setattr__(self, "tolerance", real_number("tolerance", self.tolerance))
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise BadInput(
                 "tolerance", expected="between 0 and 1", got=self.tolerance, fix="0.05 is 5%"
@@ -157,6 +169,24 @@ class CertifySettings:
             )
 
 
+def real_number(name: str, value: object) -> float:
+    """A plain float of any real number, numpy's included; refuse the rest."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise BadInput(name, expected="a number", got=repr(value), fix=f"pass {name} as float")
+    return float(value)
+
+
+def check_size(name: str, value: int) -> None:
+    """Refuse more votes than the bounds were proven for."""
+    if value > LARGEST_N:
+        raise BadInput(
+            name,
+            expected=f"at most {LARGEST_N}, up to where the bounds' rounding is proven",
+            got=value,
+            fix="the paper uses n0 = 100 and n = 100000",
+        )
+
+
 def whole_number(name: str, value: object) -> int:
     """A plain int of anything that is a whole number, numpy's included; refuse the rest."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -166,8 +196,8 @@ def whole_number(name: str, value: object) -> int:
 
 def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
     """Refuse settings under which every prediction abstains; warn where almost all will."""
-    whole_number("n", n)
-    check_probability("alpha", alpha)
+    check_size("n", whole_number("n", n))
+    check_probability("alpha", real_number("alpha", alpha))
     check_sigma(sigma)
     if n < 1:
         raise BadInput("n", expected="at least 1 vote", got=n, fix="try 100")

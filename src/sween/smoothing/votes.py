@@ -305,6 +305,9 @@ class VoteEngine:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    """Torch's own error for it, or one of the many words that libraries have for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    said = str(error).lower()
+    words = ("can't allocate memory", "out of memory", "alloc_failed")
+    return isinstance(error, RuntimeError) and any(word in said for word in words)
