@@ -258,11 +258,19 @@ def test_predict(made: Made, tmp_path: Path) -> None:
 
 def test_predict_with_a_radius(made: Made, tmp_path: Path) -> None:
     label = write_digit(tmp_path / "digit.png", 1)
-    for options in ("", "--bound two-class", "--exit paper", "--votes soft --n 9000"):
+    for options in ("", "--bound two-class", "--exit paper"):
         line = f"predict {made.ensemble} {tmp_path}/digit.png --certify --n 200 {options}"
         path, answer, radius = succeed(line).rstrip("\n").split("\t")
         assert (path, answer) == (f"{tmp_path}/digit.png", str(label))
         assert float(radius.removeprefix("radius ")) > 0
+
+
+def test_predict_answers_for_soft_votes_too(tmp_path: Path) -> None:
+    label = write_digit(tmp_path / "digit.png", 1)
+    line = f"predict digits-sween3-gaussian-sigma0.50 {tmp_path}/digit.png --certify --n 2000"
+    hard, soft = (succeed(f"{line} --votes {votes}") for votes in ("hard", "soft"))
+    assert hard.split("\t")[1] == soft.split("\t")[1] == str(label)
+    assert hard != soft
 
 
 def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
