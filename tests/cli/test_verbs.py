@@ -310,7 +310,7 @@ def test_report(made: Made, tmp_path: Path) -> None:
     assert page == f"The page is {tmp_path}/out/report.html"
     assert "SWEEN-2" in stdout
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "files.json",
+        "report-files.json",
         "comparison.csv",
         "comparison.tex",
         "report.html",

@@ -92,6 +92,45 @@ def test_an_exit_is_paired_with_the_certificates_of_that_exit(tmp_path: Path) ->
         assert shares[1] == ("" if certified is None else str(certified))
 
 
+@pytest.mark.parametrize("order", [("several", "single"), ("single", "several")])
+def test_runs_that_name_an_exit_differently_raise_the_same_alarm(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """One run has several exits, one the attacked exit alone; only the latter certifies so far."""
+    rows = _certificates(0.1)
+    several = [*rows, *(dataclasses.replace(row, model="sween+exact") for row in rows)]
+    write_run(
+        tmp_path / "several", several, exit="none", exits={"sween+exact": "exact"}, **OF_SWEEN
+    )
+    write_run(tmp_path / "single", _certificates(0.6), exit="exact", **OF_SWEEN)
+    attack = write_attacked(tmp_path / "pgd", OUTCOMES, exit="exact")
+    report = write_report([*(tmp_path / name for name in order), attack], tmp_path / "out")
+    assert [row["alarms"] for row in _lines(report, "attacks")] == ["0", "0", "1"]
+    assert len(_lines(report, "alarms")) == 1
+    content = read_page(report.with_name("report.html"))[1]
+    for run, name in enumerate(order):
+        points = content["runs"][run]["attacks"]
+        model = "sween+exact" if name == "several" else "sween"
+        assert {point["model"] for point in points} == {model}
+        assert [point["alarms"] for point in points] == [0, 0, int(name == "single")]
+        certified = [point["cells"][5] for point in points]
+        assert certified[1] == ("100.0" if name == "single" else "0.0")
+    assert len(list((tmp_path / "out").glob("attacked-*.png"))) == 2
+
+
+@pytest.mark.parametrize("order", [("other", "label"), ("label", "other")])
+def test_a_run_that_certifies_another_class_hides_no_alarm(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    write_run(tmp_path / "label", _certificates(0.6), **OF_SWEEN)
+    write_run(tmp_path / "other", _certificates(0.9, prediction=0), **OF_SWEEN)
+    attack = write_attacked(tmp_path / "pgd", OUTCOMES)
+    report = write_report([*(tmp_path / name for name in order), attack], tmp_path / "out")
+    assert [row["alarms"] for row in _lines(report, "attacks")] == ["0", "0", "1"]
+    (alarm,) = _lines(report, "alarms")
+    assert float(alarm["certified_radius"]) == 0.6
+
+
 @pytest.mark.parametrize(
     ("attack", "run", "name"),
     [
@@ -104,6 +143,12 @@ def test_an_exit_is_paired_with_the_certificates_of_that_exit(tmp_path: Path) ->
         ),
         ({"model": "m", "exit": "none"}, {"exit": "exact", "members": ["m"]}, "m"),
         ({"model": "m", "exit": "exact"}, {"exit": "exact", "members": ["m"]}, None),
+        ({"model": "m", "exit": "none"}, {"model": "s", "exit": "none"}, None),
+        (
+            {"model": "m", "exit": "none"},
+            {"model": "s", "exit": "exact", "exits": {"s+none": "none"}},
+            None,
+        ),
     ],
 )
 def test_who_was_certified(attack: dict[str, Any], run: dict[str, Any], name: str | None) -> None:

@@ -43,22 +43,51 @@ def test_a_report_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
     (out / "mine.txt").write_text("kept")
     write_report([_train(tmp_path / "trained")], out)
     assert {path.name for path in out.iterdir()} == {
-        *("mine.txt", "files.json", "report.html", "report.md", "cost.csv", "cost.tex"),
+        *("mine.txt", "report-files.json", "report.html", "report.md", "cost.csv", "cost.tex"),
     }
     assert read_page(out / "report.html")[1]["runs"] == []
 
 
-@pytest.mark.parametrize("listing", ["no JSON", "[]", '{"files": ["../secret.md", 3, "own.txt"]}'])
-def test_only_files_of_a_report_are_removed(tmp_path: Path, listing: str) -> None:
+def test_only_files_of_a_report_are_removed(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    out.mkdir()
+    write_report([_train(tmp_path / "trained")], out)
+    listing = out / "report-files.json"
+    content = json.loads(listing.read_text())
+    names = ["../secret.md", 3, "own.txt", "folder.md", "old.png"]
+    listing.write_text(json.dumps({**content, "files": [*content["files"], *names]}))
     (tmp_path / "secret.md").write_text("kept")
     (out / "own.txt").write_text("kept")
-    (out / "files.json").write_text(listing)
-    write_report([_train(tmp_path / "trained")], out)
+    (out / "folder.md").mkdir()
+    (out / "old.png").write_text("goes")
+    write_report([_train(tmp_path / "another")], out)
     assert (tmp_path / "secret.md").exists()
     assert (out / "own.txt").exists()
-    assert "report.md" in json.loads((out / "files.json").read_text())["files"]
+    assert (out / "folder.md").exists()
+    assert not (out / "old.png").exists()
+    assert "report.md" in json.loads(listing.read_text())["files"]
+
+
+@pytest.mark.parametrize("content", ["no JSON", "[]", '{"files": ["photo.png"], "mine": 1}'])
+def test_a_listing_of_somebody_elses_is_left_alone(tmp_path: Path, content: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report-files.json").write_text(content)
+    (out / "photo.png").write_text("kept")
+    with pytest.raises(SweenError, match="the listing of an earlier report"):
+        write_report([_train(tmp_path / "trained")], out)
+    assert {path.name for path in out.iterdir()} == {"report-files.json", "photo.png"}
+    assert (out / "report-files.json").read_text() == content
+
+
+def test_names_that_make_the_same_file_are_refused(tmp_path: Path) -> None:
+    rows = [certificate(0, 0.5, radius_cohen=0.5, radius_two_class=0.7)]
+    runs = [write_run(tmp_path / name, rows, **SETTINGS) for name in ("x", "two-class-x")]
+    assert "curve-two-class-x.png" in _refused(runs, tmp_path / "out")
+    folders = [write_run(tmp_path / name, rows, **SETTINGS) for name in ("b-c", "c")]
+    logs = [tmp_path / "a.tsv", tmp_path / "a-b.tsv"]
+    for log in logs:
+        log.write_text(f"{HEAD}0\t1\t1\t0.5\t1\t1.0\n")
+    assert "beside-a-b-c.csv" in _refused([*folders, *logs], tmp_path / "out")
 
 
 def test_logs_of_similar_names_stay_apart(tmp_path: Path) -> None:

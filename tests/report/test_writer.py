@@ -37,7 +37,7 @@ def test_files_and_table(run: Path, tmp_path: Path) -> None:
     kinds = ("curve-sigma-0.5", "curve-two-class-sigma-0.5", "noise-digits")
     names = ["comparison.csv", "comparison.tex"]
     names += [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
-    names += ["files.json", "report.html", "report.md", "table.csv", "table.tex"]
+    names += ["report-files.json", "report.html", "report.md", "table.csv", "table.tex"]
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "![Radius-accuracy curves of sigma-0.5](curve-sigma-0.5.png)" in text

@@ -22,6 +22,8 @@ def certified_name(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -
     members, exits = certificates.get("members"), certificates.get("exits")
     if isinstance(members, list) and model in members:
         return str(model) if exit == "none" else None
+    if model != certificates.get("model", model):
+        return None  # a member, which carries its ensemble's fingerprint, and was not certified
     if exit == certificates.get("exit", "none"):
         return str(model)
     known = exits.items() if isinstance(exits, Mapping) else ()
@@ -36,7 +38,8 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
         if attack.get(name) != certificates.get(name)
     ]
     if certified_name(attack, certificates) is None:
-        found.append(f"exit {certificates.get('exit')!r}, not {attack.get('exit')!r}")
+        wanted = f"{attack.get('model')} with exit {attack.get('exit', 'none')!r}"
+        found.append(f"none of {wanted}")
     if certificates.get("votes", "hard") != "hard":
         found.append(f"votes {certificates['votes']!r}, not 'hard'")
     return found

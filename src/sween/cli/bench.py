@@ -63,8 +63,8 @@ def run(
         )
     chosen = choose_device(device)
     results: list[BenchResult] = []
-    for name in names:
-        model, shape, classes, level = _model(name, sigma)
+    found = [_model(name, sigma) for name in names]  # refused before anything is measured
+    for name, (model, shape, classes, level) in zip(names, found, strict=True):
         results.append(
             measure(
                 model.to(chosen),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sween.attack.outcome import radius_of_label
 from sween.report.attacked import AttackedRun, alarms_of, certificates_of
 from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun
@@ -20,10 +21,10 @@ def alarm_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) ->
     for attack in attacked:
         certified_by = certificates_of(attack, runs)
         for row in alarms_of(attack, attack.outcomes, certified_by) or ():
-            known = [own[row.index].radius for own in certified_by.values() if row.index in own]
-            radius = max(
-                [*known, *([] if row.certified_radius is None else [row.certified_radius])]
+            every = (
+                radius_of_label(own.get(row.index), row.label) for own in certified_by.values()
             )
+            known = [radius for radius in (row.certified_radius, *every) if radius is not None]
             kept = "no" if row.attacked_image is None else "yes"
             rows.append(
                 [
@@ -32,7 +33,7 @@ def alarm_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) ->
                     Cell(str(row.index), row.index),
                     Cell(f"{row.eps:g}", row.eps),
                     Cell(f"{row.distance:.6g}", row.distance),
-                    Cell(f"{radius:.6g}", radius),
+                    Cell(f"{max(known):.6g}", max(known)) if known else Cell("-"),
                     Cell(kept, kept),
                 ]
             )

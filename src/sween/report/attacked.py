@@ -112,12 +112,14 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
     for number, attack in enumerate(attacked):
         certified_by = certificates_of(attack, runs)
         certificates = list(next(iter(certified_by.values()), {}).values())
+        told = next((own for run in runs if (own := told_by(run, attack))), attack)
         for radius in attack.radii:
-            outcomes = attack.at(radius)
+            outcomes = told.at(radius)
             certified = (
                 float(certified_accuracy(certificates, [radius])[0]) if certificates else None
             )
-            alarms = alarms_of(attack, outcomes, certified_by)
+            # As the attack has them: what one run calls wrong may be a break by another.
+            alarms = alarms_of(attack, attack.at(radius), certified_by)
             rows.append(_row(attack, outcomes, certified, alarms))
             blocks.append(number)
             # Models are compared under one attack at one radius on the same images.
@@ -142,17 +144,17 @@ def certificates_of(
     return found
 
 
-def with_answers(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> AttackedRun:
-    """The attack as it is told beside certificates of the attacked classifier, where there are any.
+def told_by(run: MeasuredRun, attack: AttackedRun) -> AttackedRun | None:
+    """An attack as a run has it that certified the attacked classifier; None of another.
 
-    A certificate has more votes than the judge: its answer stands where it does not abstain, as it
+    Under the name that the run certified it by, which says the exit where it has several. A
+    certificate has more votes than the judge: its answer stands where it does not abstain, as it
     does when certificates are given to the attack. An image on which the judge abstained was not
     attacked: it counts as it was certified.
     """
-    known = next(iter(certificates_of(attack, runs).values()), None)
+    known = certificates_of(attack, [run]).get(run.name)
     if known is None:
-        return attack
-    # Under the name that it was certified by, which says the exit where a run has several.
+        return None
     model = next(iter(known.values())).model
     outcomes = [
         dataclasses.replace(_with_answer(row, known.get(row.index)), model=model)

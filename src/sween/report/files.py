@@ -4,14 +4,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sween.errors import BadInput
 from sween.report import canvas
 from sween.runs import write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LISTING = "files.json"
+LISTING = "report-files.json"
 """Names the files of a report, so that the next one in the same folder takes its place."""
+
+KIND = "files of a sween report"
+"""By which such a listing is known."""
 
 
 class ReportFiles:
@@ -23,11 +27,22 @@ class ReportFiles:
 
     def add_text(self, name: str, text: str) -> None:
         """A file of text; the last one added is written last."""
+        self._refuse_double(name)
         self._texts[name] = text
 
     def add_figure(self, name: str, figure: "Figure") -> None:
         """A figure as NAME.png and NAME.svg."""
+        self._refuse_double(f"{name}.png")
         self._figures[name] = figure
+
+    def _refuse_double(self, name: str) -> None:
+        if name in self.names:
+            raise BadInput(
+                f"file {name} of the report",
+                expected="one content",
+                got="two",
+                fix="rename a folder or a log: their names make those of files",
+            )
 
     @property
     def names(self) -> list[str]:
@@ -37,27 +52,36 @@ class ReportFiles:
 
     def write(self, out: Path) -> None:
         """Write all files, each whole or not at all, and remove what an earlier report left."""
-        earlier = _listed(out)
+        earlier = listed(out)
         # Before the first file: a run that is killed leaves nothing that the next does not know.
-        write_json(out / LISTING, {"files": sorted({*earlier, *self.names})})
+        write_json(out / LISTING, {"kind": KIND, "files": sorted({*earlier, *self.names})})
         for name, figure in self._figures.items():
             canvas.save(figure, [out / f"{name}.png", out / f"{name}.svg"])
         for name, text in self._texts.items():
             write_text(out / name, text)
         for name in set(earlier) - set(self.names):
-            (out / name).unlink(missing_ok=True)
-        write_json(out / LISTING, {"files": sorted(self.names)})
+            if (out / name).is_file():
+                (out / name).unlink()
+        write_json(out / LISTING, {"kind": KIND, "files": sorted(self.names)})
 
 
-def _listed(out: Path) -> list[str]:
+def listed(out: Path) -> list[str]:
     """Plain names of files in the folder that a report wrote there; nothing else may be removed."""
+    path = out / LISTING
+    if not path.exists():
+        return []
     try:
-        content = json.loads((out / LISTING).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return []
+        content = None
     names = content.get("files") if isinstance(content, dict) else None
-    if not isinstance(names, list):
-        return []
+    if not isinstance(content, dict) or content.get("kind") != KIND or not isinstance(names, list):
+        raise BadInput(
+            str(path),
+            expected="the listing of an earlier report",
+            got="another content",
+            fix="move it away, or choose another --out",
+        )
     kinds = (".png", ".svg", ".csv", ".tex", ".md", ".html")
     return [
         name

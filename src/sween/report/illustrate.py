@@ -6,10 +6,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from sween.attack.certified import certified_name, differences
 from sween.data.dataset import Dataset
 from sween.report import pictures
-from sween.report.attacked import AttackedRun
+from sween.report.attacked import AttackedRun, told_by
 from sween.report.files import ReportFiles
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number
@@ -22,16 +21,10 @@ SHOWN = 4
 
 
 def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[AttackedRun]:
-    """The attacks on a run's models, on images that it certified."""
-    known = set(run.indices)
-    return [
-        attack
-        for attack in attacked
-        if run.fingerprint is not None
-        and not differences(attack.config, run.config)
-        and certified_name(attack.config, run.config) in run.models
-        and set(attack.indices) <= known
-    ]
+    """The attacks on a run's models, on images that it certified, as the run has them."""
+    if run.fingerprint is None:
+        return []
+    return [told for attack in attacked if (told := told_by(run, attack)) is not None]
 
 
 def _on_the_same_images(attacked: Sequence[AttackedRun]) -> list[list[AttackedRun]]:

@@ -64,6 +64,13 @@ def beside_logs(
                 rows, log, radii=radii, radius=radius, common_only=common_only
             )
             name = f"beside-{log.name}-{run.name}"
+            if name in found:
+                raise BadInput(
+                    f"file {name}.csv",
+                    expected="one log and run of that name",
+                    got="two",
+                    fix="rename a log or a folder",
+                )
             found[name] = BesideLog(compared, _image_by_image(rows, log, radius))
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
 from sween.errors import BadInput, DataError, refuse_doubles
-from sween.report.attacked import AttackedRun, load_attacked, with_answers
+from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
 from sween.report.macer_mat import Votes, read_macer_mat
@@ -62,7 +62,7 @@ class LogFormat:
         return dataclasses.replace(
             self,
             sigma=run.sample.sigma if self.sigma is None else self.sigma,
-            n=self.n or max(MOST_VOTES, votes if isinstance(votes, int) else 0),
+            n=max(MOST_VOTES, votes if isinstance(votes, int) else 0) if self.n is None else self.n,
             alpha=run.sample.alpha if self.alpha is None else self.alpha,
         )
 
@@ -116,12 +116,6 @@ def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
         votes=log_format.votes,
         **log_format.limits,
     )
-
-
-def paired(sources: Sources) -> Sources:
-    """With every attack told as the certificates of the attacked classifier have it."""
-    attacked = [with_answers(attack, sources.runs) for attack in sources.attacked]
-    return dataclasses.replace(sources, attacked=attacked)
 
 
 def check_same_images(runs: Sequence[MeasuredRun]) -> None:

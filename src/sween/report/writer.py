@@ -29,7 +29,6 @@ from sween.report.sources import (
     LogFormat,
     Sources,
     check_same_images,
-    paired,
     read_datasets,
     read_sources,
 )
@@ -68,7 +67,7 @@ def write_report(
         MissingExtra: matplotlib is not installed.
     """
     _check(folders, out)
-    sources = paired(read_sources(folders, radii=radii, log_format=log_format))
+    sources = read_sources(folders, radii=radii, log_format=log_format)
     if not different_images:
         check_same_images(sources.runs)
     datasets = read_datasets(sources.runs, data_root)

@@ -178,6 +178,14 @@ def _certificate(
 def check_sampling(engine: VoteEngine, settings: CertifySettings) -> None:
     """Refuse for several classifiers what only one can have; refuse an exit with soft votes."""
     names, soft = engine.panel.names, settings.votes == "soft"
+    if settings.sampling != "fixed" and settings.bound != "cohen":
+        # Their sizes are those that Cohen's radius needs. Sound, so that old rows still verify.
+        raise BadInput(
+            "bound",
+            expected=f"cohen with {settings.sampling}",
+            got=settings.bound,
+            fix="use --bound cohen; its rows have the two-class radius too",
+        )
     if (settings.sampling != "fixed" or soft) and len(names) > 1:
         what = "votes soft" if soft else f"sampling {settings.sampling}"
         raise BadInput(

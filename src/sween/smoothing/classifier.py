@@ -1,6 +1,6 @@
 """The smoothed classifier: predict, with abstention, and certify."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -207,7 +207,7 @@ class SmoothedClassifier:
             seed=seed,
             bound=bound,
             sampling=sampling,
-            radii=(radii,) if isinstance(radii, float | int) else tuple(radii),
+            radii=tuple(radii) if isinstance(radii, Iterable) else (radii,),
             tolerance=tolerance,
             budget=budget,
             votes=votes,

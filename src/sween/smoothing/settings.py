@@ -125,13 +125,9 @@ class CertifySettings:
                 )
         if self.sampling == "decide":
             object.__setattr__(self, "radii", check_radii_to_decide(self.radii))
-        if self.sampling != "fixed" and self.bound != "cohen":
-            # The sizes of the others are those that Cohen's radius needs.
+        if self.sampling == "decide" and self.bound != "cohen":
             raise BadInput(
-                "bound",
-                expected=f"cohen with {self.sampling}",
-                got=self.bound,
-                fix="use --bound cohen; where votes are not cut short rows have both radii",
+                "bound", expected="cohen with decide", got=self.bound, fix="use --bound cohen"
             )
         if self.votes == "soft" and (self.sampling, self.bound) != ("fixed", "cohen"):
             raise BadInput(
