@@ -24,13 +24,14 @@ from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
 
 _HEADINGS = (
-    *("run", "σ", "Model", "attack", "draws", "steps", "votes", "radius", "images", "indices"),
-    *("certified %", "resist %", "broken %", "abstained %", "wrong %", "declined %", "alarms"),
+    *("run", "σ", "Model", "attack", "radius", "certified %", "resist %", "broken %"),
+    *("abstained %", "wrong %", "declined %", "alarms"),
+    *("images", "indices", "draws", "steps", "votes"),
 )
 _FIELDS = (
-    *("run", "sigma", "model", "attack", "samples", "steps", "n", "radius", "images", "indices"),
-    *("certified_accuracy", "empirical_accuracy"),
+    *("run", "sigma", "model", "attack", "radius", "certified_accuracy", "empirical_accuracy"),
     *("broken", "abstained", "wrong", "declined", "alarms"),
+    *("images", "indices", "samples", "steps", "n"),
 )
 
 
@@ -126,9 +127,9 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
             images = (attack.config.get("data"), tuple(attack.indices))
             how = tuple(getattr(outcomes[0], name) for name in ("samples", "steps", "n", "sigma"))
             same.append((images, outcomes[0].attack, how, radius))
-    for column in (10, 11):
+    for column in (5, 6):
         rows = mark_best(rows, column, among=same)
-    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 9), blocks) if rows else None
+    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 13), blocks) if rows else None
 
 
 def certificates_of(
@@ -217,11 +218,11 @@ def _row(
         Cell(plain_number(sample.sigma), sample.sigma),
         Cell(sample.model, sample.model),
         Cell(sample.attack, sample.attack),
-        *(Cell(f"{value:,}", value) for value in (sample.samples, sample.steps, sample.n)),
         Cell(plain_number(sample.eps), sample.eps),
-        Cell(f"{count:,}" if asked == count else f"{count:,} of {asked:,}", count),
-        Cell(format_indices(attack.indices), format_indices(attack.indices)),
         Cell("-" if certified is None else percentage(certified), certified),
         *(Cell(percentage(share), share) for share in shares),
         Cell("-") if alarms is None else Cell(f"{len(alarms):,}", len(alarms)),
+        Cell(f"{count:,}" if asked == count else f"{count:,} of {asked:,}", count),
+        Cell(format_indices(attack.indices), format_indices(attack.indices)),
+        *(Cell(f"{value:,}", value) for value in (sample.samples, sample.steps, sample.n)),
     ]

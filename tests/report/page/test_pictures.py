@@ -82,6 +82,14 @@ def test_a_thousand_images_of_six_models_stay_under_ten_megabytes(tmp_path: Path
     assert (tmp_path / "page.html").stat().st_size < 6e6
 
 
+def test_a_thousand_photos_stay_under_ten_megabytes(tmp_path: Path) -> None:
+    """Of noise, which no picture format makes small."""
+    run = measured(random_rows(1000, models=["net"]), ensemble=None)
+    images = noise_images(run.indices, (3, 96, 96))
+    write_page(tmp_path / "page.html", [page_run(run, images=images)])
+    assert (tmp_path / "page.html").stat().st_size < 10e6
+
+
 @pytest.mark.parametrize(
     ("image", "white"),
     [
