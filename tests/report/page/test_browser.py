@@ -12,7 +12,16 @@ from sween.report.page import PageTable, write_page
 from tests.evaluation.certificates import certificate
 
 from .conftest import Open
-from .samples import ENSEMBLE, HOSTILE, VOTES, measured, page_run, random_rows, read_page
+from .samples import (
+    ENSEMBLE,
+    HOSTILE,
+    VOTES,
+    attacked,
+    measured,
+    page_run,
+    random_rows,
+    read_page,
+)
 
 ROWS = random_rows(1000, first=888)
 
@@ -289,3 +298,16 @@ def test_other_tables_sort_and_stand_alone(open_page: Open, tmp_path: Path) -> N
     page.get_by_role("button", name="size").click()
     assert table_column(page, "size") == ["2", "1"]
     assert page.locator("details summary").inner_text() == "Attack x"
+
+
+def test_keys_stop_at_attacked_radii_between_the_steps(open_page: Open, tmp_path: Path) -> None:
+    rows = random_rows(10)
+    attacks = [attacked(row, "robust", eps=0.523) for row in rows if row.model == ENSEMBLE]
+    write_page(tmp_path / "page.html", [page_run(measured(rows), attacks=attacks, images=None)])
+    slider = open_page(tmp_path / "page.html").get_by_role("slider").first
+    seen = [slider.get_attribute("aria-valuenow")]
+    for key in (*["ArrowRight"] * 4, *["ArrowLeft"] * 4, "Shift+ArrowRight"):
+        slider.press(key)
+        seen.append(slider.get_attribute("aria-valuenow"))
+    up = ["0.50", "0.51", "0.52", "0.523", "0.53"]
+    assert seen == [*up, *up[-2::-1], "0.60"]

@@ -39,10 +39,17 @@ function makePlot(state) {
   const between = state.run.attacks.map((point) => point.radius).filter((at) => at % STEP);
 
   function move(radius) {
-    const near = between.find((at) => Math.abs(at - radius) <= STEP / 2);
-    const step = near ?? Math.round(radius / STEP) * STEP;
-    state.radius = Math.min(limits.radius, Math.max(0, step));
+    const step = Math.round(radius / STEP) * STEP;
+    const near = between.find((at) => Math.abs(at - radius) < Math.abs(step - radius));
+    state.radius = Math.min(limits.radius, Math.max(0, near ?? step));
     state.updateRadius();
+  }
+
+  /** The next step up (1) or down (-1), or an attacked radius before it. */
+  function next(way) {
+    const step = way * (Math.floor((way * state.radius) / STEP) + 1) * STEP;
+    const before = between.filter((at) => way * (at - state.radius) > 0 && way * (step - at) > 0);
+    return way * Math.min(...before.map((at) => way * at), way * step);
   }
 
   function resize() {
@@ -75,12 +82,12 @@ function makePlot(state) {
   element.addEventListener("pointermove", (event) => move(toRadius(event)));
   element.addEventListener("pointerdown", (event) => move(toRadius(event)));
   element.addEventListener("keydown", (event) => {
-    const far = event.shiftKey ? 10 * STEP : STEP;
+    const by = (way) => (event.shiftKey ? state.radius + way * 10 * STEP : next(way));
     const target = {
-      ArrowLeft: state.radius - far,
-      ArrowDown: state.radius - far,
-      ArrowRight: state.radius + far,
-      ArrowUp: state.radius + far,
+      ArrowLeft: by(-1),
+      ArrowDown: by(-1),
+      ArrowRight: by(1),
+      ArrowUp: by(1),
       PageDown: state.radius - units / 4,
       PageUp: state.radius + units / 4,
       Home: 0,
