@@ -105,7 +105,7 @@ class FusedResNet:
         # float32, whatever torch's default is
         logits = images.new_empty(len(images), self._linear.shape[1])
         nobody = torch.empty(0, dtype=torch.int32, device=images.device)  # its address is 0
-        self._pass(images, logits, len(images), [nobody, nobody, 0])
+        self._pass(images.contiguous(), logits, len(images), [nobody, nobody, 0])
         return logits
 
     def selected(self, images: torch.Tensor, selection: Selection, *, at_once: int) -> torch.Tensor:
@@ -118,6 +118,7 @@ class FusedResNet:
             selection: which of them.
             at_once: images that there is memory for.
         """
+        images = images.contiguous()
         logits = images.new_zeros(len(images), self._linear.shape[1])
         for first in range(0, len(images), at_once):
             chosen: list[Argument] = [selection.rows, selection.count, first]
@@ -142,8 +143,7 @@ class FusedResNet:
             return inner, outer
 
         middle, last = halves(32, 16), halves(64, 8)
-        pixels = [images.contiguous(), self._normalize]
-        self._run(1, count, [*pixels, *_of(first), *middle, *chosen])
+        self._run(1, count, [images, self._normalize, *_of(first), *middle, *chosen])
         self._run(2, count, [*middle, *_of(second), *last, *chosen[1:]])
         tail: list[Argument] = [self._linear, self._linear_bias, logits, logits.shape[1], count]
         self._run(3, count, [*last, *_of(third), *tail, *chosen])

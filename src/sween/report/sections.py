@@ -26,6 +26,9 @@ MEANING = """\
   had. Each bound's certificates hold on their own, not both at once.
 - **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is no
   model: each of its columns may come from another candidate.
+- **resist %**: answered rightly and not led to another class by the attack. An image that the
+  attack's judge declined to answer was not attacked; where a certificate answers it, it counts as
+  it was certified.
 - **Bold**: the best model of a column, where the models differ.
 
 Each certificate holds with probability at least 1 - alpha over its own noise, image by image. The

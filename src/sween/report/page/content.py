@@ -12,7 +12,7 @@ from sween.report.page.numbers import UNITS
 from sween.report.page.provenance import flat, provenance_content, titled
 from sween.report.page.run import PageRun
 from sween.report.page.table import table_content
-from sween.report.tables import plain_number
+from sween.report.tables import plain_number, signed
 
 
 def page_content(
@@ -84,5 +84,4 @@ def _lead(run: MeasuredRun) -> str | None:
 
 
 def _signed(value: float) -> str:
-    text = f"{value:+.3f}".replace("-", "−")
-    return "0.000" if text.strip("+−") == "0.000" else text
+    return signed(value).replace("-", "−")
