@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("--exit", default="none")
     parser.add_argument("--noise", default="float32")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--n", type=int, default=400_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -127,6 +128,7 @@ def main() -> None:
         num_classes=loaded.num_classes,
         exit=options.exit,
         noise=options.noise,
+        precision=options.precision,
     )
     image = torch.full(loaded.image_shape, 0.5, device=device)
     smoothed.engine.prepare(image)

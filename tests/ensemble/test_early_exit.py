@@ -16,19 +16,20 @@ from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput, UnknownName
 from sween.models import create_model
 from sween.seeding import numpy_generator, standard_normal
+from sween.steps import Steps, finish, known
 
 
 def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy) -> ExitVotes:
     """Votes for given member probabilities (K, B, M)."""
 
-    def evaluate(member: int, undecided: torch.Tensor | None) -> torch.Tensor:
+    def evaluate(member: int, undecided: torch.Tensor | None) -> Steps[torch.Tensor]:
         if undecided is None:
-            return probabilities[member]
+            return known(probabilities[member])
         # Rows that were not asked for get nonsense: nobody may look at them.
         nonsense = torch.full_like(probabilities[member], 1e6).cumsum(dim=1)
-        return torch.where(undecided[:, None], probabilities[member], nonsense)
+        return known(torch.where(undecided[:, None], probabilities[member], nonsense))
 
-    return vote_with_exit(evaluate, weights=weights, policy=policy)
+    return finish(vote_with_exit(evaluate, weights=weights, policy=policy))
 
 
 def _random_probabilities(members: int, rows: int, classes: int, seed: int) -> torch.Tensor:
@@ -92,12 +93,12 @@ def test_members_are_asked_for_undecided_rows_only(members: int, name: str) -> N
     weights = _random_weights(members, seed=members)
     policy, asked = ExitPolicy(name, threshold=0.7, alpha=0.3), 0
 
-    def evaluate(member: int, undecided: torch.Tensor | None) -> torch.Tensor:
+    def evaluate(member: int, undecided: torch.Tensor | None) -> Steps[torch.Tensor]:
         nonlocal asked
         asked += 3000 if undecided is None else int(undecided.sum())
-        return probabilities[member]
+        return known(probabilities[member])
 
-    votes = vote_with_exit(evaluate, weights=weights, policy=policy)
+    votes = finish(vote_with_exit(evaluate, weights=weights, policy=policy))
     assert asked == int(votes.evaluations.sum())
     wanted = _vote(probabilities, weights, policy)
     assert torch.equal(votes.labels, wanted.labels)
@@ -135,7 +136,7 @@ def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs()
                 device=torch.device("cpu"),
             )
             noisy = 0.5 + 0.5 * noise
-            ballot = panel.vote(noisy)
+            ballot = finish(panel.vote(noisy))
             disagreements += int((ballot.labels[0] != ensemble(noisy).argmax(1)).sum())
             evaluations += int(ballot.evaluations.sum())
             inputs += len(noisy)

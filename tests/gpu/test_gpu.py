@@ -7,16 +7,17 @@ import torch
 
 import sween
 from sween.attack.gradients import FastProbabilities, probabilities_of, same_each_time
-from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.ensemble import ExitPolicy, WeightedEnsemble, forward
 from sween.ensemble.prepare import Member, Preparation
 from sween.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
 from sween.models import create_model
 from sween.philox import counters, normal_draws, stream_words
 from sween.records import Certificate
 from sween.seeding import derive_key
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing import CertifySettings, SmoothedClassifier, tally
 from sween.smoothing.exact import ExactNoise, words_of_62_bits
 from sween.smoothing.noise import NoiseKind
+from sween.steps import Steps, fetched, finish
 from tests.kernels.networks import of_whole_numbers
 
 pytestmark = [
@@ -162,19 +163,59 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
     panel = smoothed.engine.panel
     noisy = image + 0.5 * torch.randn(4500, 3, 32, 32, device="cuda")
     with torch.inference_mode():
-        panel.vote(noisy)
+        finish(panel.vote(noisy))
         torch.cuda.set_sync_debug_mode("error")
         try:
-            votes = panel.vote(noisy)
+            votes = finish(panel.vote(noisy))
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert votes.evaluations.min() < votes.evaluations.max()
         # Gathered for each member, as networks without kernels of our own are.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Member, "fused", None)
-            gathered = panel.vote(noisy)
+            gathered = finish(panel.vote(noisy))
     assert torch.equal(votes.labels, gathered.labels)
     assert torch.equal(votes.evaluations, gathered.evaluations)
+
+
+@pytest.mark.parametrize("how", ["fused", "compiled", "plain"])
+def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an exit, of any members: a number on its way finds the device with work in its queue."""
+    ensemble = _ensemble()
+    if how != "fused":
+        ensemble = WeightedEnsemble([torch.nn.Sequential(own) for own in ensemble.members]).cuda()
+    smoothed = SmoothedClassifier(
+        ensemble, sigma=0.5, num_classes=10, exit="exact", compile=how != "plain"
+    )
+    engine, images = smoothed.engine, _images(2).cuda()
+    engine.prepare(images[0])
+    assert engine.precision == ("float16" if how == "plain" else f"float16+{how}")
+    waits: list[bool] = []
+
+    def watched(*tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
+        got = yield from fetched(*tensors)
+        waits.append(not torch.cuda.current_stream().query())
+        return got
+
+    for module in (forward, tally):
+        monkeypatch.setattr(module, "fetched", watched)
+    sets = [
+        tally.Asked(images[i % 2 :][:1], [i], "estimation", [engine.batch_blocks * 100])
+        for i in range(6)
+    ]
+    wanted = [votes for each in sets for votes in engine.count_each([each], seed=0)]
+    waits.clear()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = list(engine.count_each(sets, seed=0))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for own, alone in zip(found, wanted, strict=True):
+        assert torch.equal(own.counts, alone.counts)
+        assert torch.equal(own.evaluations, alone.evaluations)
+    assert 0 < int(found[0].evaluations) - int(sum(found[0].drawn)) < int(sum(found[0].drawn))
+    assert len(waits) == (6 if how == "fused" else 12)
+    assert sum(waits) >= len(waits) - (1 if how == "fused" else 2), "but at the very end"
 
 
 def test_exact_noise_and_sampling_modes_run() -> None:

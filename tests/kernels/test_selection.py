@@ -9,12 +9,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble, prepare
-from sween.ensemble.forward import FixedShapeForward
+from sween.ensemble.forward import FixedShapeForward, refuse_non_finite
 from sween.ensemble.panel import EnsemblePanel
 from sween.errors import ContractError, PreparationWarning
 from sween.kernels import FusedResNet, Selection
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
+from sween.steps import finish
 from tests.kernels.emulation import Emulator
 from tests.kernels.networks import of_whole_numbers
 
@@ -143,16 +144,16 @@ def test_an_exit_never_asks_how_many_are_left(name: str, monkeypatch: pytest.Mon
         member.refresh(noisy[:4])
         assert member.fused is not None
     with _NoQuestions():  # type: ignore[no-untyped-call]
-        votes = panel.vote(noisy)
+        votes = finish(panel.vote(noisy))
     assert len(set(votes.evaluations[0].tolist())) > 1
     # Gathered for each member, as networks without kernels of our own are.
     monkeypatch.setattr(prepare.Member, "fused", None)
-    gathered = panel.vote(noisy)
+    gathered = finish(panel.vote(noisy))
     assert torch.equal(votes.labels, gathered.labels)
     assert torch.equal(votes.evaluations, gathered.evaluations)
     asking = _NoQuestions()  # type: ignore[no-untyped-call]
     with pytest.raises(AssertionError, match="waits"), asking:
-        panel.vote(noisy)
+        finish(panel.vote(noisy))
 
 
 @pytest.mark.usefixtures("with_kernels")
@@ -162,11 +163,11 @@ def test_what_is_no_number_among_the_selected_is_refused() -> None:
     member = panel.members[0]
     member.refresh(images)
     images[2] = float("nan")
-    panel.forward.where(member, images, torch.tensor([True, True, False, True]))
-    panel.forward.refuse_non_finite()
-    panel.forward.where(member, images, torch.tensor([False, False, True, False]))
+    finish(panel.forward.where(member, images, torch.tensor([True, True, False, True])))
+    refuse_non_finite(panel.forward.all_finite(images.device))
+    finish(panel.forward.where(member, images, torch.tensor([False, False, True, False])))
     with pytest.raises(ContractError, match="finite"):
-        panel.forward.refuse_non_finite()
+        refuse_non_finite(panel.forward.all_finite(images.device))
 
 
 @pytest.mark.usefixtures("with_kernels")

@@ -1,5 +1,6 @@
 """Running out of memory halves the forward pass and starts the image again."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sween.data import load_dataset
 from sween.errors import BadInput
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import CertifySettings, SmoothedClassifier, certify_images, verify_folder
+from sween.smoothing.tally import Asked, Votes
 from sween.smoothing.votes import VoteEngine, is_out_of_memory
 from tests.smoothing.small import PROBED, SETTINGS
 from tests.smoothing.small import counts as _counts
@@ -59,16 +61,17 @@ def test_a_budget_keeps_its_pilots_when_memory_runs_out(
     """Sizes are those that the pilots call for, whatever shape the votes that certify come in."""
     model, digits = sween.load("digits-sween3-gaussian-sigma0.50"), load_dataset("digits")
     settings = CertifySettings(n0=200, n=2000, sampling="budget", budget=12 * 900)
-    count, raised = VoteEngine.count, list[int]()
+    count, raised = VoteEngine.count_each, list[int]()
 
-    def scarce(engine: VoteEngine, *arguments: Any, **options: Any) -> Any:
-        if options["purpose"] == "estimation" and not raised:
+    def scarce(engine: VoteEngine, sets: Iterable[Asked], **options: Any) -> Iterator[Votes]:
+        everything = list(sets)
+        if any(asked.purpose == "estimation" for asked in everything) and not raised:
             raised.append(engine.forward_rows)
             raise MemoryError
-        return count(engine, *arguments, **options)
+        return count(engine, everything, **options)
 
     rows = certify_images(model, digits, range(12), settings, tmp_path / "whole", quiet=True)
-    monkeypatch.setattr(VoteEngine, "count", scarce)
+    monkeypatch.setattr(VoteEngine, "count_each", scarce)
     again = certify_images(model, digits, range(12), settings, tmp_path / "scarce", quiet=True)
     assert {row.forward_rows for row in again} == {raised[0] // 2}
     assert [(row.n, row.selection_counts) for row in again] == [

@@ -6,7 +6,7 @@ procedure that bounds its own pilot is seen.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ from sween.smoothing import decision
 from sween.smoothing.certify import certify_each, plan_budget
 from sween.smoothing.sequence import STEP
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.votes import VoteEngine, Votes
+from sween.smoothing.tally import Asked, Votes
+from sween.smoothing.votes import VoteEngine
 from tests.smoothing.known import most_failures
 
 RUNS, ALPHA, LARGEST = 20_000, 0.05, 2_000
@@ -64,21 +65,14 @@ class Urns:
     def images_together(self, n: int) -> int:
         return RUNS
 
-    def count(
-        self,
-        images: torch.Tensor,
-        *,
-        examples: Sequence[int],
-        purpose: str,
-        n: Sequence[int],
-        first: Sequence[int],
-        **_: object,
-    ) -> Votes:
-        start, blocks = np.asarray(first), np.asarray(n) // STEP
-        assert (np.asarray(n) % STEP == 0).all()
-        totals, rows = self.totals[purpose], np.asarray(examples)
-        counts = torch.from_numpy(totals[rows, start + blocks] - totals[rows, start])
-        return Votes(counts[None], torch.from_numpy(np.asarray(n))[None], list(n))
+    def count_each(self, sets: Iterable[Asked], **_: object) -> Iterator[Votes]:
+        for asked in sets:
+            n = np.asarray(asked.sizes)
+            start, blocks = np.asarray(asked.first or [0] * len(n)), n // STEP
+            assert (n % STEP == 0).all()
+            totals, rows = self.totals[asked.purpose], np.asarray(asked.examples)
+            counts = torch.from_numpy(totals[rows, start + blocks] - totals[rows, start])
+            yield Votes(counts[None], torch.from_numpy(n)[None], list(asked.sizes))
 
     def certificates(self, mode: str) -> list[Certificate]:
         settings = CertifySettings(alpha=ALPHA, **MODES[mode])

@@ -15,6 +15,7 @@ from sween.records import Certificate
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import CertifySettings, SmoothedClassifier
 from sween.smoothing.votes import VoteEngine
+from sween.steps import Steps
 from tests.smoothing.small import PROBED, SETTINGS, SHAPE
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import ensemble as _ensemble
@@ -150,7 +151,7 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
     held: list[int] = []
     vote = smoothed.engine.panel.vote
 
-    def watch(noisy: torch.Tensor) -> Ballot:
+    def watch(noisy: torch.Tensor) -> Steps[Ballot]:
         held.append(len(noisy))
         return vote(noisy)
 

@@ -13,13 +13,14 @@ from scipy import special
 
 from sween.ensemble.weighted import add_weighted
 from sween.errors import BadInput, UnknownName
+from sween.steps import Steps
 
 EXITS = ("none", "paper", "exact")
 
 EXACT_MARGIN = 1e-6
 """Room for kernels that round differently; probabilities differ by less."""
 
-MemberEvaluation = Callable[[int, torch.Tensor | None], torch.Tensor]
+MemberEvaluation = Callable[[int, torch.Tensor | None], Steps[torch.Tensor]]
 """(member, undecided) -> probabilities (B, M) of that member, at the rows where undecided (B,) is
 true, or at all; elsewhere any finite numbers."""
 
@@ -69,10 +70,10 @@ class ExitVotes:
 
 def vote_with_exit(
     evaluate: MemberEvaluation, *, weights: Sequence[float], policy: ExitPolicy
-) -> ExitVotes:
+) -> Steps[ExitVotes]:
     """The label of each row, evaluating members by descending weight until the policy stops it.
 
-    Nothing here asks the device how many rows are left: the host stays ahead of it.
+    Nothing here asks the device how many rows are left; an evaluation may.
 
     Args:
         evaluate: gives a member's probabilities at the rows still undecided.
@@ -81,7 +82,7 @@ def vote_with_exit(
     """
     order = exit_order(weights)
     ordered = [weights[k] for k in order]
-    probabilities = evaluate(order[0], None)
+    probabilities = yield from evaluate(order[0], None)
     scores = add_weighted(None, weights[order[0]], probabilities)
     seen = [probabilities]
     labels = scores.argmax(dim=1)
@@ -89,7 +90,7 @@ def vote_with_exit(
     for position, member in enumerate(order[1:], start=1):
         if policy.name != "none":
             undecided = undecided & ~_stops(seen, scores, ordered, labels, policy)
-        probabilities = evaluate(member, None if policy.name == "none" else undecided)
+        probabilities = yield from evaluate(member, None if policy.name == "none" else undecided)
         seen.append(probabilities)
         scores = add_weighted(scores, weights[member], probabilities)
         labels = torch.where(undecided, scores.argmax(dim=1), labels)

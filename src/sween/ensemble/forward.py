@@ -13,6 +13,7 @@ from sween.ensemble.prepare import Member
 from sween.errors import BadInput, ContractError
 from sween.kernels import Selection
 from sween.seeding import NOISE_BLOCK, standard_normal
+from sween.steps import Steps, fetched
 
 CIFAR_NUMBERS = 3 * 32 * 32
 
@@ -77,16 +78,19 @@ class FixedShapeForward:
             return images.new_zeros((0, self.num_classes))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def where(self, member: Member, images: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def where(
+        self, member: Member, images: torch.Tensor, wanted: torch.Tensor
+    ) -> Steps[torch.Tensor]:
         """Outputs (B, num_classes) for the images where `wanted` (B,) is true; zeros for others.
 
         Members that run by kernels of our own take the images where they are, in a number that
-        only the device knows. For others they are gathered: the host waits for their number.
+        only the device knows. For others they are gathered, once their number has come.
         """
+        selection = Selection.of(wanted)
         if member.fused is not None:
-            selection = Selection.of(wanted)
             return self._watched(member.fused.selected(images, selection, at_once=self.rows))
-        rows = wanted.nonzero()[:, 0]
+        (count,) = yield from fetched(selection.count)
+        rows = selection.rows[: int(count)].long()
         found = self(member, images[rows])
         return found.new_zeros((len(images), self.num_classes)).index_copy_(0, rows, found)
 
@@ -115,16 +119,21 @@ class FixedShapeForward:
         """Start anew, after passes whose outputs nobody counts."""
         self._all_finite = None
 
-    def refuse_non_finite(self) -> None:
-        """Refuse if any output since the last call was NaN or infinite; waits for the device."""
+    def all_finite(self, device: torch.device) -> torch.Tensor:
+        """Whether every output since the last call was finite, as the device will know."""
         finite, self._all_finite = self._all_finite, None
-        if finite is not None and not finite:
-            raise ContractError(
-                "model output",
-                expected="finite numbers for every noisy image",
-                got="NaN or infinity",
-                fix="check the weights, or use --precision float32; a vote needs an answer",
-            )
+        return torch.ones((), dtype=torch.bool, device=device) if finite is None else finite
+
+
+def refuse_non_finite(finite: torch.Tensor) -> None:
+    """Refuse outputs, if what `all_finite` says of them is no."""
+    if not finite:
+        raise ContractError(
+            "model output",
+            expected="finite numbers for every noisy image",
+            got="NaN or infinity",
+            fix="check the weights, or use --precision float32; a vote needs an answer",
+        )
 
 
 @torch.inference_mode()
@@ -146,7 +155,7 @@ def check_row_independence(
     others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
     others[elsewhere] = noisy[places]
     outputs = forward(module, noisy)
-    forward.refuse_non_finite()
+    refuse_non_finite(forward.all_finite(image.device))
     wanted = outputs[places]
     answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
     forward.forget_non_finite()  # of images of nothing, or of another scale

@@ -12,6 +12,7 @@ from sween.ensemble.forward import FixedShapeForward, check_row_independence, pr
 from sween.ensemble.prepare import Member, Preparation
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted
 from sween.errors import BadInput
+from sween.steps import Steps, known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Panel(Protocol):
         """Whether later members see fewer inputs: then many at once fill forward passes better."""
         ...
 
-    def vote(self, noisy: torch.Tensor) -> Ballot: ...
+    def vote(self, noisy: torch.Tensor) -> Steps[Ballot]: ...
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
         """What the last classifier's vote is the argmax of, (B, M) on the simplex."""
@@ -91,9 +92,9 @@ class ModelPanel:
             fix="wrap the model: sween.WeightedEnsemble([model])",
         )
 
-    def vote(self, noisy: torch.Tensor) -> Ballot:
+    def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
         labels = self.forward(self.members[0], noisy).argmax(dim=1)
-        return Ballot(labels[None], torch.ones_like(labels)[None])
+        return known(Ballot(labels[None], torch.ones_like(labels)[None]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +182,10 @@ class EnsemblePanel:
     def _alone(self) -> bool:
         return not self.with_members and len(self.variants) == 1
 
-    def vote(self, noisy: torch.Tensor) -> Ballot:
+    def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
         if self.compacts:
-            votes = vote_with_exit(
-                lambda member, undecided: self._probabilities(member, noisy, undecided),
+            votes = yield from vote_with_exit(
+                lambda member, undecided: self._wanted(member, noisy, undecided),
                 weights=self.ensemble.weights.tolist(),
                 policy=self.policy,
             )
@@ -196,8 +197,8 @@ class EnsemblePanel:
             evaluations += [torch.ones_like(own) for own in labels]
         for variant in self.variants:
             weights = variant.weights or self.ensemble.weights.tolist()
-            votes = vote_with_exit(
-                lambda member, _: everything[member], weights=weights, policy=variant.policy
+            votes = yield from vote_with_exit(
+                lambda member, _: known(everything[member]), weights=weights, policy=variant.policy
             )
             labels.append(votes.labels)
             evaluations.append(votes.evaluations)
@@ -211,14 +212,16 @@ class EnsemblePanel:
         assert scores is not None  # there is at least one member
         return scores
 
-    def _probabilities(
-        self, member: int, noisy: torch.Tensor, wanted: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Of one member, for the inputs where `wanted` is true, or for all."""
+    def _probabilities(self, member: int, noisy: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.forward(self.members[member], noisy).float(), dim=1)
+
+    def _wanted(
+        self, member: int, noisy: torch.Tensor, wanted: torch.Tensor | None
+    ) -> Steps[torch.Tensor]:
+        """Probabilities of one member, for the inputs where `wanted` is true, or for all."""
         if wanted is None:
-            logits = self.forward(self.members[member], noisy)
-        else:
-            logits = self.forward.where(self.members[member], noisy, wanted)
+            return self._probabilities(member, noisy)
+        logits = yield from self.forward.where(self.members[member], noisy, wanted)
         return torch.softmax(logits.float(), dim=1)
 
 

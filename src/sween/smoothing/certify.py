@@ -20,6 +20,7 @@ from sween.smoothing.draws import (
     softly,
 )
 from sween.smoothing.settings import CertifySettings
+from sween.smoothing.tally import Asked
 from sween.smoothing.votes import VoteEngine
 
 
@@ -88,10 +89,14 @@ def plan_budget(
     assert settings.budget is not None  # the settings checked it
     while True:
         try:
-            pilots = [
-                each[-1]
+            asked = (
+                Asked(images, indices, "selection", [settings.n0] * len(indices))
                 for images, indices in parts()
-                for each in Counting(engine, images, indices, settings, None).selection()[0]
+            )
+            pilots = [
+                votes.of(-1, row)
+                for votes in engine.count_each(asked, seed=settings.seed)
+                for row in range(len(votes))
             ]
             break
         except (RuntimeError, MemoryError) as error:

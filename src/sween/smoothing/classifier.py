@@ -23,7 +23,8 @@ from sween.smoothing.settings import (
     check_predict_settings,
     whole_number,
 )
-from sween.smoothing.votes import VoteEngine, Votes
+from sween.smoothing.tally import Votes
+from sween.smoothing.votes import VoteEngine
 
 
 class SmoothedClassifier:

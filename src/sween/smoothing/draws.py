@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +10,9 @@ import torch
 from sween.smoothing.allocation import size_for_tolerance
 from sween.smoothing.sequence import STEP, looks, settled
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.votes import ImageVotes, VoteEngine
+from sween.smoothing.tally import Asked, ImageVotes
+from sween.smoothing.votes import VoteEngine
+from sween.steps import sent
 
 OnProgress = Callable[[int], None]
 
@@ -55,41 +57,38 @@ class Counting:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def selection(self) -> tuple[list[list[ImageVotes]], float]:
-        everything = list(range(len(self)))
-        return self.votes("selection", everything, [self.settings.n0] * len(self), [0] * len(self))
+    def first(self) -> Asked:
+        """The votes that select a class, of all images."""
+        return self.asked("selection", range(len(self)), [self.settings.n0] * len(self))
 
-    def scored(
-        self, purpose: str, positions: list[int], n: int, classes: Sequence[int]
-    ) -> tuple[list[list[ImageVotes]], float]:
-        """`votes` with the scores of one class of each image."""
-        none = [0] * len(positions)
-        return self.votes(purpose, positions, [n] * len(positions), none, scored=classes)
-
-    def votes(
+    def asked(
         self,
         purpose: str,
-        positions: list[int],
+        positions: Sequence[int],
         sizes: Sequence[int],
-        first: Sequence[int],
         *,
+        first: Sequence[int] | None = None,
         scored: Sequence[int] | None = None,
-    ) -> tuple[list[list[ImageVotes]], float]:
-        """For each position the votes of every classifier; and the seconds an image took."""
-        began = time.perf_counter()
-        votes = self.engine.count(
-            self.images[positions],
-            examples=[self.indices[position] for position in positions],
-            purpose=purpose,
-            n=sizes,
-            seed=self.settings.seed,
-            first=first,
-            scored=scored,
-            on_progress=self.on_progress,
-        )
-        voters = range(len(self.engine.panel.names))
-        each = [[votes.of(voter, row) for voter in voters] for row in range(len(positions))]
-        return each, (time.perf_counter() - began) / max(1, len(positions))
+    ) -> Asked:
+        """Votes on the images at these positions."""
+        examples = [self.indices[position] for position in positions]
+        images = self.images[sent(torch.tensor(positions, dtype=torch.long), self.images.device)]
+        return Asked(images, examples, purpose, sizes, first, scored)
+
+    def each(self, sets: Iterable[Asked]) -> Iterator[tuple[list[list[ImageVotes]], float]]:
+        """Of each set, for each image the votes of every classifier; and the seconds it took."""
+        began, voters = time.perf_counter(), range(len(self.engine.panel.names))
+        for votes in self.engine.count_each(
+            sets, seed=self.settings.seed, on_progress=self.on_progress
+        ):
+            took = (time.perf_counter() - began) / max(1, len(votes))
+            yield [[votes.of(voter, row) for voter in voters] for row in range(len(votes))], took
+            began = time.perf_counter()
+
+    def one(self, asked: Asked) -> tuple[list[list[ImageVotes]], float]:
+        """`each` of one set."""
+        (counted,) = self.each([asked])
+        return counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,16 +111,22 @@ def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]
     that given the first ones, and the sizes made of them, they are as if drawn in advance.
     """
     settings, engine = counting.settings, counting.engine
-    if plans is None:
-        selection, selecting = counting.selection()
+    first, selecting = list[Asked](), 0.0
+    if plans is not None:
+        selection = [[plan.pilot] for plan in plans]
+        sizes = [plan.size for plan in plans]
+    elif settings.tolerance is not None:
+        selection, selecting = counting.one(counting.first())
         sizes = [_size(votes[-1], settings) for votes in selection]
     else:
-        selection, selecting = [[plan.pilot] for plan in plans], 0.0
-        sizes = [plan.size for plan in plans]
-    for part in _parts(sizes, engine):
-        estimation, estimating = counting.votes(
-            "estimation", part, [sizes[i] for i in part], [0] * len(part)
-        )
+        # Nothing hangs on the first votes yet: they are queued with the others.
+        first, sizes = [counting.first()], [settings.n] * len(counting)
+    parts = list(_parts(sizes, engine))
+    sets = [counting.asked("estimation", part, [sizes[i] for i in part]) for part in parts]
+    counted = counting.each([*first, *sets])
+    if first:
+        selection, selecting = next(counted)
+    for part, (estimation, estimating) in zip(parts, counted, strict=True):
         for position, votes in zip(part, estimation, strict=True):
             yield Drawn(selection[position], votes, selecting + estimating)
 
@@ -129,13 +134,19 @@ def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]
 def softly(counting: Counting) -> Iterator[Drawn]:
     """Pilot votes choose the class; then its scores are collected: the pilot's, and fresh ones."""
     settings, engine = counting.settings, counting.engine
-    selection, selecting = counting.selection()
+    selection, selecting = counting.one(counting.first())
     classes = [int(np.argmax(votes[-1].counts)) for votes in selection]
-    everything = list(range(len(counting)))
+    parts = list(_parts([settings.n] * len(counting), engine))
+    sets = [
+        counting.asked(
+            "estimation", part, [settings.n] * len(part), scored=[classes[i] for i in part]
+        )
+        for part in parts
+    ]
     # The pilot's noise once more: now it is known whose scores to collect.
-    pilot, again = counting.scored("selection", everything, settings.n0, classes)
-    for part in _parts([settings.n] * len(counting), engine):
-        fresh, took = counting.scored("estimation", part, settings.n, [classes[i] for i in part])
+    counted = counting.each([dataclasses.replace(counting.first(), scored=classes), *sets])
+    pilot, again = next(counted)
+    for part, (fresh, took) in zip(parts, counted, strict=True):
         for position, votes in zip(part, fresh, strict=True):
             # The class is the one that the first pass chose, whatever a second one would say.
             chosen = dataclasses.replace(pilot[position][0], counts=selection[position][0].counts)
@@ -179,14 +190,19 @@ def decided(counting: Counting) -> Iterator[Drawn]:
     Valid with `decide_radii`, whose bound holds at all looks at once, whatever makes them stop.
     """
     settings, sigma = counting.settings, counting.engine.sigma
-    selection, selecting = counting.selection()
+    selection, selecting = counting.one(counting.first())
     candidates = [int(np.argmax(votes[-1].counts)) for votes in selection]
     sums = [ImageVotes((0,) * len(votes[-1].counts), 0, 0) for votes in selection]
     seconds = [selecting] * len(counting)
     active, drawn = list(range(len(counting))), 0
     for look in looks(settings.n):
-        fresh, took = counting.votes(
-            "estimation", active, [look - drawn] * len(active), [drawn // STEP] * len(active)
+        fresh, took = counting.one(
+            counting.asked(
+                "estimation",
+                active,
+                [look - drawn] * len(active),
+                first=[drawn // STEP] * len(active),
+            )
         )
         for position, own in zip(active, fresh, strict=True):
             sums[position] = sums[position] + own[-1]

@@ -13,6 +13,7 @@ from sween.philox import normal_draws, stream_words
 from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normals_of, philox_normals
 from sween.smoothing.exact import ExactNoise
 from sween.smoothing.settings import whole_number
+from sween.steps import sent
 
 NOISES = ("float32", "exact")
 
@@ -144,9 +145,7 @@ def noisy_of_jobs(
     """
     stream = f"{noise.stream_prefix}{purpose}"
     keys = [derive_key(seed, stream, examples[job.position], job.block) for job in jobs]
-    positions = torch.tensor([job.position for job in jobs])
-    if images.device.type == "cuda":
-        positions = positions.pin_memory().to(images.device, non_blocking=True)
+    positions = sent(torch.tensor([job.position for job in jobs]), images.device)
     return noise.copies(images[positions], keys)
 
 

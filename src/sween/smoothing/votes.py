@@ -3,17 +3,19 @@
 Noise is keyed by (seed, purpose, example, block), so the counts do not depend on the batch size, on
 the order of the images or on which of them are counted together. Memory is that of one batch,
 whatever n is. Counts of disjoint blocks add. Everything stays on the members' device until a set of
-images is counted: the host only queues batches.
+images is counted: the host only queues batches, and takes the counts of one set while the device is
+at work on the next.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import nn
 
-from sween.ensemble.forward import default_forward_rows
+from sween.ensemble.forward import default_forward_rows, refuse_non_finite
 from sween.ensemble.panel import Panel, arithmetic_of, check_panel
 from sween.ensemble.prepare import refuse_broken_device
 from sween.errors import BadInput, go_on_without
@@ -21,8 +23,8 @@ from sween.kernels import NoiseKernels, NoiseLauncher, supports
 from sween.models.device import device_of, evaluating
 from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
-from sween.smoothing.soft import pairs_of
-from sween.smoothing.tally import Tally
+from sween.smoothing.tally import Asked, Tally, Votes
+from sween.steps import Steps, in_turns
 
 BLOCKS_TRIED = 100
 """Noise blocks in which kernels of our own are compared with plain noise."""
@@ -36,40 +38,6 @@ MOST_TOGETHER = 100
 PASSES_TOGETHER = 10
 """Forward passes of one batch, where survivors of an early exit are gathered for the next member;
 and on a CPU, where a few images with few votes then share a batch."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageVotes:
-    """One classifier's votes on one image, and the member evaluations they took.
-
-    `drawn` votes were asked for; exact noise may, very rarely, leave one without an answer.
-    `scores` is the histogram of one class's probability, where it was asked for.
-    """
-
-    counts: tuple[int, ...]
-    evaluations: int
-    drawn: int
-    scores: tuple[int, ...] | None = None
-
-    def __add__(self, other: "ImageVotes") -> "ImageVotes":
-        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
-        return ImageVotes(counts, self.evaluations + other.evaluations, self.drawn + other.drawn)
-
-
-@dataclasses.dataclass(frozen=True)
-class Votes:
-    """counts (V, N, M) and evaluations (V, N) of V classifiers on N images, and votes drawn (N)."""
-
-    counts: torch.Tensor
-    evaluations: torch.Tensor
-    drawn: Sequence[int]
-    scores: torch.Tensor | None = None
-
-    def of(self, voter: int, position: int) -> ImageVotes:
-        counts = tuple(self.counts[voter, position].tolist())
-        scores = None if self.scores is None else pairs_of(self.scores[position].tolist())
-        evaluations = int(self.evaluations[voter, position])
-        return ImageVotes(counts, evaluations, self.drawn[position], scores)
 
 
 class VoteEngine:
@@ -235,7 +203,6 @@ class VoteEngine:
                 return images
         return MOST_TOGETHER
 
-    @torch.inference_mode()
     def count(
         self,
         images: torch.Tensor,
@@ -246,58 +213,95 @@ class VoteEngine:
         seed: int,
         first: Sequence[int] | None = None,
         scored: Sequence[int] | None = None,
-        on_progress: Callable[[int], None] | None = None,
     ) -> Votes:
-        """Votes on n noisy copies of each image.
+        """Votes on n noisy copies of each image: `count_each` of one set, see `Asked`."""
+        sizes = [n] * len(images) if isinstance(n, int) else list(n)
+        asked = Asked(images, examples, purpose, sizes, first, scored)
+        (votes,) = self.count_each([asked], seed=seed)
+        return votes
+
+    @torch.inference_mode()
+    def count_each(
+        self,
+        sets: Iterable[Asked],
+        *,
+        seed: int,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Votes]:
+        """The votes of each set of images, in their order.
+
+        On a GPU those of one set come back while the next one is already queued.
 
         Args:
-            images: (N, C, H, W) on the members' device.
-            examples: N keys of the noise, usually the images' indices in their data set.
-            purpose: `selection`, `estimation` or `prediction`; different ones are independent.
-            n: noisy copies an image; one number, or one for each.
+            sets: what is asked for.
             seed: of the noise.
-            first: the noise block to begin with, for each image; 0 by default.
-            scored: a class of each image whose probabilities are collected too; for one ensemble
-                without an exit.
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
         """
-        sizes = [n] * len(images) if isinstance(n, int) else list(n)
-        starts = first or [0] * len(images)
-        tally = Tally(len(self.panel.names), len(images), self.num_classes, images.device, scored)
+        tallies = deque[Tally]()
+
+        def batches() -> Iterator[Steps[None]]:
+            for asked in sets:
+                tally = Tally(asked, voters=len(self.panel.names), classes=self.num_classes)
+                tallies.append(tally)
+                for jobs in self._jobs(asked):
+                    yield self._count_batch(tally, jobs, seed, on_progress)
+
         self.panel.forward.forget_non_finite()
         with evaluating(self.model):
-            for jobs in self._batches(sizes, starts):
-                noisy, valid = noisy_of_jobs(
-                    self.noise, images, jobs, seed=seed, purpose=purpose, examples=examples
-                )
-                if scored is None:
-                    ballot = self.panel.vote(noisy)
-                    tally.add(ballot.labels, ballot.evaluations, jobs, valid)
-                else:
-                    probabilities = self.panel.probabilities(noisy)
-                    labels = probabilities.argmax(dim=1)[None]
-                    everyone = torch.full_like(labels, len(self.panel.members))
-                    tally.add(labels, everyone, jobs, valid)
-                    tally.add_scores(probabilities, jobs, valid)
-                if on_progress is not None:
-                    on_progress(sum(job.used for job in jobs))
-        self.panel.forward.refuse_non_finite()
-        return Votes(
-            tally.counts.cpu().view(tally.shape),
-            tally.evaluations.cpu().view(tally.shape[:2]),
-            sizes,
-            None if scored is None else tally.scores.cpu(),
-        )
+            for _ in in_turns(batches()):
+                while tallies and (votes := tallies[0].votes) is not None:
+                    tallies.popleft()
+                    yield votes
 
-    def _batches(self, sizes: Sequence[int], starts: Sequence[int]) -> Iterator[list[Job]]:
+    def _count_batch(
+        self,
+        tally: Tally,
+        jobs: list[Job],
+        seed: int,
+        on_progress: Callable[[int], None] | None,
+    ) -> Steps[None]:
+        """Add a batch to the tally, and read it once it holds all."""
+        if jobs:
+            yield from self._add_batch(tally, jobs, seed)
+        if on_progress is not None:
+            on_progress(sum(job.used for job in jobs))
+        if not tally.missing:
+            finite = yield from tally.read(self.panel.forward.all_finite(self.device))
+            refuse_non_finite(finite)
+
+    def _add_batch(self, tally: Tally, jobs: list[Job], seed: int) -> Steps[None]:
+        asked = tally.asked
+        noisy, valid = noisy_of_jobs(
+            self.noise,
+            asked.images,
+            jobs,
+            seed=seed,
+            purpose=asked.purpose,
+            examples=asked.examples,
+        )
+        if asked.scored is None:
+            ballot = yield from self.panel.vote(noisy)
+            tally.add(ballot.labels, ballot.evaluations, jobs, valid)
+            return
+        probabilities = self.panel.probabilities(noisy)
+        labels = probabilities.argmax(dim=1)[None]
+        everyone = torch.full_like(labels, len(self.panel.members))
+        tally.add(labels, everyone, jobs, valid)
+        tally.add_scores(probabilities, jobs, valid)
+
+    def _jobs(self, asked: Asked) -> Iterator[list[Job]]:
+        """Batches of a set; an empty one where nothing is asked for."""
         full, jobs = self.batch_blocks, list[Job]()
-        for position, (n, first) in enumerate(zip(sizes, starts, strict=True)):
+        starts = asked.first or [0] * len(asked.sizes)
+        for position, (n, first) in enumerate(zip(asked.sizes, starts, strict=True)):
             for block, used in noise_blocks(n):
                 jobs.append(Job(position, first + block, used))
                 if len(jobs) == full:
                     yield jobs
                     jobs = []
+        if not sum(asked.sizes):
+            yield []
         if jobs:
             # Compiled noise comes in one size; of the blocks that fill the batch no draw counts.
             idle = full - len(jobs) if self.compiled else 0

@@ -1,0 +1,163 @@
+"""Numbers that come late from a device: others work meanwhile, and nothing is counted otherwise."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sween.ensemble import EXITS, ExitPolicy, WeightedEnsemble, forward
+from sween.ensemble.forward import FixedShapeForward
+from sween.errors import ContractError
+from sween.smoothing import CertifySettings, SmoothedClassifier, tally
+from sween.smoothing.tally import Asked, Votes
+from sween.steps import Steps
+from tests.smoothing.small import counts as _counts
+from tests.smoothing.small import ensemble as _ensemble
+from tests.smoothing.small import images as _images
+
+
+class _Queue:
+    """A device far away: what is asked of it comes when the host takes its turn again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queued, self.meanwhile = 0, list[int]()
+        monkeypatch.setattr(forward, "fetched", self.fetched)
+        monkeypatch.setattr(tally, "fetched", self.fetched)
+        one = FixedShapeForward._one
+
+        def counted(*arguments: Any) -> torch.Tensor:
+            self.queued += 1
+            return one(*arguments)
+
+        monkeypatch.setattr(FixedShapeForward, "_one", counted)
+
+    def fetched(self, *tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
+        before, copies = self.queued, [tensor.clone() for tensor in tensors]
+        yield
+        self.meanwhile.append(self.queued - before)
+        return copies
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Queue]:
+    queue = _Queue(monkeypatch)
+    yield queue
+    assert queue.meanwhile, "nothing came late"
+
+
+def _smoothed(exit: str = "none", batch_size: int = 200) -> SmoothedClassifier:
+    policy = ExitPolicy(exit, threshold=0.6)
+    return SmoothedClassifier(
+        _ensemble(), sigma=0.5, num_classes=10, exit=policy, batch_size=batch_size
+    )
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "fixed": {"n": 750},
+    "decide": {"n": 1_500, "sampling": "decide", "radii": (0.2,)},
+    "tolerance": {"n": 1_500, "sampling": "tolerance", "tolerance": 0.1},
+    "budget": {"n": 1_500, "sampling": "budget", "budget": 2_400},
+    "soft": {"n": 750, "votes": "soft"},
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "exit_name"),
+    [("soft", "none"), *itertools.product(("fixed", "decide", "tolerance", "budget"), EXITS)],
+)
+def test_late_numbers_change_no_certificate(
+    mode: str, exit_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = CertifySettings(n0=130, **MODES[mode])
+    wanted = _counts(_smoothed(exit_name).certify_batch(_images(), settings))
+    queue = _Queue(monkeypatch)
+    assert _counts(_smoothed(exit_name).certify_batch(_images(), settings)) == wanted
+    assert queue.meanwhile
+
+
+@pytest.mark.parametrize("exit_name", EXITS)
+def test_others_are_queued_while_a_number_comes(exit_name: str, device: _Queue) -> None:
+    engine = _smoothed(exit_name).engine
+    images = _images(4)
+    engine.prepare(images[0])
+    device.meanwhile.clear()
+    sets = [Asked(images[i : i + 1], [i], "estimation", [600]) for i in range(4)]
+    votes = list(engine.count_each(sets, seed=0))
+    assert [int(own.counts.sum()) for own in votes] == [600] * 4
+    asked = 4 + (2 * 12 if exit_name != "none" else 0)  # each set; each later member and batch
+    assert len(device.meanwhile) == asked
+    last = device.meanwhile[-1:] if exit_name == "none" else device.meanwhile[-3:]
+    assert all(device.meanwhile[: -len(last)])
+    assert not last[-1]
+
+
+def test_sets_come_in_their_order_whatever_they_hold(device: _Queue) -> None:
+    """One for which nothing is asked is done before the one before it."""
+    engine, images = _smoothed("exact").engine, _images()
+    engine.prepare(images[0])
+    sizes = [[300], [0], [450], [0], [0], [100]]
+    sets = [Asked(images[:1], [i], "estimation", size) for i, size in enumerate(sizes)]
+    votes = list(engine.count_each(sets, seed=0))
+    assert [own.drawn for own in votes] == sizes
+    assert [int(own.counts.sum()) for own in votes] == [300, 0, 450, 0, 0, 100]
+    assert [own.of(0, 0).evaluations > 0 for own in votes] == [size != [0] for size in sizes]
+
+
+def test_two_batches_are_held_at_once_and_no_more(
+    device: _Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, held, most = _smoothed("exact").engine, 0, 0
+    vote = engine.panel.vote
+
+    def watch(noisy: torch.Tensor) -> Steps[Any]:
+        nonlocal held, most
+        held, most = held + 1, max(most, held + 1)
+        ballot = yield from vote(noisy)
+        held -= 1
+        return ballot
+
+    monkeypatch.setattr(engine.panel, "vote", watch)
+    image = _images(1)
+    engine.prepare(image[0])
+    engine.count(image, examples=[0], purpose="estimation", n=2_000, seed=0)
+    assert (held, most) == (0, 2)
+
+
+class _Broken(nn.Module):
+    """No number from the `good`-th noisy image on."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self.good, self.seen = good, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        total = x.flatten(1).sum(1)
+        wrong = float("nan") if self.seen > self.good else 0.0
+        return torch.stack([total + wrong, 32 - total], dim=1)
+
+
+def test_no_vote_of_what_is_no_number_gets_through(device: _Queue) -> None:
+    broken = _Broken(10**6)
+    ensemble = WeightedEnsemble([broken, _Broken(10**6)], [0.6, 0.4])
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, batch_size=200, exit="exact")
+    engine, image = smoothed.engine, _images(1)
+    engine.prepare(image[0])
+    broken.good = broken.seen + 700
+    sets = [Asked(image, [i], "estimation", [200]) for i in range(10)]
+    through: list[Votes] = []
+    with pytest.raises(ContractError, match="finite"):
+        through.extend(engine.count_each(sets, seed=0))
+    assert len(through) <= 3, "the fourth set has a vote of no number"
+
+
+def test_fixed_votes_queue_the_first_ones_with_the_others(device: _Queue) -> None:
+    smoothed = _smoothed(batch_size=400)
+    smoothed.engine.prepare(_images(1)[0])
+    device.meanwhile.clear()
+    smoothed.certify_batch(_images(), CertifySettings(n0=100, n=750))
+    # First votes, then those of each image: only the last ones find nothing queued behind them.
+    assert [queued > 0 for queued in device.meanwhile] == [True] * 3 + [False]
