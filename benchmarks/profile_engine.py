@@ -2,8 +2,9 @@
 
     python benchmarks/profile_engine.py cifar10-sween3-gaussian-sigma0.50 --out FILE
 
-Votes on a grey image, after a pass that compiles. Of every kernel its share of the time; of the
-whole the time in which no kernel ran, and the arithmetic a second beside a large matrix product.
+Votes on grey images, one set of them after the other as `sween certify` counts them, after a pass
+that compiles. Of every kernel its share of the time; of the whole the time in which no kernel ran,
+and the arithmetic a second beside a large matrix product.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from sween.kernels.launch import compile_kernel
 from sween.models import count_flops
 from sween.runs import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
+from sween.smoothing.tally import Asked
 from sween.smoothing.votes import VoteEngine
 
 LEAST_SHARE = 0.002
@@ -90,11 +92,14 @@ def _seconds(run: Any, repeats: int = 10) -> float:
     return (time.perf_counter() - began) / repeats
 
 
-def kernels_of(engine: VoteEngine, image: torch.Tensor, n: int) -> tuple[dict[str, float], float]:
-    """Seconds of each kernel, and of all of it on the clock, while n votes are counted."""
+def kernels_of(
+    engine: VoteEngine, image: torch.Tensor, images: int, n: int
+) -> tuple[dict[str, float], float]:
+    """Seconds of each kernel, and of all of it on the clock, while n votes an image are counted."""
+    sets = [Asked(image[None], [example], "profile", [n]) for example in range(images)]
 
     def vote() -> None:
-        engine.count(image[None], examples=[0], purpose="profile", n=n, seed=0)
+        list(engine.count_each(sets, seed=0))
 
     vote()
     torch.cuda.synchronize()
@@ -116,7 +121,8 @@ def main() -> None:
     parser.add_argument("--exit", default="none")
     parser.add_argument("--noise", default="float32")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--n", type=int, default=400_000)
+    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda")
@@ -132,8 +138,8 @@ def main() -> None:
     )
     image = torch.full(loaded.image_shape, 0.5, device=device)
     smoothed.engine.prepare(image)
-    seconds, wall = kernels_of(smoothed.engine, image, options.n)
-    chip, busy = limits(device), sum(seconds.values())
+    seconds, wall = kernels_of(smoothed.engine, image, options.images, options.n)
+    chip, busy, samples = limits(device), sum(seconds.values()), options.images * options.n
     flops = sum(2 * count_flops(member, loaded.image_shape) for member in loaded.members)
     shares = {name: spent / busy for name, spent in seconds.items()}
     shown = {name: share for name, share in shares.items() if share >= LEAST_SHARE}
@@ -141,14 +147,15 @@ def main() -> None:
         "source": options.source,
         "exit": options.exit,
         "noise": options.noise,
+        "images": options.images,
         "n": options.n,
         "precision": smoothed.engine.precision,
-        "samples_per_second": options.n / wall,
+        "samples_per_second": samples / wall,
         "seconds": wall,
         "idle_share": max(0.0, 1 - busy / wall),
         "kernel_shares": dict(sorted(shown.items(), key=lambda item: -item[1])),
         "other_kernels_share": 1 - sum(shown.values()),
-        "flops_per_second": flops * options.n / wall if options.exit == "none" else None,
+        "flops_per_second": flops * samples / wall if options.exit == "none" else None,
         "limits": chip,
         "environment": describe_environment(),
     }

@@ -181,9 +181,9 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
 @pytest.mark.parametrize("how", ["fused", "compiled", "plain"])
 def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an exit, of any members: a number on its way finds the device with work in its queue."""
-    ensemble = _ensemble()
-    if how != "fused":
-        ensemble = WeightedEnsemble([torch.nn.Sequential(own) for own in ensemble.members]).cuda()
+    zoo = sween.load("cifar10-sween3-gaussian-sigma0.50").members[:2]
+    members = zoo if how == "fused" else [torch.nn.Sequential(own) for own in zoo]
+    ensemble = WeightedEnsemble(list(members), [0.6, 0.4]).cuda()
     smoothed = SmoothedClassifier(
         ensemble, sigma=0.5, num_classes=10, exit="exact", compile=how != "plain"
     )
@@ -213,7 +213,7 @@ def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.Monke
     for own, alone in zip(found, wanted, strict=True):
         assert torch.equal(own.counts, alone.counts)
         assert torch.equal(own.evaluations, alone.evaluations)
-    assert 0 < int(found[0].evaluations) - int(sum(found[0].drawn)) < int(sum(found[0].drawn))
+    assert 1 < int(found[0].evaluations) / found[0].drawn[0] < 2
     assert len(waits) == (6 if how == "fused" else 12)
     assert sum(waits) >= len(waits) - (1 if how == "fused" else 2), "but at the very end"
 
