@@ -30,7 +30,7 @@ Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or ex
 ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
 ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
 BatchSize = Annotated[
-    int | None, typer.Option(help="noisy images held at once; no effect on results")
+    int | None, typer.Option(help="noisy images of one batch; no effect on results")
 ]
 ForwardRows = Annotated[
     int | None, typer.Option(help="rows of a forward pass; lower it where memory runs out")

@@ -45,8 +45,9 @@ class SmoothedClassifier:
         num_classes: M.
         exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
         name: of the model, for records.
-        batch_size: noisy inputs held at once; never changes a result. One forward pass on a GPU,
-            ten on a CPU and with an early exit by default.
+        batch_size: noisy inputs of one batch; never changes a result. One forward pass on a GPU,
+            ten on a CPU and with an early exit by default. On a GPU two batches may be held at
+            once, where an exit is not taken inside kernels of our own.
         forward_rows: rows of one forward pass; the same for every result that is compared.
         member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
         weightings: other weights of the same members by name, counted by `certify_panel` too.

@@ -23,6 +23,7 @@ from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.votes import VoteEngine
 from sween.smoothing.workers import Emit, Item, Work, run_all
+from sween.steps import sent
 
 PILOTS_TOGETHER = 100
 """Images whose pilot votes are counted at once."""
@@ -63,7 +64,7 @@ def certify_images(
         other_exits: certified in the same pass too, under the ensemble's name and theirs.
         members: certify every member too, in the same pass over the noise.
         weightings: other weights of the same members, by name, certified in the same pass too.
-        batch_size: noisy inputs held at once.
+        batch_size: noisy inputs of one batch; see `SmoothedClassifier`.
         forward_rows: rows of one forward pass; by default what suits the device.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the members; on a GPU by default.
@@ -142,7 +143,7 @@ def _plans(
     def parts() -> Iterator[tuple[torch.Tensor, Sequence[int]]]:
         for start in range(0, len(positions), PILOTS_TOGETHER):
             keys = positions[start : start + PILOTS_TOGETHER]
-            yield dataset.test.images(keys).to(engine.device), keys
+            yield sent(dataset.test.images(keys), engine.device), keys
 
     return dict(zip(positions, plan_budget(engine, parts, settings), strict=True))
 
@@ -201,7 +202,7 @@ def _work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Pl
     def work(engine: VoteEngine, keys: Sequence[int], emit: Emit) -> None:
         for rows in certify_each(
             engine,
-            dataset.test.images(keys).to(engine.device),
+            sent(dataset.test.images(keys), engine.device),
             keys,
             [int(dataset.test.labels[key]) for key in keys],
             settings,

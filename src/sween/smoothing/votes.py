@@ -49,7 +49,7 @@ class VoteEngine:
         sigma: noise level.
         num_classes: M.
         forward_rows: rows of one forward pass; what suits the device and the images when None.
-        batch_size: noisy inputs held at once, rounded up to whole noise blocks; more of them let an
+        batch_size: noisy inputs of one batch, rounded up to whole noise blocks; more of them let an
             early exit fill its forward passes better. It does not change the counts.
         noise: its law.
     """
