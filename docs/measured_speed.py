@@ -9,6 +9,9 @@ from tables import markdown, runs
 
 from sween.records import read_rows
 
+LEAST_KERNEL_SHARE = 0.01
+"""Of a kernel that is shown by its name."""
+
 
 def speed(results: Path, name: str) -> str:
     """The rows of a file that `sween bench --out` wrote."""
@@ -147,11 +150,13 @@ def profile(results: Path, name: str) -> str:
     """Where the time goes, of a file that benchmarks/profile_engine.py wrote."""
     content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
     busy = 1 - content["idle_share"]
-    lines = [
-        [_short(kernel), f"{100 * busy * share:.1f}%"]
+    large = {
+        kernel: share
         for kernel, share in content["kernel_shares"].items()
-    ]
-    lines.append(["other kernels", f"{100 * busy * content['other_kernels_share']:.1f}%"])
+        if share >= LEAST_KERNEL_SHARE
+    }
+    lines = [[_short(kernel), f"{100 * busy * share:.1f}%"] for kernel, share in large.items()]
+    lines.append(["other kernels", f"{100 * busy * (1 - sum(large.values())):.1f}%"])
     lines.append(["no kernel", f"{100 * content['idle_share']:.1f}%"])
     if content["flops_per_second"]:
         for what, limit in (
