@@ -1,15 +1,18 @@
 """Work in turns: what waits for a number lets others go on."""
 
+import itertools
+
 import pytest
 import torch
 
-from sween.steps import Steps, fetched, finish, in_turns, known, sent
+from sween.steps import Steps, done, fetched, in_turns, sent
+from tests.stepping import finish
 
 
-def _work(name: str, stops: int, log: list[str]) -> Steps[str]:
+def _work(name: str, stops: int, log: list[str], here: bool = False) -> Steps[str]:
     for stop in range(stops):
         log.append(f"{name}{stop}")
-        yield
+        yield lambda: here
     log.append(f"{name}.")
     return name
 
@@ -21,10 +24,16 @@ def test_works_take_turns() -> None:
     assert log == ["a0", "b0", "a1", "b1", "a.", "c0", "b.", "c1", "c."]
 
 
-def test_others_are_begun_before_one_goes_on() -> None:
+def test_others_are_begun_before_one_waits() -> None:
     log: list[str] = []
     list(in_turns((_work(name, 1, log) for name in "abc"), at_once=3))
     assert log == ["a0", "b0", "c0", "a.", "b.", "c."]
+
+
+def test_whoever_has_its_number_goes_on_first() -> None:
+    log: list[str] = []
+    assert list(in_turns(_work(name, 2, log, here=True) for name in "ab")) == ["a", "b"]
+    assert log == ["a0", "a1", "a.", "b0", "b1", "b."]
 
 
 def test_what_never_stops_is_done_at_once_and_taken_one_by_one() -> None:
@@ -37,16 +46,18 @@ def test_what_never_stops_is_done_at_once_and_taken_one_by_one() -> None:
     assert list(turns) == ["b", "c"]
 
 
-def test_a_result_waits_for_room_and_no_longer() -> None:
-    """A set of images that was read goes out when the next one is queued, or nothing is left."""
+def test_a_result_goes_out_as_soon_as_its_number_is_there() -> None:
+    """A set of images that was read, while batches of the next one are queued one by one."""
     log: list[str] = []
-    stops = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0}
-    results = []
-    for name in in_turns(_work(name, stops[name], log) for name in stops):
-        results.append(name)
-        log.append(f"got {name}")
-    assert results == ["a", "c", "b", "e", "d"]
-    assert log.index("d0") < log.index("got b") < log.index("e.")
+    here = iter([False, False, True])
+
+    def read() -> Steps[str]:
+        yield lambda: next(here)
+        return "read"
+
+    works = itertools.chain([read()], (_work(name, 0, log) for name in "abcdef"))
+    results = list(in_turns(works))
+    assert results == ["a", "b", "read", "c", "d", "e", "f"]
 
 
 def test_nothing_to_do() -> None:
@@ -55,7 +66,7 @@ def test_nothing_to_do() -> None:
 
 def test_an_error_ends_all() -> None:
     def fails() -> Steps[str]:
-        yield
+        yield lambda: False
         raise MemoryError
 
     log: list[str] = []
@@ -64,10 +75,10 @@ def test_an_error_ends_all() -> None:
     assert "a." not in log
 
 
-def test_finish_and_known() -> None:
+def test_finish_and_done() -> None:
     log: list[str] = []
     assert finish(_work("a", 3, log)) == "a"
-    assert finish(known(7)) == 7
+    assert finish(done(7)) == 7
     assert log == ["a0", "a1", "a2", "a."]
 
 

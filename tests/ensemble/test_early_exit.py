@@ -16,7 +16,8 @@ from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput, UnknownName
 from sween.models import create_model
 from sween.seeding import numpy_generator, standard_normal
-from sween.steps import Steps, finish, known
+from sween.steps import Steps, done
+from tests.stepping import finish
 
 
 def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy) -> ExitVotes:
@@ -24,10 +25,10 @@ def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy)
 
     def evaluate(member: int, undecided: torch.Tensor | None) -> Steps[torch.Tensor]:
         if undecided is None:
-            return known(probabilities[member])
+            return done(probabilities[member])
         # Rows that were not asked for get nonsense: nobody may look at them.
         nonsense = torch.full_like(probabilities[member], 1e6).cumsum(dim=1)
-        return known(torch.where(undecided[:, None], probabilities[member], nonsense))
+        return done(torch.where(undecided[:, None], probabilities[member], nonsense))
 
     return finish(vote_with_exit(evaluate, weights=weights, policy=policy))
 
@@ -96,7 +97,7 @@ def test_members_are_asked_for_undecided_rows_only(members: int, name: str) -> N
     def evaluate(member: int, undecided: torch.Tensor | None) -> Steps[torch.Tensor]:
         nonlocal asked
         asked += 3000 if undecided is None else int(undecided.sum())
-        return known(probabilities[member])
+        return done(probabilities[member])
 
     votes = finish(vote_with_exit(evaluate, weights=weights, policy=policy))
     assert asked == int(votes.evaluations.sum())

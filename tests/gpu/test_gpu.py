@@ -1,6 +1,7 @@
 """What only a GPU can show: compiled members, kernels and counting. Skipped where there is none."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from sween.seeding import derive_key
 from sween.smoothing import CertifySettings, SmoothedClassifier, tally
 from sween.smoothing.exact import ExactNoise, words_of_62_bits
 from sween.smoothing.noise import NoiseKind
-from sween.steps import Steps, fetched, finish
+from sween.steps import Steps, fetched
 from tests.kernels.networks import of_whole_numbers
+from tests.stepping import finish
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
@@ -216,6 +218,38 @@ def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.Monke
     assert 1 < int(found[0].evaluations) / found[0].drawn[0] < 2
     assert len(waits) == (6 if how == "fused" else 12)
     assert sum(waits) >= len(waits) - (1 if how == "fused" else 2), "but at the very end"
+
+
+@pytest.mark.parametrize(
+    ("options", "scored"),
+    [
+        ({}, None),
+        ({}, [3]),
+        ({"noise": "exact"}, None),
+        ({"exit": "paper", "noise": "exact"}, None),
+        ({"member_names": ["a", "b"], "exit": "exact"}, None),
+        ({"compile": False}, None),
+    ],
+    ids=["plain", "soft", "exact noise", "paper exit", "members", "not compiled"],
+)
+def test_no_batch_makes_the_host_wait(options: dict[str, Any], scored: list[int] | None) -> None:
+    smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, **options)
+    engine, image = smoothed.engine, _images(1).cuda()
+    engine.prepare(image[0])
+    sizes = [3 * engine.batch_blocks * 100]
+    sets = [tally.Asked(image, [i], "estimation", sizes, scored=scored) for i in range(3)]
+    wanted = list(engine.count_each(sets, seed=0))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = list(engine.count_each(sets, seed=0))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for own, other in zip(found, wanted, strict=True):
+        assert torch.equal(own.counts, other.counts)
+        if own.scores is not None and other.scores is not None:
+            assert torch.equal(own.scores, other.scores)
+        assert (own.scores is None) == (scored is None)
+        assert int(own.counts[-1].sum()) == sizes[0]
 
 
 def test_exact_noise_and_sampling_modes_run() -> None:

@@ -182,8 +182,8 @@ def _engine_of_a_gpu(
     monkeypatch.setattr("sween.smoothing.noise.normals_of", philox_normals)
     monkeypatch.setattr("sween.smoothing.noise._compiled_draws", lambda: normal_draws)
     monkeypatch.setattr("sween.smoothing.exact._compiled_words", lambda: words_of_62_bits)
-    monkeypatch.setattr("sween.smoothing.votes.supports", lambda _: True)
-    monkeypatch.setattr("sween.smoothing.votes.NoiseLauncher", lambda: emulator)
+    monkeypatch.setattr("sween.smoothing.fast_noise.supports", lambda _: True)
+    monkeypatch.setattr("sween.smoothing.fast_noise.NoiseLauncher", lambda: emulator)
     monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
     return SmoothedClassifier(model, sigma=0.5, num_classes=2, noise=kind).engine

@@ -15,9 +15,9 @@ from sween.errors import ContractError, PreparationWarning
 from sween.kernels import FusedResNet, Selection
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
-from sween.steps import finish
 from tests.kernels.emulation import Emulator
 from tests.kernels.networks import of_whole_numbers
+from tests.stepping import finish
 
 WANTED = torch.tensor([False, True, True, False, True, False, True])
 

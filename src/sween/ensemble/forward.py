@@ -74,8 +74,6 @@ class FixedShapeForward:
     def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
         """Outputs (B, num_classes) for images (B, C, H, W)."""
         outputs = [self._one(module, part) for part in torch.split(images, self.rows)]
-        if not outputs:
-            return images.new_zeros((0, self.num_classes))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def where(
@@ -90,6 +88,8 @@ class FixedShapeForward:
         if member.fused is not None:
             return self._watched(member.fused.selected(images, selection, at_once=self.rows))
         (count,) = yield from fetched(selection.count)
+        if not count:
+            return images.new_zeros((len(images), self.num_classes))
         rows = selection.rows[: int(count)].long()
         found = self(member, images[rows])
         return found.new_zeros((len(images), self.num_classes)).index_copy_(0, rows, found)

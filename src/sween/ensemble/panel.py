@@ -12,7 +12,7 @@ from sween.ensemble.forward import FixedShapeForward, check_row_independence, pr
 from sween.ensemble.prepare import Member, Preparation
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted
 from sween.errors import BadInput
-from sween.steps import Steps, known
+from sween.steps import Steps, done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ModelPanel:
 
     def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
         labels = self.forward(self.members[0], noisy).argmax(dim=1)
-        return known(Ballot(labels[None], torch.ones_like(labels)[None]))
+        return done(Ballot(labels[None], torch.ones_like(labels)[None]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +198,7 @@ class EnsemblePanel:
         for variant in self.variants:
             weights = variant.weights or self.ensemble.weights.tolist()
             votes = yield from vote_with_exit(
-                lambda member, _: known(everything[member]), weights=weights, policy=variant.policy
+                lambda member, _: done(everything[member]), weights=weights, policy=variant.policy
             )
             labels.append(votes.labels)
             evaluations.append(votes.evaluations)

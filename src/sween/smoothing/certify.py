@@ -1,7 +1,8 @@
 """From votes to certificates, image by image, for every classifier of a panel."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 import torch
 
@@ -33,7 +34,7 @@ def certify_each(
     *,
     plans: Sequence[Plan] | None = None,
     on_progress: OnProgress | None = None,
-) -> Iterator[list[Certificate]]:
+) -> Generator[list[Certificate], None, None]:
     """For each image in turn, the certificates of every classifier of the panel.
 
     Images that run out of memory are started again in smaller forward passes.
@@ -45,7 +46,7 @@ def certify_each(
         labels: true classes, for the records.
         settings: of the sampling.
         plans: of each image, where votes were planned for all of them together.
-        on_progress: called with the noisy copies done since the last call.
+        on_progress: called with the noisy copies done, or on a GPU queued, since the last call.
     """
     done = 0
     while done < len(indices):
@@ -59,12 +60,13 @@ def certify_each(
         else:
             drawing = planned(count, own)
         try:
-            for drawn in drawing:
-                yield [
-                    _certificate(engine, voter, drawn, indices[done], labels[done], settings)
-                    for voter in range(len(engine.panel.names))
-                ]
-                done += 1
+            with contextlib.closing(drawing):  # also when the one who asks stops early
+                for drawn in drawing:
+                    yield [
+                        _certificate(engine, voter, drawn, indices[done], labels[done], settings)
+                        for voter in range(len(engine.panel.names))
+                    ]
+                    done += 1
         except (RuntimeError, MemoryError) as error:
             failure = error.with_traceback(None)  # which would keep the failed batch in memory
         else:

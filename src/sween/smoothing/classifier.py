@@ -259,8 +259,9 @@ class SmoothedClassifier:
                     images, examples=keys, purpose="prediction", n=n, seed=seed
                 )
             except (RuntimeError, MemoryError) as error:
-                self.engine.shrink(error)
-                self.engine.prepare(images[0])
+                failure = error.with_traceback(None)  # which would keep batches in memory
+            self.engine.shrink(failure)
+            self.engine.prepare(images[0])
 
     def _checked(
         self, images: torch.Tensor, indices: Sequence[int] | int | None

@@ -1,8 +1,9 @@
 """Drawing the votes of a group of images: as many as planned, or until their radii are settled."""
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -40,6 +41,10 @@ def images_at_once(engine: VoteEngine, settings: CertifySettings) -> int:
     return together * -(-engine.images_together(settings.n0) // together)
 
 
+Drawing = Generator[Drawn, None, None]
+"""Close it to stop early."""
+
+
 class Counting:
     """Votes of all classifiers on a group of images, with the time an image took."""
 
@@ -57,7 +62,7 @@ class Counting:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def first(self) -> Asked:
+    def pilot(self) -> Asked:
         """The votes that select a class, of all images."""
         return self.asked("selection", range(len(self)), [self.settings.n0] * len(self))
 
@@ -76,14 +81,17 @@ class Counting:
         return Asked(images, examples, purpose, sizes, first, scored)
 
     def each(self, sets: Iterable[Asked]) -> Iterator[tuple[list[list[ImageVotes]], float]]:
-        """Of each set, for each image the votes of every classifier; and the seconds it took."""
+        """Of each set, for each image the votes of every classifier; and the seconds it took.
+
+        That is the time since the set before came back; on a GPU a set is at work meanwhile.
+        """
         began, voters = time.perf_counter(), range(len(self.engine.panel.names))
         for votes in self.engine.count_each(
             sets, seed=self.settings.seed, on_progress=self.on_progress
         ):
-            took = (time.perf_counter() - began) / max(1, len(votes))
+            now = time.perf_counter()
+            took, began = (now - began) / max(1, len(votes)), now
             yield [[votes.of(voter, row) for voter in voters] for row in range(len(votes))], took
-            began = time.perf_counter()
 
     def one(self, asked: Asked) -> tuple[list[list[ImageVotes]], float]:
         """`each` of one set."""
@@ -104,47 +112,48 @@ class Plan:
     pilot: ImageVotes
 
 
-def planned(counting: Counting, plans: Sequence[Plan] | None) -> Iterator[Drawn]:
+def planned(counting: Counting, plans: Sequence[Plan] | None) -> Drawing:
     """n0 votes of each image, then fresh ones: n, or as many as the first ones call for.
 
     Valid with `decide` on the fresh ones at the full alpha: their noise has keys of its own, so
     that given the first ones, and the sizes made of them, they are as if drawn in advance.
     """
     settings, engine = counting.settings, counting.engine
-    first, selecting = list[Asked](), 0.0
+    pilots, selecting = list[Asked](), 0.0
     if plans is not None:
         selection = [[plan.pilot] for plan in plans]
         sizes = [plan.size for plan in plans]
     elif settings.tolerance is not None:
-        selection, selecting = counting.one(counting.first())
+        selection, selecting = counting.one(counting.pilot())
         sizes = [_size(votes[-1], settings) for votes in selection]
     else:
         # Nothing hangs on the first votes yet: they are queued with the others.
-        first, sizes = [counting.first()], [settings.n] * len(counting)
+        pilots, sizes = [counting.pilot()], [settings.n] * len(counting)
     parts = list(_parts(sizes, engine))
-    sets = [counting.asked("estimation", part, [sizes[i] for i in part]) for part in parts]
-    counted = counting.each([*first, *sets])
-    if first:
+    sets = (counting.asked("estimation", part, [sizes[i] for i in part]) for part in parts)
+    counted = counting.each(itertools.chain(pilots, sets))
+    if pilots:
         selection, selecting = next(counted)
     for part, (estimation, estimating) in zip(parts, counted, strict=True):
         for position, votes in zip(part, estimation, strict=True):
             yield Drawn(selection[position], votes, selecting + estimating)
 
 
-def softly(counting: Counting) -> Iterator[Drawn]:
+def softly(counting: Counting) -> Drawing:
     """Pilot votes choose the class; then its scores are collected: the pilot's, and fresh ones."""
     settings, engine = counting.settings, counting.engine
-    selection, selecting = counting.one(counting.first())
+    selection, selecting = counting.one(counting.pilot())
     classes = [int(np.argmax(votes[-1].counts)) for votes in selection]
     parts = list(_parts([settings.n] * len(counting), engine))
-    sets = [
+    # The pilot's noise once more: now it is known whose scores to collect.
+    scored = dataclasses.replace(counting.pilot(), scored=classes)
+    sets = (
         counting.asked(
             "estimation", part, [settings.n] * len(part), scored=[classes[i] for i in part]
         )
         for part in parts
-    ]
-    # The pilot's noise once more: now it is known whose scores to collect.
-    counted = counting.each([dataclasses.replace(counting.first(), scored=classes), *sets])
+    )
+    counted = counting.each(itertools.chain([scored], sets))
     pilot, again = next(counted)
     for part, (fresh, took) in zip(parts, counted, strict=True):
         for position, votes in zip(part, fresh, strict=True):
@@ -184,13 +193,13 @@ def _size(selection: ImageVotes, settings: CertifySettings) -> int:
     )
 
 
-def decided(counting: Counting) -> Iterator[Drawn]:
+def decided(counting: Counting) -> Drawing:
     """n0 votes of each image, then looks at more and more fresh ones until all is settled.
 
     Valid with `decide_radii`, whose bound holds at all looks at once, whatever makes them stop.
     """
     settings, sigma = counting.settings, counting.engine.sigma
-    selection, selecting = counting.one(counting.first())
+    selection, selecting = counting.one(counting.pilot())
     candidates = [int(np.argmax(votes[-1].counts)) for votes in selection]
     sums = [ImageVotes((0,) * len(votes[-1].counts), 0, 0) for votes in selection]
     seconds = [selecting] * len(counting)

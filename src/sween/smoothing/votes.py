@@ -1,33 +1,28 @@
 """The vote engine: noisy copies in, integer counts out.
 
 Noise is keyed by (seed, purpose, example, block), so the counts do not depend on the batch size, on
-the order of the images or on which of them are counted together. Memory is that of one batch,
-whatever n is. Counts of disjoint blocks add. Everything stays on the members' device until a set of
-images is counted: the host only queues batches, and takes the counts of one set while the device is
-at work on the next.
+the order of the images or on which of them are counted together. Memory is that of one batch, or
+of two that take turns, whatever n is. Counts of disjoint blocks add. Everything stays on the
+members' device until a set of images is counted: the host only queues batches, and takes the counts
+of one set while the device is at work on the next.
 """
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from sween.ensemble.forward import default_forward_rows, refuse_non_finite
 from sween.ensemble.panel import Panel, arithmetic_of, check_panel
-from sween.ensemble.prepare import refuse_broken_device
-from sween.errors import BadInput, go_on_without
-from sween.kernels import NoiseKernels, NoiseLauncher, supports
+from sween.errors import BadInput
 from sween.models.device import device_of, evaluating
-from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks
+from sween.seeding import NOISE_BLOCK, noise_blocks
+from sween.smoothing.fast_noise import fast_noise
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
 from sween.smoothing.tally import Asked, Tally, Votes
 from sween.steps import Steps, in_turns
-
-BLOCKS_TRIED = 100
-"""Noise blocks in which kernels of our own are compared with plain noise."""
 
 EMPTY_SHARE = 0.02
 """How much of a GPU's work may go to filling up the last batch of a set of images."""
@@ -76,6 +71,7 @@ class VoteEngine:
         self._precision: str | None = None
         self.noise: Noise = self._noise_kind.make(sigma)
         self._noise_made = False
+        self._counting = False
 
     @property
     def precision(self) -> str:
@@ -106,6 +102,7 @@ class VoteEngine:
 
         The first call settles the rows of a forward pass: fewer, where memory runs out.
         """
+        self._refuse_while_counting()
         if self.rows_asked is None:
             self.rows_asked = default_forward_rows(self.device, image.numel())
         if not self.panel.forward.settled:
@@ -121,44 +118,21 @@ class VoteEngine:
                 fix="run again with --no-compile",
             )
 
-    def _make_noise(self, image: torch.Tensor) -> None:
-        """Faster noise where members are compiled, once it was seen to draw as the plain one."""
-        if self._noise_made or not self.compiled:
-            return
-        make = self._noise_kind.make
-        # Compiled noise comes in one size.
-        ways = {"compiled": (partial(make, self.sigma, compile=True), self.batch_blocks)}
-        if supports(self.device):
-            own = partial(make, self.sigma, kernels=NoiseKernels(NoiseLauncher()))
-            ways = {"drawn by our kernels": (own, min(self.batch_blocks, BLOCKS_TRIED)), **ways}
-        for how, (way, blocks) in ways.items():
-            try:
-                fast = way()
-                self._check_noise(fast, image.shape, blocks)
-                self.noise = fast
-                break
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # compilers fail in many ways, all of which mean: do without
-                refuse_broken_device(error)
-                go_on_without(f"the noise cannot be {how}", error, stacklevel=3)
-        self._noise_made = True
+    def _refuse_while_counting(self) -> None:
+        if self._counting:
+            raise RuntimeError("this engine is counting: end or close that first")
 
-    @torch.inference_mode()
-    def _check_noise(self, fast: Noise, shape: torch.Size, blocks: int) -> None:
-        """Refuse noise that draws otherwise than the plain one, or for another image."""
-        keys = [derive_key(0, "noise trial", block) for block in range(blocks)]
-        levels, generator = self._noise_kind.levels, torch.Generator().manual_seed(0)
-        pixels = torch.randint(0, levels + 1, (blocks, *shape), generator=generator)
-        images = (pixels.float() / levels).to(self.device)
-        (drawn, valid), (wanted, counting) = (
-            law.copies(images, keys) for law in (fast, self.noise)
-        )
-        apart = float((drawn - wanted).abs().max())
-        if not apart <= self._noise_kind.apart * max(self.sigma, 1.0):
-            raise RuntimeError(f"draws are {apart:.3g} apart")
-        if valid is not None and counting is not None and not torch.equal(valid, counting):
-            raise RuntimeError("other draws count")
+    def _make_noise(self, image: torch.Tensor) -> None:
+        """Faster noise where members are compiled."""
+        if not self._noise_made and self.compiled:
+            self.noise = fast_noise(
+                self._noise_kind,
+                self.sigma,
+                shape=image.shape,
+                blocks=self.batch_blocks,
+                device=self.device,
+            )
+            self._noise_made = True
 
     def _try_to_prepare(self, image: torch.Tensor) -> BaseException | None:
         """The error, if there is one; its traceback would keep the failed batch in memory."""
@@ -227,10 +201,11 @@ class VoteEngine:
         *,
         seed: int,
         on_progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Votes]:
+    ) -> Generator[Votes, None, None]:
         """The votes of each set of images, in their order.
 
-        On a GPU those of one set come back while the next one is already queued.
+        On a GPU those of one set come back while the next one is at work. One call at a time: the
+        next one begins when this one has ended or was closed.
 
         Args:
             sets: what is asked for.
@@ -238,6 +213,7 @@ class VoteEngine:
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
         """
+        self._refuse_while_counting()
         tallies = deque[Tally]()
 
         def batches() -> Iterator[Steps[None]]:
@@ -248,11 +224,15 @@ class VoteEngine:
                     yield self._count_batch(tally, jobs, seed, on_progress)
 
         self.panel.forward.forget_non_finite()
-        with evaluating(self.model):
-            for _ in in_turns(batches()):
-                while tallies and (votes := tallies[0].votes) is not None:
-                    tallies.popleft()
-                    yield votes
+        self._counting = True
+        try:
+            with evaluating(self.model):
+                for _ in in_turns(batches()):
+                    while tallies and (votes := tallies[0].votes) is not None:
+                        tallies.popleft()
+                        yield votes
+        finally:
+            self._counting = False
 
     def _count_batch(
         self,
