@@ -64,6 +64,8 @@ class Certificate:
     forward_rows: int
     member_evaluations: int
     seconds: float
+    """On the clock; of images that are counted together, or on a GPU one behind the other, a mean
+    says more than one of them."""
     model: str
     seed: int
     run: str | None = None
