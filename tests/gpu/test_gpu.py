@@ -1,6 +1,8 @@
 """What only a GPU can show: compiled members, kernels and counting. Skipped where there is none."""
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -53,6 +55,16 @@ def _images(count: int = 3) -> torch.Tensor:
 
 def _counts(rows: list[Certificate]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return [(row.selection_counts, row.estimation_counts) for row in rows]
+
+
+@contextlib.contextmanager
+def _no_waits() -> Iterator[None]:
+    """An error where the host waits for the device in passing."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_noise_is_that_of_the_reference_word_for_word() -> None:
@@ -166,11 +178,8 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
     noisy = image + 0.5 * torch.randn(4500, 3, 32, 32, device="cuda")
     with torch.inference_mode():
         finish(panel.vote(noisy))
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with _no_waits():
             votes = finish(panel.vote(noisy))
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert votes.evaluations.min() < votes.evaluations.max()
         # Gathered for each member, as networks without kernels of our own are.
         with pytest.MonkeyPatch.context() as patch:
@@ -207,11 +216,8 @@ def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.Monke
     ]
     wanted = [votes for each in sets for votes in engine.count_each([each], seed=0)]
     waits.clear()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with _no_waits():
         found = list(engine.count_each(sets, seed=0))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for own, alone in zip(found, wanted, strict=True):
         assert torch.equal(own.counts, alone.counts)
         assert torch.equal(own.evaluations, alone.evaluations)
@@ -239,11 +245,8 @@ def test_no_batch_makes_the_host_wait(options: dict[str, Any], scored: list[int]
     sizes = [3 * engine.batch_blocks * 100]
     sets = [tally.Asked(image, [i], "estimation", sizes, scored=scored) for i in range(3)]
     wanted = list(engine.count_each(sets, seed=0))
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with _no_waits():
         found = list(engine.count_each(sets, seed=0))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for own, other in zip(found, wanted, strict=True):
         assert torch.equal(own.counts, other.counts)
         if own.scores is not None and other.scores is not None:
