@@ -1,8 +1,9 @@
-"""Ensembles against their best candidates, as a table."""
+"""Ensembles against their best candidates, as a table and in words."""
 
 from collections.abc import Sequence
 
 from sween.data.selection import format_indices
+from sween.evaluation import PairedInterval
 from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun, outwards
 from sween.report.tables import plain_number, signed
@@ -42,3 +43,13 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
             ]
         )
     return Table("comparison", _HEADINGS, _FIELDS, rows, (0, 2, 3, 8)) if rows else None
+
+
+def interval_in_words(interval: PairedInterval) -> str:
+    """What a difference has, its ends rounded outwards."""
+    low, high = outwards(interval)
+    verdict = "excludes" if interval.excludes_zero else "includes"
+    return (
+        f"a {100 * interval.confidence:g}% paired bootstrap interval of {signed(low)} to "
+        f"{signed(high)}, which {verdict} zero"
+    )

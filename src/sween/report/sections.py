@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sween.evaluation import PairedInterval, RadiusField
+from sween.report.comparison import interval_in_words
 from sween.report.figures import draw_curves
 from sween.report.logs import images_in_words
-from sween.report.measured import MeasuredRun, outwards
+from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number, signed, to_markdown
 
 if TYPE_CHECKING:
@@ -60,14 +61,11 @@ def run_section(run: MeasuredRun) -> str:
 
 
 def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
-    """The comparison in words; the interval's ends are rounded outwards."""
-    low, high = outwards(interval)
-    verdict = "excludes" if interval.excludes_zero else "includes"
+    """The comparison in words."""
     return (
         f"Measured on {images_in_words(interval.indices)}, the ACR of {ensemble} minus that of "
-        f"{candidate}, its best candidate by ACR, is {signed(interval.difference)}, with a "
-        f"{100 * interval.confidence:g}% paired bootstrap interval of {signed(low)} to "
-        f"{signed(high)}, which {verdict} zero."
+        f"{candidate}, its best candidate by ACR, is {signed(interval.difference)}, with "
+        f"{interval_in_words(interval)}."
     )
 
 

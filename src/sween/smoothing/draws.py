@@ -31,6 +31,10 @@ class Drawn:
     seconds: float
 
 
+Drawing = Generator[Drawn, None, None]
+"""Close it to stop early."""
+
+
 def images_at_once(engine: VoteEngine, settings: CertifySettings) -> int:
     """How many images fill batches with their selection votes, and then with the others."""
     if settings.sampling != "fixed":
@@ -39,10 +43,6 @@ def images_at_once(engine: VoteEngine, settings: CertifySettings) -> int:
         return max(1, batches * engine.batch_blocks * STEP // votes)
     together = engine.images_together(settings.n)
     return together * -(-engine.images_together(settings.n0) // together)
-
-
-Drawing = Generator[Drawn, None, None]
-"""Close it to stop early."""
 
 
 class Counting:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sween.records import format_radius
-from sween.report.measured import MeasuredRun, outwards
+from sween.report.comparison import interval_in_words
+from sween.report.measured import MeasuredRun
 from sween.report.page.curves import attacks_content, curves_content
 from sween.report.page.gallery import Pictures, gallery_content
 from sween.report.page.more import PageTable, more_content
@@ -69,19 +70,17 @@ def _range(run: MeasuredRun) -> str:
 
 
 def _lead(run: MeasuredRun) -> str | None:
-    """The ensemble against its best candidate in words; the interval's ends go outwards."""
+    """The ensemble against its best candidate in words."""
     if run.lead is None:
         return None
     candidate, interval = run.lead
-    low, high = outwards(interval)
-    verdict = "excludes" if interval.excludes_zero else "includes"
     return (
         f"{run.ensemble} has an average certified radius of {format_radius(interval.first)}, its "
         f"best candidate {candidate} one of {format_radius(interval.second)}. The difference of "
-        f"{_signed(interval.difference)} has a {100 * interval.confidence:g}% paired bootstrap "
-        f"interval of {_signed(low)} to {_signed(high)}, which {verdict} zero."
+        f"{_typeset(signed(interval.difference))} has {_typeset(interval_in_words(interval))}."
     )
 
 
-def _signed(value: float) -> str:
-    return signed(value).replace("-", "−")
+def _typeset(words: str) -> str:
+    """With minus signs for hyphens."""
+    return words.replace("-", "−")
