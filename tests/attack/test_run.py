@@ -1,14 +1,11 @@
 """Attacks on a data set: outcomes, alarms, resuming."""
 
 import dataclasses
-import gzip
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
-import sween
 from sween.attack import (
     AttackOutcome,
     AttackSettings,
@@ -20,32 +17,17 @@ from sween.attack import (
     read_outcomes,
     verify_attacks,
 )
-from sween.attack.outcome import from_row, judge, to_row
 from sween.attack.unit import attack_unit
 from sween.data import load_dataset
-from sween.ensemble import LoadedEnsemble
-from sween.errors import BadInput, CheckpointError, UnknownName
+from sween.errors import CheckpointError
 from sween.evaluation import certified_accuracy
-from sween.records import ABSTAIN, Certificate, read_rows
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.records import read_rows
+from sween.smoothing import CertifySettings
 from tests.attack.linear import Linear, dataset, loaded, smoothed
-
-QUICK = AttackSettings(attack="pgd", eps=(0.25, 0.5), samples=16, steps=5, n=500, batch_size=4)
-
-
-def _digits() -> tuple[LoadedEnsemble, SmoothedClassifier]:
-    ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
-    return ensemble, SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, name=ensemble.name)
-
-
-def _attack(
-    out: Path, settings: AttackSettings, positions: range = range(10)
-) -> list[AttackOutcome]:
-    ensemble, classifier = _digits()
-    data = load_dataset("digits")
-    return attack_images(
-        ensemble, data, positions, settings, out, classifier=classifier, quiet=True
-    )
+from tests.attack.quick import QUICK
+from tests.attack.quick import attack as _attack
+from tests.attack.quick import certificates as _certificates
+from tests.attack.quick import digits as _digits
 
 
 def _without_time(rows: list[AttackOutcome]) -> list[AttackOutcome]:
@@ -88,16 +70,6 @@ def test_attacked_accuracy_is_never_below_certified_accuracy(
         assert all(row.distance <= radius for row in rows)
         assert certified <= empirical_accuracy(rows) <= before
         before = empirical_accuracy(rows)
-
-
-def _certificates(scale: float) -> tuple[Linear, Mapping[int, Certificate]]:
-    model = Linear(1)
-    data = dataset(model, 20, seed=1)
-    rows = smoothed(loaded(model)).certify_batch(
-        data.test.images(range(20)), CertifySettings(n=10_000), labels=data.test.labels
-    )
-    assert all(row.correct for row in rows)
-    return model, {row.index: dataclasses.replace(row, radius=scale * row.radius) for row in rows}
 
 
 @pytest.mark.parametrize(("scale", "least", "most"), [(1.0, 0, 0), (1.5, 19, 20)])
@@ -278,75 +250,12 @@ def test_memory_that_runs_out_halves_the_attackers_passes(
     assert {(row.gradients, row.surrogate_rows) for row in outcomes} == {("plain", 1024)}
 
 
-def test_outcomes() -> None:
-    assert judge(3, 3, 3) == "robust"
-    assert judge(3, 3, 4) == "broken"
-    assert judge(3, 3, ABSTAIN) == "abstained"
-    assert judge(3, 4, 4) == "wrong"
-    assert judge(3, ABSTAIN, 4) == "declined"
-
-
-def test_rows_are_read_back_strictly(tmp_path: Path) -> None:
-    outcome = _attack(tmp_path / "rows", QUICK, range(2))[0]
-    row = to_row(outcome)
-    assert from_row(row) == outcome
-    for change in ({"eps": 9.0}, {"schema": 1}, {"more": 1}):
-        with pytest.raises(BadInput):
-            from_row(row | change)
-    with pytest.raises(BadInput, match=r"attacks\.jsonl"):
-        read_outcomes(Path("nowhere"))
-
-
-def test_bad_settings_are_refused() -> None:
-    with pytest.raises(UnknownName, match="did you mean"):
-        AttackSettings(attack="rnad")
-    for eps in ((), (0.0,), (-1.0,), (0.5, 0.25), (0.5, 0.5), (float("nan"),), (float("inf"),)):
-        with pytest.raises(BadInput, match="eps"):
-            AttackSettings(eps=eps)
-    for option in ({"samples": 0}, {"steps": 0}, {"batch_size": 0}):
-        with pytest.raises(BadInput, match="at least 1"):
-            AttackSettings(**option)  # type: ignore[arg-type]
-
-
 def test_answers_at_all_radii_share_alpha(tmp_path: Path) -> None:
     """A false break at one radius would stay one at all larger ones."""
     outcomes = _attack(tmp_path / "out", dataclasses.replace(QUICK, alpha=0.01))
     attacked = [row for row in outcomes if row.tries]
     assert {row.judge_alpha for row in attacked} == {0.005}
     assert len({row.judge_seed for row in attacked}) == 2
-
-
-def test_a_run_is_not_taken_up_with_other_certificates(tmp_path: Path) -> None:
-    model, certificates = _certificates(1.0)
-    data, ensemble = dataset(model, 20, seed=1), loaded(model)
-
-    def attack(known: Mapping[int, Certificate] | None) -> None:
-        attack_images(
-            ensemble,
-            data,
-            range(4),
-            dataclasses.replace(QUICK, eps=(0.1,)),
-            tmp_path / "out",
-            classifier=smoothed(ensemble),
-            certificates=known,
-            quiet=True,
-        )
-
-    attack(certificates)
-    attack(certificates)
-    for other in (None, _certificates(1.5)[1]):
-        with pytest.raises(CheckpointError, match="certificates"):
-            attack(other)
-
-
-def test_packed_rows_are_not_attacked_again(tmp_path: Path) -> None:
-    _attack(tmp_path / "out", QUICK, range(2))
-    file = tmp_path / "out" / "attacks.jsonl"
-    (tmp_path / "out" / "attacks.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
-    file.unlink()
-    with pytest.raises(BadInput, match="gunzip"):
-        _attack(tmp_path / "out", QUICK, range(2))
-    assert len(read_outcomes(tmp_path / "out")) == 4
 
 
 def test_weights_keep_their_gradients_out_of_it(tmp_path: Path) -> None:

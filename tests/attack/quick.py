@@ -1,0 +1,40 @@
+"""Small attacks on the digits' ensemble, and certificates of a linear model."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import sween
+from sween.attack import AttackOutcome, AttackSettings, attack_images
+from sween.data import load_dataset
+from sween.ensemble import LoadedEnsemble
+from sween.records import Certificate
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from tests.attack.linear import Linear, dataset, loaded, smoothed
+
+QUICK = AttackSettings(attack="pgd", eps=(0.25, 0.5), samples=16, steps=5, n=500, batch_size=4)
+
+
+def digits() -> tuple[LoadedEnsemble, SmoothedClassifier]:
+    ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+    return ensemble, SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, name=ensemble.name)
+
+
+def attack(
+    out: Path, settings: AttackSettings, positions: range = range(10)
+) -> list[AttackOutcome]:
+    ensemble, classifier = digits()
+    data = load_dataset("digits")
+    return attack_images(
+        ensemble, data, positions, settings, out, classifier=classifier, quiet=True
+    )
+
+
+def certificates(scale: float) -> tuple[Linear, Mapping[int, Certificate]]:
+    model = Linear(1)
+    data = dataset(model, 20, seed=1)
+    rows = smoothed(loaded(model)).certify_batch(
+        data.test.images(range(20)), CertifySettings(n=10_000), labels=data.test.labels
+    )
+    assert all(row.correct for row in rows)
+    return model, {row.index: dataclasses.replace(row, radius=scale * row.radius) for row in rows}

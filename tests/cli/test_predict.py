@@ -1,0 +1,74 @@
+"""`sween predict`: labels and radii of image files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sween.data import load_dataset
+from sween.smoothing import SmoothedClassifier
+from tests.cli.command import run_line, succeed
+from tests.cli.conftest import Made
+from tests.cli.digits import write_digit
+
+
+@pytest.mark.filterwarnings("ignore:n = 12 at alpha")
+def test_predict(made: Made, tmp_path: Path) -> None:
+    images = [tmp_path / "one.png", tmp_path / "two.bmp"]
+    labels = [write_digit(images[0], 1), write_digit(images[1], 2)]
+    line = f"predict {made.ensemble} {images[0]} {images[1]}"
+    code, stdout, stderr = run_line(line)
+    assert (code, stderr) == (0, "")
+    assert stdout == f"{images[0]}\t{labels[0]}\n{images[1]}\t{labels[1]}\n"
+    assert succeed(f"{line} --exit exact") == stdout
+    # Few votes must nearly all agree, which they do not on a digit this hard: no guess.
+    write_digit(images[0], 3)
+    assert succeed(f"predict {made.ensemble} {images[0]} --n 12") == f"{images[0]}\tabstain\n"
+
+
+def test_predict_with_a_radius(made: Made, tmp_path: Path) -> None:
+    label = write_digit(tmp_path / "digit.png", 1)
+    for options in ("", "--bound two-class", "--exit paper"):
+        line = f"predict {made.ensemble} {tmp_path}/digit.png --certify --n 200 {options}"
+        path, answer, radius = succeed(line).rstrip("\n").split("\t")
+        assert (path, answer) == (f"{tmp_path}/digit.png", str(label))
+        assert float(radius.removeprefix("radius ")) > 0
+
+
+def test_predict_answers_for_soft_votes_too(tmp_path: Path) -> None:
+    label = write_digit(tmp_path / "digit.png", 1)
+    line = f"predict digits-sween3-gaussian-sigma0.50 {tmp_path}/digit.png --certify --n 2000"
+    hard, soft = (succeed(f"{line} --votes {votes}") for votes in ("hard", "soft"))
+    assert hard.split("\t")[1] == soft.split("\t")[1] == str(label)
+    assert hard != soft
+
+
+def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digits have 16 levels, whatever file they come in."""
+    seen: list[tuple[str, torch.Tensor]] = []
+    answer = SmoothedClassifier.predict_batch
+
+    def watched(self: SmoothedClassifier, images: torch.Tensor, **options: Any) -> Any:
+        seen.append((self.engine.noise.name, images))
+        return answer(self, images, **options)
+
+    monkeypatch.setattr(SmoothedClassifier, "predict_batch", watched)
+    label = write_digit(tmp_path / "digit.png", 1)
+    line = f"predict {made.ensemble} {tmp_path}/digit.png --noise exact"
+    assert succeed(line) == f"{tmp_path}/digit.png\t{label}\n"
+    ((name, images),) = seen
+    assert name == "exact(levels=16)"
+    assert torch.equal(images, (images * 16).round() / 16)
+    assert torch.equal(images[0], load_dataset("digits").test.images([1])[0])
+    Image.fromarray(np.full((8, 8), 100, np.uint8)).save(tmp_path / "grey.png")
+    run_line(f"predict {made.ensemble} {tmp_path}/digit.png {tmp_path}/grey.png")
+    assert torch.equal(seen[-1][1][0], images[0])  # whatever it is asked about together with
+    code, _, stderr = run_line(f"predict {made.ensemble} {tmp_path}/grey.png --noise exact")
+    assert code == 2
+    assert "1/16" in stderr
+    assert len(stderr.splitlines()) == 1
