@@ -11,6 +11,7 @@ SweenError
 
 SmallSampleWarning             sound, but almost everything will abstain
 PreparationWarning             sound, but slower than it could be
+RepeatedNoiseWarning           each answer holds, but two images were given the same noise
 """
 
 import difflib
@@ -96,6 +97,13 @@ class SmallSampleWarning(UserWarning):
 
 class PreparationWarning(UserWarning):
     """A model could not be made as fast as asked for; its answers are as sound."""
+
+
+class RepeatedNoiseWarning(UserWarning):
+    """Different images were evaluated under the same noise.
+
+    Each answer holds on its own, but they are not independent of each other.
+    """
 
 
 def go_on_without(what: str, error: Exception, *, stacklevel: int = 2) -> None:

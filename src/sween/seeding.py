@@ -10,6 +10,7 @@ with the full key too. The two kinds of device draw different noise.
 """
 
 import hashlib
+import secrets
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,6 +25,14 @@ Normals = Callable[[Sequence[int], tuple[int, ...], torch.device], torch.Tensor]
 
 NOISE_BLOCK = 100
 """Noise vectors drawn per key: part of every result's definition, so changing it changes counts."""
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system, which nobody could have known before.
+
+    53 bits, so that every reader of JSON gives it back as it is.
+    """
+    return secrets.randbits(53)
 
 
 def derive_key(seed: int, purpose: str, example: int = 0, block: int = 0) -> int:

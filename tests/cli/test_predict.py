@@ -1,5 +1,7 @@
 """`sween predict`: labels and radii of image files."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +53,13 @@ def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
 ) -> None:
     """Digits have 16 levels, whatever file they come in."""
     seen: list[tuple[str, torch.Tensor]] = []
-    answer = SmoothedClassifier.predict_batch
+    answer = SmoothedClassifier.predict
 
     def watched(self: SmoothedClassifier, images: torch.Tensor, **options: Any) -> Any:
         seen.append((self.engine.noise.name, images))
         return answer(self, images, **options)
 
-    monkeypatch.setattr(SmoothedClassifier, "predict_batch", watched)
+    monkeypatch.setattr(SmoothedClassifier, "predict", watched)
     label = write_digit(tmp_path / "digit.png", 1)
     line = f"predict {made.ensemble} {tmp_path}/digit.png --noise exact"
     assert succeed(line) == f"{tmp_path}/digit.png\t{label}\n"
@@ -72,3 +74,59 @@ def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
     assert code == 2
     assert "1/16" in stderr
     assert len(stderr.splitlines()) == 1
+
+
+def test_predict_takes_folders_and_writes_json(made: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    (folder / "more").mkdir(parents=True)
+    labels = {
+        str(path): str(write_digit(path, position))
+        for position, path in enumerate(
+            (folder / "a.png", folder / "b.BMP", folder / "more" / "c.png"), start=1
+        )
+    }
+    (folder / "notes.txt").write_text("not an image")
+    records = json.loads(succeed(f"predict {made.ensemble} {folder} --json --quiet"))
+    assert [record["file"] for record in records] == sorted(labels)
+    for record in records:
+        assert record["answer"] in (None, labels[record["file"]])
+        assert sum(record["counts"]) == record["n"] == 100
+        assert (record["answer"] is None) == (record["prediction"] == -1)
+    line = f"predict digits-sween3-gaussian-sigma0.50 {folder}/a.png --certify --n 200 --json"
+    (certified,) = json.loads(succeed(line))
+    assert sum(certified["estimation_counts"]) == 200
+    assert certified["radius"] > 0
+    assert (certified["exit"], certified["member_evaluations"]) == ("none", 3 * 300)
+    # The exit that is asked for is the one that answers: it evaluates fewer members.
+    (early,) = json.loads(succeed(f"{line} --exit exact"))
+    assert early["exit"] == "exact"
+    assert 300 <= early["member_evaluations"] < 3 * 300
+    code, _, stderr = run_line(f"predict {made.ensemble} {made.base}/ensemble")
+    assert code == 2
+    assert "a folder with images" in stderr
+
+
+def test_a_prediction_takes_a_fresh_seed_unless_one_is_given(made: Made, tmp_path: Path) -> None:
+    write_digit(tmp_path / "digit.png", 3)
+    line = f"predict {made.ensemble} {tmp_path}/digit.png --json"
+    first, second = (json.loads(succeed(line))[0] for _ in range(2))
+    assert first["seed"] != second["seed"]
+    assert json.loads(succeed(f"{line} --seed 7"))[0]["seed"] == 7
+
+
+@pytest.mark.parametrize("options", ["", "--certify --n 200"])
+def test_with_a_seed_neither_name_nor_place_changes_an_answer(
+    made: Made, tmp_path: Path, options: str
+) -> None:
+    files = [tmp_path / name for name in ("a.png", "b.png", "c.png")]
+    for position, path in enumerate(files[:2]):
+        write_digit(path, position + 3)
+    shutil.copy(files[0], files[2])
+    line = f"predict {made.ensemble} {{}} --seed 1 --json --quiet {options}"
+    counts = dict[str, list[int]]()
+    for order in (files, files[::-1], files[1:2]):
+        for record in json.loads(succeed(line.format(" ".join(map(str, order))))):
+            votes = record.get("estimation_counts", record.get("counts"))
+            assert counts.setdefault(record["file"], votes) == votes
+    assert counts[str(files[0])] == counts[str(files[2])]
+    assert counts[str(files[0])] != counts[str(files[1])]

@@ -1,5 +1,9 @@
 """`sween predict`"""
 
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,22 +21,32 @@ from sween.cli.options import (
     ForwardRows,
     NoiseOption,
     Precision,
-    Seed,
+    Quiet,
     Source,
     TrustedArch,
     choose_device,
 )
 from sween.data import read_image
-from sween.ensemble import ExitPolicy
+from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.errors import BadInput
-from sween.records import ABSTAIN, format_radius
+from sween.progress import track
+from sween.records import ABSTAIN, Certificate, format_radius
+from sween.seeding import fresh_seed
 from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing.settings import Prediction
 from sween.zoo import load
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Files that are taken from a folder; a file that is named may have any name."""
+
+IMAGES_TOGETHER = 16
 
 
 def run(
     source: Source,
-    images: Annotated[list[Path], typer.Argument(help="image files")],
+    images: Annotated[
+        list[Path], typer.Argument(help="image files, or folders whose image files are taken")
+    ],
     certify: Annotated[bool, typer.Option("--certify", help="the certified radius too")] = False,
     n0: Annotated[
         int | None, typer.Option(help="with --certify: votes that select the class [100]")
@@ -46,6 +60,9 @@ def run(
         str | None, typer.Option(help="with --certify: cohen or two-class [cohen]")
     ] = None,
     votes: Annotated[str | None, typer.Option(help="with --certify: hard or soft [hard]")] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="a JSON array with the votes behind each answer")
+    ] = False,
     convert: Convert = False,
     resize: Annotated[
         bool, typer.Option("--resize", help="scale and crop to the members' image size")
@@ -55,8 +72,12 @@ def run(
     compile: Compile = None,
     noise: NoiseOption = "float32",
     arch: TrustedArch = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="of the noise, which then depends on the pixels alone [a fresh one]"),
+    ] = None,
     device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """The label of each image, or an abstention; with --certify the radius as well."""
     asked = {"n0": n0, "bound": bound, "votes": votes}
@@ -70,13 +91,23 @@ def run(
             fix="add --certify, or leave it out",
         )
     loaded = load(source, archs=arch or ())
-    shape = loaded.image_shape
-    pixels = torch.stack(
-        [
-            read_image(path, image_shape=shape, channels=shape[0], convert=convert, resize=resize)
-            for path in images
-        ]
+    files = list(_files(images))
+    own = fresh_seed() if seed is None else seed
+    settings = (
+        CertifySettings(
+            n=100_000 if n is None else n,
+            alpha=alpha,
+            seed=own,
+            **given,  # type: ignore[arg-type]
+        )
+        if certify
+        else None
     )
+    shape = loaded.image_shape
+    pixels = [
+        read_image(path, image_shape=shape, channels=shape[0], convert=convert, resize=resize)
+        for path in files
+    ]
     classifier = SmoothedClassifier(
         loaded.to(choose_device(device)),
         sigma=loaded.sigma,
@@ -89,24 +120,80 @@ def run(
         noise=noise,
     )
     batch = torch.stack([_scaled(image, loaded.white) for image in pixels])
-    if certify:
-        settings = CertifySettings(
-            n=100_000 if n is None else n,
-            alpha=alpha,
-            seed=seed,
-            **given,  # type: ignore[arg-type]
-        )
-        certificates = classifier.certify_batch(batch, settings)
-        for path, certificate in zip(images, certificates, strict=True):
-            label = _label(certificate.prediction, loaded.class_names)
-            typer.echo(f"{path}\t{label}\tradius {format_radius(certificate.radius)}")
+    keys = list(range(len(files))) if seed is None else [_content_key(image) for image in batch]
+    answers = dict[int, Prediction | Certificate]()
+    places = {key: place for place, key in enumerate(keys)}  # equal images are asked about once
+    long = len(files) > (1 if certify else IMAGES_TOGETHER)
+    for part in _parts(list(places), shown=long and not quiet):
+        some = batch[[places[key] for key in part]]
+        found: Sequence[Prediction | Certificate]
+        if settings is not None:
+            found = classifier.certify_batch(some, settings, indices=part)
+        else:
+            predictions = classifier.predict(
+                some, n=100 if n is None else n, alpha=alpha, seed=own, indices=part
+            )
+            assert isinstance(predictions, list)  # as of every batch
+            found = predictions
+        answers |= zip(part, found, strict=True)
+    _print(files, [answers[key] for key in keys], loaded, json_output)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files that were named, and the image files in the folders that were named."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        found = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
+        if not found:
+            raise BadInput(
+                str(path),
+                expected=f"a folder with images ({' '.join(SUFFIXES)})",
+                got="none in it",
+                fix="name the files themselves",
+            )
+        yield from sorted(found)
+
+
+def _content_key(image: torch.Tensor) -> int:
+    """A noise key made of the pixels: neither the file's name nor its place changes the answer."""
+    content = hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=8).digest()
+    return int.from_bytes(content, "little") >> 1
+
+
+def _parts(keys: Sequence[int], *, shown: bool) -> Iterator[Sequence[int]]:
+    with track("predict", len(keys), quiet=not shown) as advance:
+        for start in range(0, len(keys), IMAGES_TOGETHER):
+            part = keys[start : start + IMAGES_TOGETHER]
+            yield part
+            advance(len(part), "images")
+
+
+def _print(
+    files: Sequence[Path],
+    answers: Sequence[Prediction | Certificate],
+    loaded: LoadedEnsemble,
+    as_json: bool,
+) -> None:
+    """One line per image, or one JSON array with everything that is known of each."""
+    labels = [_label(answer.prediction, loaded.class_names) for answer in answers]
+    if as_json:
+        records = [
+            {
+                "file": str(path),
+                "answer": None if answer.abstained else label,
+                **dataclasses.asdict(answer),
+            }
+            for path, label, answer in zip(files, labels, answers, strict=True)
+        ]
+        typer.echo("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]")
         return
-    for path, answer in zip(
-        images,
-        classifier.predict_batch(batch, n=100 if n is None else n, alpha=alpha, seed=seed),
-        strict=True,
-    ):
-        typer.echo(f"{path}\t{_label(answer.prediction, loaded.class_names)}")
+    for path, label, answer in zip(files, labels, answers, strict=True):
+        line = f"{path}\t{label}"
+        if isinstance(answer, Certificate):
+            line += f"\tradius {format_radius(answer.radius)}"
+        typer.echo(line)
 
 
 def _scaled(pixels: torch.Tensor, white: int) -> torch.Tensor:

@@ -76,12 +76,6 @@ def _range_fix(smallest: float, largest: float) -> str:
     return "divide by 255"
 
 
-def as_batch(images: torch.Tensor) -> torch.Tensor:
-    """A checked batch (N, C, H, W) of a batch or of one image (C, H, W)."""
-    check_images(images)
-    return images[None] if images.ndim == 3 else images
-
-
 def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
     """The images' indices, their positions by default; refuse repetitions and a wrong number."""
     if indices is None:

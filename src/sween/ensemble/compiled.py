@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from sween.tracing import TRACING
+
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 COMPILE_MODE = "max-autotune-no-cudagraphs"
@@ -36,8 +38,11 @@ class _Unlimited:
         self._run = run
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        with torch._dynamo.config.patch(
-            recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+        with (
+            TRACING,
+            torch._dynamo.config.patch(
+                recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+            ),
         ):
             return self._run(images)
 

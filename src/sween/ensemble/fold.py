@@ -1,9 +1,52 @@
 """Batch norm folded into the layer before it, for modules in evaluation mode."""
 
 import copy
+import threading
+from collections.abc import Callable
+from typing import Any
 
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from sween.tracing import TRACING
+
+
+class _OneThreadTracer(fx.Tracer):
+    """Traces the module of its own thread; others may evaluate theirs meanwhile.
+
+    The patched `nn.Module` is that of the whole process, so a forward pass of any other thread goes
+    through here too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    @property
+    def _elsewhere(self) -> bool:
+        return threading.get_ident() != self._thread
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if self._elsewhere:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if self._elsewhere:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
+def _trace(module: nn.Module) -> fx.GraphModule:
+    with TRACING:
+        graph = _OneThreadTracer().trace(module)
+    return fx.GraphModule(module, graph)
 
 
 def fold_batch_norm(module: nn.Module) -> nn.Module:
@@ -14,7 +57,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
     if not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
         return module
     try:
-        traced = fx.symbolic_trace(copy.deepcopy(module))
+        traced = _trace(copy.deepcopy(module))
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
     parts = dict(traced.named_modules())

@@ -6,6 +6,9 @@ member only ever sees batches of one fixed number of rows, padded where needed, 
 answer for a row changes with the other rows is refused.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from sween.ensemble.compiled import Forward
@@ -71,6 +74,17 @@ class FixedShapeForward:
             )
         self._rows = rows
 
+    @contextlib.contextmanager
+    def shaped(self, rows: int | None) -> Iterator[None]:
+        """Another number of rows while the block runs; None leaves it as it is."""
+        before = self._rows
+        if rows is not None:
+            self.settle(rows)
+        try:
+            yield
+        finally:
+            self._rows = before
+
     def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
         """Outputs (B, num_classes) for images (B, C, H, W)."""
         outputs = [self._one(module, part) for part in torch.split(images, self.rows)]
@@ -100,13 +114,7 @@ class FixedShapeForward:
             part = torch.cat([part, part.new_zeros((self.rows - count, *part.shape[1:]))])
         output = module(part)
         if not isinstance(output, torch.Tensor) or output.shape != (self.rows, self.num_classes):
-            got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise ContractError(
-                "model output",
-                expected=f"a tensor of shape ({self.rows}, {self.num_classes})",
-                got=got,
-                fix="pass the model's number of classes as num_classes",
-            )
+            raise _wrong_output(output, self.rows, self.num_classes)
         return self._watched(output[:count])
 
     def _watched(self, output: torch.Tensor) -> torch.Tensor:
@@ -123,6 +131,20 @@ class FixedShapeForward:
         """Whether every output since the last call was finite, as the device will know."""
         finite, self._all_finite = self._all_finite, None
         return torch.ones((), dtype=torch.bool, device=device) if finite is None else finite
+
+
+def _wrong_output(output: object, rows: int, num_classes: int) -> ContractError:
+    """What to say of an output that is not one row of `num_classes` numbers for each image."""
+    expected = f"a tensor of shape ({rows}, {num_classes})"
+    if not isinstance(output, torch.Tensor):
+        fix = "wrap the model in a module that returns its logits alone"
+        return ContractError(
+            "model output", expected=expected, got=f"a {type(output).__name__}", fix=fix
+        )
+    fix = "return one row of logits for each image"
+    if output.ndim == 2 and output.shape[0] == rows:
+        fix = f"pass num_classes={output.shape[1]}, or a model of {num_classes} classes"
+    return ContractError("model output", expected=expected, got=tuple(output.shape), fix=fix)
 
 
 def refuse_non_finite(finite: torch.Tensor) -> None:

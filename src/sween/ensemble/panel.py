@@ -50,11 +50,18 @@ class Panel(Protocol):
 
 
 def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
-    """Prepare the members; refuse those that break the contract of a member."""
+    """Prepare the members; refuse those that break the contract of a member.
+
+    A member that was probed in its present state, on a batch of this shape, is not probed again.
+    """
     panel.follow()
+    shape = (panel.forward.rows, *image.shape)
     for member in panel.members:
-        member.refresh(probe_batch(image, panel.forward.rows, sigma))
-        check_row_independence(member, panel.forward, image, sigma)
+        if not member.is_current(shape):
+            member.refresh(probe_batch(image, panel.forward.rows, sigma))
+        if not member.is_probed(shape):
+            check_row_independence(member, panel.forward, image, sigma)
+            member.note_probed(shape)
 
 
 def arithmetic_of(panel: Panel) -> str:

@@ -9,7 +9,7 @@ serves must be prepared in the same way.
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from sween.ensemble.compiled import Forward, compiled
 from sween.ensemble.fold import fold_batch_norm
 from sween.errors import ContractError, UnknownName, go_on_without
 from sween.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
+from sween.models.device import is_out_of_memory
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -69,9 +70,11 @@ class Preparation:
 
 
 class Member:
-    """A module and its prepared form, which follows changes of parameters and buffers.
+    """A module and its prepared form, which follows changes of parameters, buffers and modes.
 
-    Other changes to a module after its first use, such as a flag that its code reads, are not seen.
+    A module is prepared, and probed for mixing its batch, once for each state of its parameters,
+    its buffers and the modes that its parts have in evaluation. Other changes after its first use,
+    such as a flag that its code reads, are not seen.
 
     Args:
         module: from float32 images (rows, C, H, W) to outputs (rows, M).
@@ -82,7 +85,10 @@ class Member:
         self.module = module
         self.preparation = preparation
         self._state: list[torch.Tensor] = []
+        self._modes: list[bool] = []
+        self._shape: tuple[int, ...] = ()
         self._prepared: Prepared | None = None
+        self._probed = set[tuple[int, ...]]()
 
     @property
     def compiled(self) -> bool:
@@ -119,20 +125,42 @@ class Member:
         Args:
             images: a batch of the one shape that will be evaluated.
         """
-        tensors = list(_tensors(self.module))
-        if self._prepared is not None and _same(tensors, self._state):
+        if self.is_current(images.shape):
             return
-        self._state = [tensor.detach().clone() for tensor in tensors]
+        self.forget()
         self._prepared = prepare(self.module, self.preparation, images)
+        self._shape = tuple(images.shape)
+        self._state = [tensor.detach().clone() for tensor in _tensors(self.module)]
+        self._modes = _modes(self.module)
+
+    def is_current(self, shape: Sequence[int]) -> bool:
+        """Whether there is a prepared form, of the module's present state, for such batches."""
+        if self._prepared is None or (self._prepared.compiled and tuple(shape) != self._shape):
+            return False
+        tensors = list(_tensors(self.module))
+        return _modes(self.module) == self._modes and _same(tensors, self._state)
 
     def forget(self) -> None:
-        """Drop the prepared form and its memory."""
-        self._prepared, self._state = None, []
+        """Drop the prepared form, its memory, and what was learnt by probing it."""
+        self._prepared, self._state, self._modes = None, [], []
+        self._probed.clear()
+
+    def is_probed(self, shape: Sequence[int]) -> bool:
+        """Whether the prepared form was found not to mix batches of that shape."""
+        return tuple(shape) in self._probed
+
+    def note_probed(self, shape: Sequence[int]) -> None:
+        """Remember that the prepared form does not mix batches of that shape."""
+        self._probed.add(tuple(shape))
 
 
 def _tensors(module: nn.Module) -> Iterable[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
+
+
+def _modes(module: nn.Module) -> list[bool]:
+    return [part.training for part in module.modules()]
 
 
 def _same(tensors: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
@@ -161,7 +189,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         images: a batch of the one shape that will be evaluated.
     """
     device, dtype = images.device, preparation.dtype(images.device)
-    wanted = module(images)
+    wanted = _evaluated(module, images)
     _refuse_random(wanted, module(images))
     ready = InArithmetic(fold_batch_norm(module), device, dtype)
     if not _close(ready(images), wanted, dtype):
@@ -194,6 +222,33 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             refuse_broken_device(error)
             go_on_without(f"the model cannot be {how}", error)
     return plain
+
+
+def _evaluated(module: nn.Module, images: torch.Tensor) -> object:
+    """The module's outputs; what it raises is told in one line, but for what the device says."""
+    try:
+        return module(images)
+    except Exception as error:  # a module is anybody's code
+        if is_out_of_memory(error):
+            raise
+        refuse_broken_device(error)
+        kinds = {tensor.dtype for tensor in _tensors(module) if tensor.is_floating_point()}
+        other = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
+        shape = ", ".join(str(size) for size in images.shape[1:])
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if other:
+            raise ContractError(
+                "model",
+                expected="float32 parameters, since its images are float32",
+                got=f"{', '.join(other)} ({said})",
+                fix="pass model.float(); `precision` chooses the arithmetic of the votes",
+            ) from error
+        raise ContractError(
+            "model",
+            expected=f"a forward pass over float32 images (N, {shape})",
+            got=f"{type(error).__name__}: {said}",
+            fix="call model(images) on such a batch yourself to see where it fails",
+        ) from error
 
 
 def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> None:

@@ -1,6 +1,8 @@
 """Where a module lives, and evaluating it without leaving a trace."""
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Iterator
 
 import torch
@@ -14,13 +16,56 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
+class _Modes:
+    """The modes to restore, shared by all threads.
+
+    Two threads may evaluate modules with parts in common. The first to come saves the mode of a
+    part, the last to go restores it: a part that went back to training mode when the first of them
+    is done would answer the other one differently.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._saved = weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]]()
+
+    def enter(self, parts: list[nn.Module]) -> None:
+        with self._lock:
+            for part in parts:
+                users, mode = self._saved.get(part, (0, part.training))
+                self._saved[part] = (users + 1, mode)
+
+    def leave(self, parts: list[nn.Module]) -> None:
+        with self._lock:
+            for part in parts:
+                users, mode = self._saved.pop(part)
+                if users > 1:
+                    self._saved[part] = (users - 1, mode)
+                else:
+                    part.training = mode
+
+
+_MODES = _Modes()
+
+
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode while the block runs; afterwards every part is in the mode it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    """Evaluation mode while the block runs; afterwards every part is in the mode it was in.
+
+    Blocks of several threads may overlap, over one module or over modules that share parts.
+    """
+    parts = list(module.modules())
+    _MODES.enter(parts)
     try:
+        module.eval()
         yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        _MODES.leave(parts)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Torch's own error for it, or one of the many words that libraries have for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    said = str(error).lower()
+    words = ("can't allocate memory", "out of memory", "alloc_failed")
+    return isinstance(error, RuntimeError) and any(word in said for word in words)

@@ -1,21 +1,26 @@
 """The smoothed classifier: predict, with abstention, and certify."""
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
-from sween.data.validation import as_batch, check_images, check_indices, check_labels
+from sween.data.conversion import Images, as_batch, is_single
+from sween.data.validation import check_labels
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.forward import FixedShapeForward
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.panel import build_panel
 from sween.ensemble.prepare import Preparation
-from sween.errors import BadInput
+from sween.errors import BadInput, ContractError
+from sween.models.device import is_out_of_memory
 from sween.records import Certificate
+from sween.seeding import fresh_seed
 from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.decision import decide_prediction
 from sween.smoothing.noise import PIXEL_LEVELS, NoiseKind
+from sween.smoothing.numbering import ImageNumbering
 from sween.smoothing.radius import check_sigma
 from sween.smoothing.settings import (
     CertifySettings,
@@ -33,10 +38,19 @@ class SmoothedClassifier:
     The model is used with the parameters it has at the time of the call, in evaluation mode, and
     left in the mode it was in. What answers is its prepared form (see `Preparation`): batch norm
     folded, in the arithmetic that the record names. Everything claimed assumes that it is a
-    deterministic function of each input on its own (probed at every call), that pseudo-random
-    float32 normals stand for Gaussian noise, and that the image was chosen without knowledge of
-    that noise. The noise is a function of seed and index: where images come from strangers, keep
-    the seed secret.
+    deterministic function of each input on its own, that pseudo-random float32 normals stand for
+    Gaussian noise, and that the image was chosen without knowledge of that noise. The first of
+    these is probed once for each state of the model's parameters, buffers and modes, and for each
+    shape of a batch; other changes, such as a flag that its code reads, are not seen.
+
+    The noise is a function of seed, purpose and index. By default every call takes a fresh seed
+    from the operating system, which is never used again and is recorded in the answer, so that
+    nobody could have made an image for it. A seed that is given is used as given: keep it secret
+    where images come from strangers. Images without indices are numbered on from call to call, so
+    that no two of them share their noise; to repeat an answer, pass its seed and its index.
+
+    One classifier may be called from several threads, which take turns. Several classifiers over
+    one model may be used at once.
 
     Args:
         model: any module from [0,1] images (N, C, H, W) to logits or probabilities (N, M), for
@@ -48,7 +62,9 @@ class SmoothedClassifier:
         batch_size: noisy inputs of one batch; never changes a result. One forward pass on a GPU,
             ten on a CPU and with an early exit by default. On a GPU two batches may be held at
             once, where an exit is not taken inside kernels of our own.
-        forward_rows: rows of one forward pass; the same for every result that is compared.
+        forward_rows: rows of one forward pass; the same for every result that is compared. When
+            None, `certify` takes what suits the device and the images, and `predict` what suits n
+            too, where the model is not compiled.
         member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
         weightings: other weights of the same members by name, counted by `certify_panel` too.
         other_exits: of the same ensemble, counted by `certify_panel` too.
@@ -78,6 +94,13 @@ class SmoothedClassifier:
         noise: str = "float32",
         levels: int | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ContractError(
+                "model",
+                expected="a torch.nn.Module from images to logits",
+                got=f"a {type(model).__name__}",
+                fix="call it in the forward method of a module",
+            )
         check_sigma(sigma)
         num_classes = whole_number("num_classes", num_classes)
         if forward_rows is not None:
@@ -107,14 +130,16 @@ class SmoothedClassifier:
             batch_size=batch_size,
             noise=NoiseKind(noise, levels),
         )
+        self._turn = threading.RLock()
+        self._numbering = ImageNumbering()
 
     def predict(
         self,
-        images: torch.Tensor,
+        images: Images,
         *,
         n: int = 100,
         alpha: float = 0.001,
-        seed: int = 0,
+        seed: int | None = None,
         indices: Sequence[int] | int | None = None,
     ) -> Prediction | list[Prediction]:
         """The smoothed classifier's answer, or an abstention.
@@ -123,30 +148,157 @@ class SmoothedClassifier:
         the noise (see `decide_prediction`).
 
         Args:
-            images: one image (C, H, W), giving one result, or a batch, giving a list.
-            n: votes an image.
+            images: one image, giving one result, or a batch, giving a list; see `Images`.
+            n: votes per image.
             alpha: failure probability.
-            seed: of the noise.
-            indices: keys of the images' noise; their positions by default.
+            seed: of the noise; a fresh one when None.
+            indices: keys of the images' noise; numbered on from the last call when None.
         """
+        check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
-        results = self.predict_batch(batch, n=n, alpha=alpha, seed=seed, indices=indices)
-        return results[0] if images.ndim == 3 else results
+        given = None if seed is None else whole_number("seed", seed)
+        with self._turn:
+            keys = self._keyed(batch, "prediction", given, indices)
+            own = fresh_seed() if given is None else given
+            results = self._predict(batch, keys, n, alpha, own, fitted=True)
+        return results[0] if is_single(images) else results
 
     def predict_batch(
         self,
-        images: torch.Tensor,
+        images: Images,
         *,
         n: int = 100,
         alpha: float = 0.001,
-        seed: int = 0,
-        indices: Sequence[int] | int | None = None,
+        seed: int,
+        indices: Sequence[int] | int,
     ) -> list[Prediction]:
-        """`predict` for a batch (N, C, H, W), always a list."""
+        """The answers of a batch under given noise, in the forward passes of `certify`.
+
+        For whoever compares or replays: always a list, in the shape of forward pass that certifies,
+        and images may share their noise.
+        """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
-        batch, keys = self._checked(images, indices)
+        batch = as_batch(images)
+        with self._turn:
+            keys = self._numbering.number("prediction", indices, len(batch))
+            return self._predict(batch, keys, n, alpha, whole_number("seed", seed), fitted=False)
+
+    def certify(
+        self,
+        images: Images,
+        *,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 0.001,
+        seed: int | None = None,
+        bound: str = "cohen",
+        sampling: str = "fixed",
+        radii: float | Sequence[float] = (),
+        tolerance: float | None = None,
+        budget: int | None = None,
+        votes: str = "hard",
+        labels: Sequence[int] | torch.Tensor | int | None = None,
+        indices: Sequence[int] | int | None = None,
+    ) -> Certificate | list[Certificate]:
+        """Certificates by Cohen et al.'s CERTIFY, with the votes fixed or chosen as they come.
+
+        For each image on its own, with probability at least 1 - alpha over the noise: it abstains,
+        or g answers `prediction` everywhere closer than `radius`.
+
+        Args:
+            images: one image, giving one result, or a batch, giving a list; see `Images`.
+            n0: votes that select the class.
+            n: fresh votes that bound its probability.
+            alpha: failure probability of one certificate.
+            seed: of the noise; a fresh one when None.
+            bound: `cohen` or `two-class`; both radii are in the record, `radius` is this one's.
+            sampling: `fixed`, `decide`, `tolerance` or `budget`; see `CertifySettings`.
+            radii: to decide, with `decide`.
+            tolerance: share of the radius that may be lost, with `tolerance`; give it n0 = 1000.
+            budget: noisy images in all, with `budget`; give it n0 = 1000.
+            votes: `hard` or `soft`; see `CertifySettings`.
+            labels: true classes, kept in the records.
+            indices: the images' indices in their data set, also the keys of their noise; numbered
+                on from the last call when None.
+        """
+        settings = CertifySettings(
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            seed=fresh_seed() if seed is None else seed,
+            bound=bound,
+            sampling=sampling,
+            radii=tuple(radii) if isinstance(radii, Iterable) else (radii,),
+            tolerance=tolerance,
+            budget=budget,
+            votes=votes,
+        )
+        with self._turn:
+            groups = self._certify(images, settings, labels, indices, watched=seed is not None)
+        results = [group[-1] for group in groups]
+        return results[0] if is_single(images) else results
+
+    def certify_batch(
+        self,
+        images: Images,
+        settings: CertifySettings,
+        *,
+        labels: Sequence[int] | torch.Tensor | int | None = None,
+        indices: Sequence[int] | int | None = None,
+    ) -> list[Certificate]:
+        """`certify` with given settings, always a list."""
+        groups = self.certify_panel(images, settings, labels=labels, indices=indices)
+        return [group[-1] for group in groups]
+
+    def certify_panel(
+        self,
+        images: Images,
+        settings: CertifySettings,
+        *,
+        labels: Sequence[int] | torch.Tensor | int | None = None,
+        indices: Sequence[int] | int | None = None,
+    ) -> list[list[Certificate]]:
+        """For each image the certificates of members, other variants and, last, the model.
+
+        Members, weightings and exits are those named when the classifier was made; all see the same
+        noise.
+        """
+        with self._turn:
+            return self._certify(images, settings, labels, indices, watched=True)
+
+    def _certify(
+        self,
+        images: Images,
+        settings: CertifySettings,
+        labels: Sequence[int] | torch.Tensor | int | None,
+        indices: Sequence[int] | int | None,
+        *,
+        watched: bool,
+    ) -> list[list[Certificate]]:
+        batch = as_batch(images)
+        truth = check_labels(labels, len(batch), self.num_classes)
+        check_sampling(self.engine, settings)
+        seed = settings.seed if watched else None
+        keys = self._keyed(batch, "certification", seed, indices)
+        batch = batch.to(self.engine.device)
         self.engine.prepare(batch[0])
-        votes = self._count(batch, keys, n, seed)
+        plans = None
+        if settings.sampling == "budget":
+            plans = plan_budget(self.engine, lambda: [(batch, keys)], settings)
+        return list(certify_each(self.engine, batch, keys, truth, settings, plans=plans))
+
+    def _predict(
+        self,
+        batch: torch.Tensor,
+        keys: Sequence[int],
+        n: int,
+        alpha: float,
+        seed: int,
+        *,
+        fitted: bool,
+    ) -> list[Prediction]:
+        self._check_batch(batch)
+        votes = self._count(batch.to(self.engine.device), keys, n, seed, fitted)
         results = []
         for position, key in enumerate(keys):
             counts = tuple(votes.counts[-1, position].tolist())
@@ -165,122 +317,49 @@ class SmoothedClassifier:
             )
         return results
 
-    def certify(
-        self,
-        images: torch.Tensor,
-        *,
-        n0: int = 100,
-        n: int = 100_000,
-        alpha: float = 0.001,
-        seed: int = 0,
-        bound: str = "cohen",
-        sampling: str = "fixed",
-        radii: float | Sequence[float] = (),
-        tolerance: float | None = None,
-        budget: int | None = None,
-        votes: str = "hard",
-        labels: Sequence[int] | torch.Tensor | int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> Certificate | list[Certificate]:
-        """Certificates by Cohen et al.'s CERTIFY, with the votes fixed or chosen as they come.
-
-        For each image on its own, with probability at least 1 - alpha over the noise: it abstains,
-        or g answers `prediction` everywhere closer than `radius`.
-
-        Args:
-            images: one image (C, H, W), giving one result, or a batch, giving a list.
-            n0: votes that select the class.
-            n: fresh votes that bound its probability.
-            alpha: failure probability of one certificate.
-            seed: of the noise.
-            bound: `cohen` or `two-class`; both radii are in the record, `radius` is this one's.
-            sampling: `fixed`, `decide`, `tolerance` or `budget`; see `CertifySettings`.
-            radii: to decide, with `decide`.
-            tolerance: share of the radius that may be lost, with `tolerance`; give it n0 = 1000.
-            budget: noisy images in all, with `budget`; give it n0 = 1000.
-            votes: `hard` or `soft`; see `CertifySettings`.
-            labels: true classes, kept in the records.
-            indices: the images' indices in their data set; also the keys of their noise.
-        """
-        settings = CertifySettings(
-            n0=n0,
-            n=n,
-            alpha=alpha,
-            seed=seed,
-            bound=bound,
-            sampling=sampling,
-            radii=tuple(radii) if isinstance(radii, Iterable) else (radii,),
-            tolerance=tolerance,
-            budget=budget,
-            votes=votes,
-        )
-        batch = as_batch(images)
-        results = self.certify_batch(batch, settings, labels=labels, indices=indices)
-        return results[0] if images.ndim == 3 else results
-
-    def certify_batch(
-        self,
-        images: torch.Tensor,
-        settings: CertifySettings,
-        *,
-        labels: Sequence[int] | torch.Tensor | int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> list[Certificate]:
-        """`certify` for a batch (N, C, H, W), always a list."""
-        groups = self.certify_panel(images, settings, labels=labels, indices=indices)
-        return [group[-1] for group in groups]
-
-    def certify_panel(
-        self,
-        images: torch.Tensor,
-        settings: CertifySettings,
-        *,
-        labels: Sequence[int] | torch.Tensor | int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> list[list[Certificate]]:
-        """For each image the certificates of members, other variants and, last, the model.
-
-        Members, weightings and exits are those named when the classifier was made; all see the same
-        noise.
-        """
-        batch, keys = self._checked(images, indices)
-        truth = check_labels(labels, len(keys), self.num_classes)
-        self.engine.prepare(batch[0])
-        check_sampling(self.engine, settings)
-        plans = None
-        if settings.sampling == "budget":
-            plans = plan_budget(self.engine, lambda: [(batch, keys)], settings)
-        return list(certify_each(self.engine, batch, keys, truth, settings, plans=plans))
-
-    def _count(self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int) -> Votes:
+    def _count(
+        self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int, fitted: bool
+    ) -> Votes:
+        """Votes for predictions; in forward passes fitted to n where that is asked and possible."""
+        rows = self.engine.fitted_rows(images[0], n) if fitted else None
         while True:
             try:
+                if rows is None:
+                    self.engine.prepare(images[0])
+                else:
+                    self.engine.prepare_fitted(images[0], rows)
                 return self.engine.count(
-                    images, examples=keys, purpose="prediction", n=n, seed=seed
+                    images, examples=keys, purpose="prediction", n=n, seed=seed, rows=rows
                 )
             except (RuntimeError, MemoryError) as error:
                 failure = error.with_traceback(None)  # which would keep batches in memory
-            self.engine.shrink(failure)
-            self.engine.prepare(images[0])
+            if rows is None:
+                self.engine.shrink(failure)
+            elif not is_out_of_memory(failure):
+                raise failure
+            rows = None  # from here on as `certify` does, which shrinks its passes
 
-    def _checked(
-        self, images: torch.Tensor, indices: Sequence[int] | int | None
-    ) -> tuple[torch.Tensor, list[int]]:
-        check_images(images)
-        if images.ndim != 4:
-            raise BadInput(
-                "images",
-                expected="a batch (N, C, H, W)",
-                got=f"shape {tuple(images.shape)}",
-                fix="pass a batch",
-            )
+    def _keyed(
+        self,
+        batch: torch.Tensor,
+        purpose: str,
+        seed: int | None,
+        indices: Sequence[int] | int | None,
+    ) -> list[int]:
+        """The keys of a batch; warns where a given seed has met other images under them."""
+        self._check_batch(batch)
+        keys = self._numbering.number(purpose, indices, len(batch))
+        if seed is not None:
+            self._numbering.watch(seed, purpose, keys, batch)
+        return keys
+
+    def _check_batch(self, batch: torch.Tensor) -> None:
         wanted = getattr(self.engine.model, "image_shape", None)  # a loaded ensemble knows it
-        if wanted is not None and tuple(images.shape[1:]) != tuple(wanted):
+        if wanted is not None and tuple(batch.shape[1:]) != tuple(wanted):
             raise BadInput(
                 "images",
                 expected=f"shape {tuple(wanted)}, for which the ensemble was trained",
-                got=tuple(images.shape[1:]),
+                got=tuple(batch.shape[1:]),
                 fix="bring them to that shape first",
             )
-        self.engine.noise.check(images)
-        return images.to(self.engine.device), check_indices(indices, len(images))
+        self.engine.noise.check(batch)

@@ -24,6 +24,7 @@ from sween.errors import BadInput
 from sween.kernels import NoiseKernels
 from sween.philox import counters, random_words, stream_words
 from sween.seeding import NOISE_BLOCK
+from sween.tracing import compile_locked
 
 Words62 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -179,4 +180,4 @@ def words_of_62_bits(streams: torch.Tensor, steps: torch.Tensor) -> torch.Tensor
 
 @functools.cache
 def _compiled_words() -> Words62:
-    return torch.compile(words_of_62_bits, dynamic=False)
+    return compile_locked(words_of_62_bits)

@@ -14,6 +14,7 @@ from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normal
 from sween.smoothing.exact import ExactNoise
 from sween.smoothing.settings import whole_number
 from sween.steps import sent
+from sween.tracing import compile_locked
 
 NOISES = ("float32", "exact")
 
@@ -151,7 +152,7 @@ def noisy_of_jobs(
 
 @functools.cache
 def _compiled_draws() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    return torch.compile(normal_draws, dynamic=False)
+    return compile_locked(normal_draws)
 
 
 def _compiled_normals(

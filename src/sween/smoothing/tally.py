@@ -136,6 +136,11 @@ class Tally:
         return finite
 
 
+def drawn_rows(jobs: Sequence[Job]) -> list[int]:
+    """The rows of the jobs that count."""
+    return [place * NOISE_BLOCK + row for place, job in enumerate(jobs) for row in range(job.used)]
+
+
 def _rows(jobs: Sequence[Job], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """For every row of the jobs, the position of its image, and 1 where it counts."""
     table = sent(torch.tensor([[job.position, job.used] for job in jobs]), device)

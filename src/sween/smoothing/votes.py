@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from sween.ensemble.forward import default_forward_rows, refuse_non_finite
-from sween.ensemble.panel import Panel, arithmetic_of, check_panel
+from sween.ensemble.panel import Ballot, Panel, arithmetic_of, check_panel
 from sween.errors import BadInput
-from sween.models.device import device_of, evaluating
+from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.seeding import NOISE_BLOCK, noise_blocks
 from sween.smoothing.fast_noise import fast_noise
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
-from sween.smoothing.tally import Asked, Tally, Votes
+from sween.smoothing.tally import Asked, Tally, Votes, drawn_rows
 from sween.steps import Steps, in_turns
 
 EMPTY_SHARE = 0.02
@@ -33,6 +33,14 @@ MOST_TOGETHER = 100
 PASSES_TOGETHER = 10
 """Forward passes of one batch, where survivors of an early exit are gathered for the next member;
 and on a CPU, where a few images with few votes then share a batch."""
+
+
+FEW_PASSES = 10
+"""Up to so many passes for one image, their rows are fitted to its votes; beyond, filling up the
+last pass costs at most a tenth."""
+
+PROBE_ROWS = 8
+"""Rows in which members are probed where passes have no fixed shape."""
 
 
 class VoteEngine:
@@ -66,6 +74,7 @@ class VoteEngine:
         self.num_classes = num_classes
         self.device = device_of(model)
         self.rows_asked = forward_rows
+        self._rows_given = forward_rows is not None
         self._batch_size = batch_size
         self._noise_kind = noise or NoiseKind()
         self._precision: str | None = None
@@ -109,6 +118,29 @@ class VoteEngine:
             self.panel.forward.settle(self.rows_asked)
         while (error := self._try_to_prepare(image)) is not None:
             self.shrink(error)
+        self._refuse_other_precision()
+
+    def fitted_rows(self, image: torch.Tensor, n: int) -> int | None:
+        """Rows of a forward pass that n votes on one image fill; None where passes have one shape.
+
+        They hang on n and the image's size alone, so that an answer does not depend on the images
+        that are asked about together with it. Passes have one shape where it was asked for, and
+        where members are compiled for it.
+        """
+        if self._rows_given or any(m.preparation.compiles(self.device) for m in self.panel.members):
+            return None
+        most = default_forward_rows(self.device, image.numel())
+        passes = -(-n // most)
+        return -(-n // passes) if passes <= FEW_PASSES else None
+
+    def prepare_fitted(self, image: torch.Tensor, rows: int) -> None:
+        """`prepare` for passes of fitted rows: members are probed on a few rows only."""
+        self._refuse_while_counting()
+        with self.panel.forward.shaped(min(rows, PROBE_ROWS)), evaluating(self.model):
+            check_panel(self.panel, image, self.sigma)
+        self._refuse_other_precision()
+
+    def _refuse_other_precision(self) -> None:
         self._precision = self._precision or self.precision
         if self.precision != self._precision:
             raise BadInput(
@@ -187,11 +219,12 @@ class VoteEngine:
         seed: int,
         first: Sequence[int] | None = None,
         scored: Sequence[int] | None = None,
+        rows: int | None = None,
     ) -> Votes:
         """Votes on n noisy copies of each image: `count_each` of one set, see `Asked`."""
         sizes = [n] * len(images) if isinstance(n, int) else list(n)
         asked = Asked(images, examples, purpose, sizes, first, scored)
-        (votes,) = self.count_each([asked], seed=seed)
+        (votes,) = self.count_each([asked], seed=seed, rows=rows)
         return votes
 
     @torch.inference_mode()
@@ -201,6 +234,7 @@ class VoteEngine:
         *,
         seed: int,
         on_progress: Callable[[int], None] | None = None,
+        rows: int | None = None,
     ) -> Generator[Votes, None, None]:
         """The votes of each set of images, in their order.
 
@@ -212,21 +246,24 @@ class VoteEngine:
             seed: of the noise.
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
+            rows: of the forward passes, from `fitted_rows`: then a batch is one image, and the
+                draws of a noise block that do not count are not evaluated.
         """
         self._refuse_while_counting()
+        fitted = rows is not None
         tallies = deque[Tally]()
 
         def batches() -> Iterator[Steps[None]]:
             for asked in sets:
                 tally = Tally(asked, voters=len(self.panel.names), classes=self.num_classes)
                 tallies.append(tally)
-                for jobs in self._jobs(asked):
-                    yield self._count_batch(tally, jobs, seed, on_progress)
+                for jobs in self._jobs_by_image(asked) if fitted else self._jobs(asked):
+                    yield self._count_batch(tally, jobs, seed, on_progress, fitted)
 
         self.panel.forward.forget_non_finite()
         self._counting = True
         try:
-            with evaluating(self.model):
+            with evaluating(self.model), self.panel.forward.shaped(rows):
                 for _ in in_turns(batches()):
                     while tallies and (votes := tallies[0].votes) is not None:
                         tallies.popleft()
@@ -240,17 +277,18 @@ class VoteEngine:
         jobs: list[Job],
         seed: int,
         on_progress: Callable[[int], None] | None,
+        fitted: bool,
     ) -> Steps[None]:
         """Add a batch to the tally, and read it once it holds all."""
         if jobs:
-            yield from self._add_batch(tally, jobs, seed)
+            yield from self._add_batch(tally, jobs, seed, fitted)
         if on_progress is not None:
             on_progress(sum(job.used for job in jobs))
         if not tally.missing:
             finite = yield from tally.read(self.panel.forward.all_finite(self.device))
             refuse_non_finite(finite)
 
-    def _add_batch(self, tally: Tally, jobs: list[Job], seed: int) -> Steps[None]:
+    def _add_batch(self, tally: Tally, jobs: list[Job], seed: int, fitted: bool) -> Steps[None]:
         asked = tally.asked
         noisy, valid = noisy_of_jobs(
             self.noise,
@@ -261,7 +299,7 @@ class VoteEngine:
             examples=asked.examples,
         )
         if asked.scored is None:
-            ballot = yield from self.panel.vote(noisy)
+            ballot = yield from self._vote(noisy, drawn_rows(jobs) if fitted else None)
             tally.add(ballot.labels, ballot.evaluations, jobs, valid)
             return
         probabilities = self.panel.probabilities(noisy)
@@ -269,6 +307,22 @@ class VoteEngine:
         everyone = torch.full_like(labels, len(self.panel.members))
         tally.add(labels, everyone, jobs, valid)
         tally.add_scores(probabilities, jobs, valid)
+
+    def _vote(self, noisy: torch.Tensor, drawn: list[int] | None) -> Steps[Ballot]:
+        """The panel's votes on all rows, or on the `drawn` ones with zeros at the others."""
+        if drawn is None or len(drawn) == len(noisy):
+            return (yield from self.panel.vote(noisy))
+        rows = torch.tensor(drawn, device=noisy.device)
+        ballot = yield from self.panel.vote(noisy[rows])
+        parts = (ballot.labels, ballot.evaluations)
+        return Ballot(
+            *(own.new_zeros((len(own), len(noisy))).index_copy_(1, rows, own) for own in parts)
+        )
+
+    def _jobs_by_image(self, asked: Asked) -> Iterator[list[Job]]:
+        """One batch for each image of a set, with all of its votes."""
+        for position, n in enumerate(asked.sizes):
+            yield [Job(position, block, used) for block, used in noise_blocks(n)]
 
     def _jobs(self, asked: Asked) -> Iterator[list[Job]]:
         """Batches of a set; an empty one where nothing is asked for."""
@@ -286,12 +340,3 @@ class VoteEngine:
             # Compiled noise comes in one size; of the blocks that fill the batch no draw counts.
             idle = full - len(jobs) if self.compiled else 0
             yield jobs + [dataclasses.replace(jobs[-1], used=0)] * idle
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Torch's own error for it, or one of the many words that libraries have for it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    said = str(error).lower()
-    words = ("can't allocate memory", "out of memory", "alloc_failed")
-    return isinstance(error, RuntimeError) and any(word in said for word in words)

@@ -1,0 +1,107 @@
+"""Images as people have them, to the one form that everything here takes: float32 NCHW in [0, 1].
+
+Only what has one meaning is converted: 8-bit pixels are divided by 255, other floats become
+float32, arrays and Pillow images with their channels last get them first. The certified image is
+the converted one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from sween.data.validation import check_images
+from sween.errors import BadInput
+
+Images = torch.Tensor | npt.NDArray[Any] | Image.Image | Sequence[Any]
+"""One image or a batch: a tensor (C, H, W) or (N, C, H, W), an array, a Pillow image, or a sequence
+of images of one size."""
+
+_CHANNELS = (1, 3)
+_MODES = ("L", "RGB")
+
+
+def as_batch(images: Images, *, what: str = "images") -> torch.Tensor:
+    """A checked batch (N, C, H, W), float32 in [0, 1], of a batch or of one image.
+
+    Args:
+        images: see `Images`. Integers must be uint8, whose meaning is certain. Arrays may have
+            their channels last where that is plain: 1 or 3 of them, and another number first.
+        what: the argument's name in errors.
+    """
+    pixels = _as_tensor(images, what)
+    check_images(pixels, what=what)
+    return pixels[None] if pixels.ndim == 3 else pixels
+
+
+def is_single(images: Images) -> bool:
+    """Whether one image was passed, not a batch."""
+    if isinstance(images, Image.Image):
+        return True
+    return isinstance(images, torch.Tensor | np.ndarray) and images.ndim == 3
+
+
+def _as_tensor(images: Images, what: str) -> torch.Tensor:
+    if isinstance(images, torch.Tensor):
+        return _as_float32(images, what)
+    if isinstance(images, Image.Image):
+        if images.mode not in _MODES:
+            raise BadInput(
+                what,
+                expected="a Pillow image of mode L or RGB",
+                got=f"mode {images.mode}",
+                fix='convert it with .convert("RGB")',
+            )
+        images = np.asarray(images)
+        images = images[:, :, np.newaxis] if images.ndim == 2 else images
+    if isinstance(images, np.ndarray):
+        return _as_float32(_tensor_of(images, what), what)
+    if isinstance(images, Sequence) and not isinstance(images, str | bytes) and len(images):
+        parts = [_as_tensor(image, f"{what}[{k}]") for k, image in enumerate(images)]
+        shapes = sorted({tuple(part.shape) for part in parts})
+        if len(shapes) > 1 or len(shapes[0]) != 3:
+            raise BadInput(
+                what,
+                expected="a sequence of images (C, H, W) of one shape",
+                got=", ".join(str(shape) for shape in shapes[:4]),
+                fix="bring them to one size first",
+            )
+        return torch.stack(parts)
+    raise BadInput(
+        what,
+        expected="a tensor, an array, a Pillow image or a sequence of them",
+        got=f"a {type(images).__name__}" + (" of nothing" if isinstance(images, Sequence) else ""),
+        fix="convert it with torch.as_tensor",
+    )
+
+
+def _tensor_of(array: npt.NDArray[Any], what: str) -> torch.Tensor:
+    """The array as a tensor with channels first."""
+    if array.ndim in (3, 4) and array.shape[-1] in _CHANNELS and array.shape[-3] not in _CHANNELS:
+        array = np.moveaxis(array, -1, -3)
+    try:
+        # A copy where torch would warn of memory that it must not write to.
+        return torch.from_numpy(np.array(array, order="C"))
+    except TypeError:
+        raise BadInput(
+            what,
+            expected="an array of uint8, or of floats in [0, 1]",
+            got=f"an array of {array.dtype}",
+            fix="convert it with .astype(numpy.float32)",
+        ) from None
+
+
+def _as_float32(pixels: torch.Tensor, what: str) -> torch.Tensor:
+    if pixels.dtype == torch.uint8:
+        return pixels.float() / 255
+    if pixels.dtype.is_floating_point:
+        return pixels.float()
+    raise BadInput(
+        what,
+        expected="uint8, or floats in [0, 1]",
+        got=str(pixels.dtype).removeprefix("torch."),
+        fix="convert 8-bit pixels with .to(torch.uint8), others to floats in [0, 1]",
+    )

@@ -1,0 +1,102 @@
+"""Images as people have them: converted where the meaning is certain, else refused in one line."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sween.data.conversion import as_batch, is_single
+from sween.errors import BadInput
+from sween.smoothing import SmoothedClassifier
+from tests.smoothing import small
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (8, 6, 3), dtype=np.uint8)
+WANTED = torch.from_numpy(PIXELS).permute(2, 0, 1).float() / 255
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        WANTED,
+        torch.from_numpy(PIXELS).permute(2, 0, 1),
+        PIXELS,
+        np.moveaxis(PIXELS, 2, 0),
+        PIXELS.astype(np.float64) / 255,
+        PIXELS[::1].astype(np.float32) / np.float32(255),
+        Image.fromarray(PIXELS),
+        WANTED.double(),
+    ],
+    ids=["float32", "uint8", "HWC", "CHW", "float64 HWC", "float32 HWC", "Pillow", "float64"],
+)
+def test_one_image_in_any_plain_form(image: Any) -> None:
+    batch = as_batch(image)
+    assert batch.dtype == torch.float32
+    assert torch.allclose(batch, WANTED[None], rtol=0, atol=1e-7)
+    assert is_single(image)
+
+
+def test_eight_bits_are_divided_by_255_exactly() -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    assert torch.equal(as_batch(every)[0], torch.arange(256).reshape(1, 16, 16) / 255)
+
+
+def test_half_precision_keeps_its_values() -> None:
+    image = torch.rand(2, 3, 4, 4).half()
+    assert torch.equal(as_batch(image), image.float())
+
+
+def test_batches_and_sequences() -> None:
+    for images in (np.stack([PIXELS, PIXELS]), [PIXELS, WANTED], (Image.fromarray(PIXELS),) * 2):
+        assert torch.equal(as_batch(images), torch.stack([WANTED, WANTED]))
+        assert not is_single(images)
+    grey = Image.fromarray(PIXELS[:, :, 0])
+    assert as_batch(grey).shape == (1, 1, 8, 6)
+    # Three channels first: whatever stands last is a width.
+    assert as_batch(np.zeros((3, 5, 3), np.float32)).shape == (1, 3, 5, 3)
+
+
+def test_an_array_that_must_not_be_written_to_is_copied() -> None:
+    frozen = PIXELS.copy()
+    frozen.setflags(write=False)
+    assert torch.equal(as_batch(frozen)[0], WANTED)
+
+
+@pytest.mark.parametrize(
+    ("images", "parts"),
+    [
+        (torch.zeros(3, 8, 8, dtype=torch.int64), ("int64", "uint8")),
+        (torch.zeros(3, 8, 8, dtype=torch.bool), ("bool",)),
+        (np.zeros((8, 8), np.uint8), ("(8, 8)", "C, H, W")),
+        (np.zeros((8, 8, 3), np.complex64), ("complex64",)),
+        (np.full((8, 8, 3), "a"), ("array of",)),
+        (PIXELS.astype(np.float32), ("[0, 1]", "divide by 255")),
+        (Image.fromarray(PIXELS).convert("RGBA"), ("RGBA", 'convert("RGB")')),
+        (Image.fromarray(PIXELS).convert("P"), ("mode P",)),
+        ([WANTED, WANTED[:, :4]], ("(3, 4, 6)", "(3, 8, 6)", "one size")),
+        ([WANTED, torch.zeros(3, 8, 8, dtype=torch.int32)], ("images[1]", "int32")),
+        ([], ("nothing",)),
+        ("cat.png", ("a str",)),
+        (None, ("NoneType",)),
+    ],
+    ids=str,
+)
+def test_what_could_mean_two_things_is_refused_in_one_line(
+    images: Any, parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        as_batch(images)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "; " in message  # the fix
+    for part in parts:
+        assert part in message
+
+
+def test_a_classifier_answers_for_the_same_image_in_every_form() -> None:
+    classifier = SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 8), dtype=np.uint8)
+    forms = (Image.fromarray(pixels), pixels[None], pixels[:, :, None], torch.tensor(pixels)[None])
+    answers = [classifier.certify(image, n=200, seed=0, indices=0) for image in forms]
+    assert len({(row.index, row.estimation_counts) for row in answers}) == 1  # type: ignore[union-attr]

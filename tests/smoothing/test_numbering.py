@@ -1,0 +1,122 @@
+"""Indices and seeds of a classifier's images: noise that repeats only when asked to."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from sween.errors import RepeatedNoiseWarning
+from sween.evaluation import certified_accuracy
+from sween.records import Certificate
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing import numbering as numbering_module
+from sween.smoothing.numbering import ImageNumbering
+from tests.smoothing import small
+
+pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
+
+
+@pytest.fixture
+def smoothed() -> SmoothedClassifier:
+    return SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
+
+
+def rows_of(found: Certificate | list[Certificate]) -> list[Certificate]:
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_loop_over_a_loader_gives_every_image_its_own_noise(
+    smoothed: SmoothedClassifier, seed: int | None
+) -> None:
+    images = small.images(1).expand(6, -1, -1, -1)  # equal images: only the noise can differ
+    loader = DataLoader(TensorDataset(images, torch.arange(6)), batch_size=2)
+    rows = list[Certificate]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedNoiseWarning)
+        for x, y in loader:
+            rows += rows_of(smoothed.certify(x, labels=y, n0=20, n=200, seed=seed))
+    assert [row.index for row in rows] == list(range(6))
+    assert len({row.estimation_counts for row in rows}) == 6
+    assert 0 <= certified_accuracy(rows, [0.0])[0] <= 1
+
+
+def test_predictions_and_certificates_are_numbered_apart(smoothed: SmoothedClassifier) -> None:
+    image = small.images(1)
+    answers = [smoothed.predict(image, n=20) for _ in range(3)]
+    assert [answer[0].index for answer in answers if isinstance(answer, list)] == [0, 1, 2]
+    assert rows_of(smoothed.certify(image, n=100))[0].index == 0
+
+
+def test_images_are_numbered_after_the_indices_that_were_given() -> None:
+    numbering = ImageNumbering()
+    assert numbering.number("certification", [3, 9], 2) == [3, 9]
+    assert numbering.number("certification", None, 2) == [10, 11]
+    assert numbering.number("certification", [0], 1) == [0]
+    assert numbering.number("certification", None, 1) == [12]
+
+
+def test_noise_that_meets_another_image_warns_and_answers(smoothed: SmoothedClassifier) -> None:
+    one, other = small.images(2)[:1], small.images(2)[1:]
+    settings = CertifySettings(n0=20, n=100, seed=4)
+    smoothed.certify_batch(one, settings, indices=[7])
+    with pytest.warns(RepeatedNoiseWarning, match="index 7 at seed 4"):
+        assert smoothed.certify_batch(other, settings, indices=[7])
+    smoothed.predict(one, n=20, seed=4, indices=[7])
+    with pytest.warns(RepeatedNoiseWarning, match="common noise"):
+        assert smoothed.predict(other, n=20, seed=4, indices=[7])
+
+
+def test_noise_that_is_repeated_for_one_image_does_not_warn(smoothed: SmoothedClassifier) -> None:
+    """Nor does another purpose, seed or index; pytest makes errors of warnings."""
+    image, other = small.images(2)[:1], small.images(2)[1:]
+    settings = CertifySettings(n0=20, n=100, seed=4)
+    for _ in range(2):
+        smoothed.certify_batch(image, settings, indices=[7])
+    smoothed.predict(other, n=20, seed=4, indices=[7])
+    smoothed.certify(other, n0=20, n=100, seed=5, indices=[7])
+    smoothed.certify(other, n0=20, n=100, seed=4, indices=[8])
+    for images in (image, other):  # a judge compares images under common noise
+        smoothed.predict_batch(images, n=20, seed=4, indices=[9])
+
+
+def test_the_oldest_images_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbering_module, "MOST_REMEMBERED", 3)
+    numbering, images = ImageNumbering(), small.images(2)
+    for key in range(5):
+        numbering.watch(0, "prediction", [key], images[:1])
+    assert len(numbering._met) == 3
+    numbering.watch(0, "prediction", [0], images[1:])  # forgotten: no warning
+    with pytest.warns(RepeatedNoiseWarning):
+        numbering.watch(0, "prediction", [4], images[1:])
+
+
+def test_every_call_has_a_fresh_seed_that_replays_it(smoothed: SmoothedClassifier) -> None:
+    image = small.images(1)[0]
+    seeds = set()
+    for _ in range(3):
+        row, answer = smoothed.certify(image, n=200), smoothed.predict(image, n=50)
+        assert isinstance(row, Certificate)
+        assert not isinstance(answer, list)
+        seeds |= {row.seed, answer.seed}
+        again = smoothed.certify(image, n=200, seed=row.seed, indices=row.index)
+        assert isinstance(again, Certificate)
+        assert again.estimation_counts == row.estimation_counts
+        same = smoothed.predict(image, n=50, seed=answer.seed, indices=answer.index)
+        assert not isinstance(same, list)
+        assert same.counts == answer.counts
+    assert len(seeds) == 6
+    assert all(0 <= seed < 2**53 for seed in seeds)  # as JSON's readers give them back
+
+
+def test_a_given_seed_is_used_as_given(smoothed: SmoothedClassifier) -> None:
+    image = small.images(1)
+    fresh = SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
+    first, second = (
+        rows_of(own.certify(image, n=200, seed=12, indices=[5]))[0] for own in (smoothed, fresh)
+    )
+    assert first.seed == second.seed == 12
+    assert first.estimation_counts == second.estimation_counts
+    assert CertifySettings().seed == 0  # of runs on a data set, which resume

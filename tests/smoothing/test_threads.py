@@ -1,0 +1,168 @@
+"""One classifier from several threads, and several classifiers over one ensemble at once."""
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from sween.ensemble.fold import fold_batch_norm
+from sween.models.device import evaluating
+from sween.records import Certificate
+from sween.smoothing import SmoothedClassifier
+from tests.smoothing import small
+
+THREADS = 4
+Answer = tuple[tuple[int, ...], ...]
+
+
+def smoothed(model: nn.Module) -> SmoothedClassifier:
+    return SmoothedClassifier(model, sigma=0.5, num_classes=10)
+
+
+def ask(classifier: SmoothedClassifier, seed: int) -> Answer:
+    """A certificate and a prediction of each of two images, as their counts."""
+    images, indices = small.images(2), [3, 7]
+    certificates = classifier.certify(images, n0=50, n=150, seed=seed, indices=indices)
+    predictions = classifier.predict(images, n=60, seed=seed, indices=indices)
+    assert isinstance(certificates, list)
+    assert isinstance(predictions, list)
+    return (
+        *(row.selection_counts for row in certificates),
+        *(row.estimation_counts for row in certificates),
+        *(answer.counts for answer in predictions),
+    )
+
+
+def at_once(works: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """The results of works that begin at the same instant, a thread each."""
+    start = threading.Barrier(len(works))
+
+    def run(work: Callable[[], Answer]) -> Answer:
+        start.wait()
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result() for future in [pool.submit(run, work) for work in works]]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[Answer]:
+    """What each seed gives in a program of one thread."""
+    return [ask(smoothed(small.ensemble()), seed) for seed in range(THREADS)]
+
+
+@pytest.mark.parametrize("turn", range(20))
+def test_one_classifier_answers_from_several_threads(turn: int, alone: list[Answer]) -> None:
+    classifier = smoothed(small.ensemble())
+    works = [functools.partial(ask, classifier, seed) for seed in range(THREADS)]
+    assert at_once(works) == alone
+
+
+@pytest.mark.parametrize("turn", range(20))
+def test_classifiers_over_one_ensemble_answer_at_once(turn: int, alone: list[Answer]) -> None:
+    """The ensemble is in training mode: whoever ends first must not put it back for the others."""
+    ensemble = small.ensemble().train()
+    works = [functools.partial(ask, smoothed(ensemble), seed) for seed in range(THREADS)]
+    assert at_once(works) == alone
+    assert all(part.training for part in ensemble.modules())
+
+
+def test_threads_number_their_images_without_a_gap_or_a_double() -> None:
+    classifier, found = smoothed(small.ensemble()), list[int]()
+
+    def run() -> None:
+        for _ in range(5):
+            rows = classifier.certify(small.images(2), n0=20, n=100)
+            assert isinstance(rows, list)
+            found.extend(row.index for row in rows)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for future in [pool.submit(run) for _ in range(THREADS)]:
+            future.result()
+    assert sorted(found) == list(range(THREADS * 5 * 2))
+
+
+def test_parts_stay_in_evaluation_mode_until_the_last_user_leaves() -> None:
+    shared = nn.Dropout()
+    one, other = nn.Sequential(shared, nn.ReLU()).train(), nn.Sequential(shared)
+    first, second = evaluating(one), evaluating(other)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert (one.training, shared.training) == (True, False)
+    second.__exit__(None, None, None)
+    assert shared.training
+
+
+def test_a_module_is_evaluated_while_another_thread_traces() -> None:
+    """torch.fx patches every module of the process: the other thread must not be traced."""
+    tracing, evaluated = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            self.seen = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not isinstance(x, torch.Tensor):  # as torch.fx calls it
+                tracing.set()
+                self.seen = evaluated.wait(30)
+            y: torch.Tensor = self.body(x)
+            return y
+
+    slow, plain = Slow().eval(), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    wanted = plain(torch.ones(2, 4))
+
+    def other() -> torch.Tensor:
+        assert tracing.wait(30)
+        try:
+            output: torch.Tensor = plain(torch.ones(2, 4))
+            assert isinstance(plain[0].weight, nn.Parameter)
+            return output
+        finally:
+            evaluated.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(other)
+        folded = fold_batch_norm(slow)
+        assert torch.equal(future.result(), wanted)
+    assert not any(isinstance(part, nn.BatchNorm1d) for part in folded.modules())
+
+
+def test_a_thread_that_fails_leaves_the_classifier_to_the_others() -> None:
+    classifier = smoothed(small.ensemble())
+
+    def fail() -> Answer:
+        with pytest.raises(ValueError, match="images"):
+            classifier.certify(torch.full((1, 1, 8, 8), 2.0), n=150)
+        return ()
+
+    works = [lambda: ask(classifier, 0), fail, lambda: ask(classifier, 1), fail]
+    found = at_once(works)
+    assert found[0] == ask(classifier, 0)
+    assert found[2] == ask(classifier, 1)
+
+
+def test_a_certificate_is_that_of_its_own_thread() -> None:
+    """Images of several threads do not share a batch, a tally or an index."""
+    classifier = smoothed(small.ensemble())
+    images = small.images(THREADS)
+
+    def certify(position: int) -> Certificate:
+        (row,) = _rows(classifier.certify(images[position][None], n=200, seed=9, indices=position))
+        return row
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        together = list(pool.map(certify, range(THREADS)))
+    for position, row in enumerate(together):
+        assert row.estimation_counts == certify(position).estimation_counts
+
+
+def _rows(found: Certificate | list[Certificate]) -> list[Certificate]:
+    assert isinstance(found, list)
+    return found
