@@ -1,5 +1,6 @@
 """Certified accuracy and ACR by hand, their traps, and their laws."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from random import Random
@@ -13,9 +14,11 @@ from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     abstention_rate,
     average_certified_radius,
+    by_model,
     certified_accuracy,
     clean_accuracy,
     counted_radii,
+    paired_bootstrap,
 )
 from sween.records import ABSTAIN, Certificate
 
@@ -100,6 +103,25 @@ def test_rows_of_several_models_are_refused_together() -> None:
     rows = [certificate(4, model="a"), certificate(4, model="b")]
     with pytest.raises(BadInput, match=r"index 4 twice \(model a, b\).*by_model"):
         average_certified_radius(rows)
+
+
+def test_seeds_may_differ_from_row_to_row() -> None:
+    """Each certificate holds on its own, whichever noise it was drawn with."""
+    rows = [dataclasses.replace(row, seed=2**40 + row.index) for row in FOUR]
+    assert average_certified_radius(rows) == average_certified_radius(FOUR)
+    assert certified_accuracy(rows, [0.0, 0.5]).tolist() == [0.5, 0.5]
+    assert abstention_rate(rows) == 0.25
+    assert by_model(rows) == {"net": rows}
+    interval = paired_bootstrap(rows, FOUR, resamples=10)
+    assert (interval.low, interval.difference, interval.high) == (0, 0, 0)
+
+
+def test_batches_that_were_numbered_on_are_one_list() -> None:
+    rows = [certificate(3 * batch + place, seed=batch) for batch in range(4) for place in range(3)]
+    assert clean_accuracy(rows) == 1.0
+    again = [*rows, certificate(7, seed=99)]
+    with pytest.raises(BadInput, match=r"index 7 twice \(model net\); .*an index of its own"):
+        clean_accuracy(again)
 
 
 @pytest.mark.parametrize("radii", [[], [-0.25], [math.nan], [math.inf], [[0.0]]])

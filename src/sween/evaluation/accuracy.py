@@ -71,7 +71,7 @@ def certified_accuracy(
     The fraction of ALL images that are right, not abstained and certified at radius >= r.
 
     Args:
-        certificates: one model's, one for each image, with labels.
+        certificates: one model's, one for each image, with labels. Their seeds may differ.
         radii: l2 radii in the units of [0,1] images.
         radius: the certificate's field to judge.
 
