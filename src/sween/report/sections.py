@@ -37,27 +37,28 @@ bootstrap interval speaks of the choice of test images alone, not of training or
 """
 
 
-def run_section(run: MeasuredRun) -> str:
-    """One run: what it is, its table, its curves and the lead of its ensemble."""
+def run_section(run: MeasuredRun, *, figures: bool = True) -> str:
+    """One run: what it is, its table, the lead of its ensemble and, with `figures`, its curves."""
+    lines = [f"## {run.name}\n", f"{run.dataset}, {images_in_words(run.indices)}.\n"]
+    if run.images_asked is not None and run.images_asked != len(run.indices):
+        lines.append(
+            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n"
+        )
+    lines.append(to_markdown(run.rows))
+    if run.sampling_note is not None:
+        lines.append(f"**{run.sampling_note}**\n")
+    if run.lead is not None and run.ensemble is not None:
+        lines.append(_sentence(run.ensemble, *run.lead) + "\n")
+    return "\n".join([*lines, *(_curves(run) if figures else ())])
+
+
+def _curves(run: MeasuredRun) -> list[str]:
     figure, *others = map(quote, curve_files(run))
     also = "".join(f" By the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
-    lines = [
-        f"## {run.name}\n",
-        f"{run.dataset}, {images_in_words(run.indices)}.\n",
-        to_markdown(run.rows),
+    return [
         f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
         f"The same figure as [SVG]({figure}.svg).{also}\n",
     ]
-    if run.images_asked is not None and run.images_asked != len(run.indices):
-        lines.insert(
-            2,
-            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
-        )
-    if run.sampling_note is not None:
-        lines.insert(-2, f"**{run.sampling_note}**\n")
-    if run.lead is not None and run.ensemble is not None:
-        lines.insert(-2, _sentence(run.ensemble, *run.lead) + "\n")
-    return "\n".join(lines)
 
 
 def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:

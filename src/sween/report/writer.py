@@ -1,11 +1,12 @@
 """The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sween.data import Dataset
 from sween.errors import BadInput
-from sween.report import grid
+from sween.report import canvas, grid
 from sween.report.adaptive import adaptive_table
 from sween.report.alarms import alarm_table
 from sween.report.attacked import attack_table
@@ -47,7 +48,8 @@ def write_report(
     """Write a page, tables, figures and the paired comparison of runs into a folder.
 
     Everything is read, checked and put together before the first file is written; each file appears
-    whole or not at all, report.md last. Files of an earlier report in the folder go.
+    whole or not at all, report.md last. Files of an earlier report in the folder go. Without
+    matplotlib the figures are left out, with a warning and a line in report.md.
 
     Args:
         folders: folders of `sween certify`, `sween attack` and `sween train`, and published logs
@@ -64,7 +66,6 @@ def write_report(
 
     Raises:
         BadInput: no folders, two of one name, or a folder whose rows do not belong together.
-        MissingExtra: matplotlib is not installed.
     """
     _check(folders, out)
     sources = read_sources(folders, radii=radii, log_format=log_format)
@@ -72,14 +73,21 @@ def write_report(
         check_same_images(sources.runs)
     datasets = read_datasets(sources.runs, data_root)
     files = ReportFiles()
-    sections = [f"{run_section(run)}\n{_draw(run, sources, files)}" for run in sources.runs]
+    figures = canvas.has_matplotlib()
+    sections = [
+        f"{run_section(run, figures=figures)}\n{_draw(run, sources, files) if figures else ''}"
+        for run in sources.runs
+    ]
+    if sources.runs and not figures:
+        warnings.warn(canvas.LEFT_OUT, UserWarning, stacklevel=2)
+        sections.insert(0, f"{canvas.LEFT_OUT}\n")
     tables = _more_tables(sources)
     more = [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
     logs = beside_logs(sources, radii=radii, common_only=different_images)
     more += [comparison_section(beside.compared) for beside in logs.values()]
-    for own in _by_dataset(sources.runs, datasets):
-        figures = {"noise": noise_figure(own, datasets[own[0].name])}
-        lines = add_figures(figures, _name_of_images(own[0], datasets), files)
+    for own in _by_dataset(sources.runs, datasets) if figures else ():
+        noise = {"noise": noise_figure(own, datasets[own[0].name])}
+        lines = add_figures(noise, _name_of_images(own[0], datasets), files)
         more.append(f"## What the networks see\n\n{lines}")
     shown = [PageTable(title, table) for title, table in tables.items()]
     shown += [_beside_table(beside.compared) for beside in logs.values()]
