@@ -84,13 +84,15 @@ OUTCOMES = [
 def test_a_table_in_three_formats() -> None:
     rows = [[Cell("a|b", "a|b"), Cell("0.5", 0.51, best=True)], [Cell("50%_x", "y"), Cell("-")]]
     table = Table("name", ["Model", "ε"], ["model", "eps"], rows, blocks=[0, 1])
-    assert markdown(table) == "| Model | ε |\n| :--- | ---: |\n| a\\|b | **0.5** |\n| 50%_x | - |\n"
+    assert (
+        markdown(table) == "| Model | ε |\n| :--- | ---: |\n| a\\|b | **0.5** |\n| 50%\\_x | - |\n"
+    )
     assert latex(table).splitlines() == [
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"Model & $\varepsilon$ \\",
         r"\midrule",
-        r"a|b & \textbf{0.5} \\",
+        r"a\textbar{}b & \textbf{0.5} \\",
         r"\midrule",
         r"50\%\_x & - \\",
         r"\bottomrule",

@@ -57,7 +57,10 @@ STYLE: dict[str, Any] = {
 }
 
 
-LEFT_OUT = "Figures are left out: they need matplotlib, which is not installed; pip install 'sween[report]'"
+LEFT_OUT = (
+    "Figures are left out: they need matplotlib, which is not installed; "
+    "pip install 'sween[report]'"
+)
 """What a report without figures says."""
 
 

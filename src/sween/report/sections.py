@@ -1,5 +1,6 @@
 """The report's words about runs: a section for each, and their settings side by side."""
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -7,6 +8,7 @@ from urllib.parse import quote
 from sween.evaluation import PairedInterval, RadiusField
 from sween.report.comparison import interval_in_words
 from sween.report.figures import draw_curves
+from sween.report.grid import markdown_text
 from sween.report.logs import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number, signed, to_markdown
@@ -39,24 +41,25 @@ bootstrap interval speaks of the choice of test images alone, not of training or
 
 def run_section(run: MeasuredRun, *, figures: bool = True) -> str:
     """One run: what it is, its table, the lead of its ensemble and, with `figures`, its curves."""
-    lines = [f"## {run.name}\n", f"{run.dataset}, {images_in_words(run.indices)}.\n"]
+    said = f"{run.dataset}, {images_in_words(run.indices)}."
+    lines = [f"## {markdown_text(run.name)}\n", f"{markdown_text(said)}\n"]
     if run.images_asked is not None and run.images_asked != len(run.indices):
         lines.append(
             f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n"
         )
     lines.append(to_markdown(run.rows))
     if run.sampling_note is not None:
-        lines.append(f"**{run.sampling_note}**\n")
+        lines.append(f"**{markdown_text(run.sampling_note)}**\n")
     if run.lead is not None and run.ensemble is not None:
-        lines.append(_sentence(run.ensemble, *run.lead) + "\n")
+        lines.append(markdown_text(_sentence(run.ensemble, *run.lead)) + "\n")
     return "\n".join([*lines, *(_curves(run) if figures else ())])
 
 
 def _curves(run: MeasuredRun) -> list[str]:
-    figure, *others = map(quote, curve_files(run))
+    figure, *others = (quote(os.fsencode(name)) for name in curve_files(run))
     also = "".join(f" By the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
     return [
-        f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
+        f"![Radius-accuracy curves of {markdown_text(run.name)}]({figure}.png)\n",
         f"The same figure as [SVG]({figure}.svg).{also}\n",
     ]
 
@@ -116,11 +119,12 @@ def settings_section(runs: Sequence[MeasuredRun]) -> str:
     described = [_describe(run) for run in runs]
     lines = [
         "## Settings\n",
-        "| " + " | ".join(["setting", *(_cell(run.name) for run in runs)]) + " |",
+        "| " + " | ".join(["setting", *(markdown_text(run.name) for run in runs)]) + " |",
         "| " + " | ".join([":---"] * (len(runs) + 1)) + " |",
     ]
     for name in described[0]:
-        lines.append("| " + " | ".join([name, *(_cell(one[name]) for one in described)]) + " |")
+        cells = [name, *(markdown_text(one[name]) for one in described)]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -142,7 +146,3 @@ def _describe(run: MeasuredRun) -> dict[str, str]:
         "commit": str(run.environment.get("commit") or "unknown"),
         "date": str(run.environment.get("date") or "unknown"),
     }
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
