@@ -9,34 +9,13 @@ from sween.evaluation import PairedInterval, RadiusField
 from sween.report.comparison import interval_in_words
 from sween.report.figures import draw_curves
 from sween.report.grid import markdown_text
+from sween.report.intervals import intervals_in_words
 from sween.report.logs import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number, signed, to_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MEANING = """\
-## What the columns mean
-
-- **0.00, 0.25, ...**: certified accuracy in percent at that l2 radius (pixels scaled to [0,1]): the
-  share of all images whose certified answer is right with at least that radius. Wrong and
-  abstained images stay in the denominator.
-- **ACR**: average certified radius over all images, 0 where wrong or abstained; it equals the area
-  under the curve. Rounded down, since a radius rounded up was not certified.
-- **abstain %**: share of images that the classifier declines to answer.
-- **two-class ACR**, **Cohen ACR**: the ACR of the same votes by that bound; - where it cannot be
-  had. Each bound's certificates hold on their own, not both at once.
-- **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is no
-  model: each of its columns may come from another candidate.
-- **resist %**: answered rightly and not led to another class by the attack. An image that the
-  attack's judge declined to answer was not attacked; where a certificate answers it, it counts as
-  it was certified.
-- **Bold**: the best model of a column, where the models differ.
-
-Each certificate holds with probability at least 1 - alpha over its own noise, image by image. The
-bootstrap interval speaks of the choice of test images alone, not of training or of the noise.
-"""
 
 
 def run_section(run: MeasuredRun, *, figures: bool = True) -> str:
@@ -47,7 +26,10 @@ def run_section(run: MeasuredRun, *, figures: bool = True) -> str:
         lines.append(
             f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n"
         )
+    if run.skipped_note is not None:
+        lines.append(f"**{run.skipped_note}**\n")
     lines.append(to_markdown(run.rows))
+    lines.append(f"{intervals_in_words(run.rows)}\n")
     if run.sampling_note is not None:
         lines.append(f"**{markdown_text(run.sampling_note)}**\n")
     if run.lead is not None and run.ensemble is not None:

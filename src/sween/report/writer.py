@@ -9,7 +9,7 @@ from sween.errors import BadInput
 from sween.report import canvas, grid
 from sween.report.adaptive import adaptive_table
 from sween.report.alarms import alarm_table
-from sween.report.attacked import attack_table
+from sween.report.attacked import attack_notes, attack_table
 from sween.report.beside import LogComparison
 from sween.report.beside_text import (
     comparison_notes,
@@ -22,9 +22,10 @@ from sween.report.cost import cost_table
 from sween.report.files import ReportFiles
 from sween.report.illustrate import add_figures, figures_of, noise_figure
 from sween.report.logs import beside_logs
+from sween.report.meaning import meaning_section
 from sween.report.measured import MeasuredRun
 from sween.report.page import PageTable, page_text
-from sween.report.sections import MEANING, curve_files, draw_run, run_section, settings_section
+from sween.report.sections import curve_files, draw_run, run_section, settings_section
 from sween.report.show import others_made, page_runs
 from sween.report.sources import (
     LogFormat,
@@ -34,6 +35,19 @@ from sween.report.sources import (
     read_sources,
 )
 from sween.report.tables import to_csv, to_latex
+
+ATTACKS = "Certified and empirical accuracy"
+"""The title of the table of attacks."""
+
+ABOUT = {
+    ATTACKS: [
+        "Resist % counts images that are classified correctly when clean and stay correct, or "
+        "abstain, under attack. It is an upper bound: an attack that fails proves nothing. "
+        "Certified accuracy is a lower bound. An alarm is an answer that changed inside its "
+        "certified radius."
+    ]
+}
+"""What the page says about a table; report.md has it with the meaning of the columns."""
 
 
 def write_report(
@@ -82,14 +96,18 @@ def write_report(
         warnings.warn(canvas.LEFT_OUT, UserWarning, stacklevel=2)
         sections.insert(0, f"{canvas.LEFT_OUT}\n")
     tables = _more_tables(sources)
-    more = [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
+    notes = {ATTACKS: attack_notes(sources.attacked, tables[ATTACKS])} if ATTACKS in tables else {}
+    more = [_section(title, table, notes.get(title, ())) for title, table in tables.items()]
     logs = beside_logs(sources, radii=radii, common_only=different_images)
     more += [comparison_section(beside.compared) for beside in logs.values()]
     for own in _by_dataset(sources.runs, datasets) if figures else ():
         noise = {"noise": noise_figure(own, datasets[own[0].name])}
         lines = add_figures(noise, _name_of_images(own[0], datasets), files)
         more.append(f"## What the networks see\n\n{lines}")
-    shown = [PageTable(title, table) for title, table in tables.items()]
+    shown = [
+        PageTable(title, table, [*ABOUT.get(title, ()), *notes.get(title, ())])
+        for title, table in tables.items()
+    ]
     shown += [_beside_table(beside.compared) for beside in logs.values()]
     page = page_text(
         page_runs(sources.runs, sources.attacked, datasets),
@@ -101,7 +119,9 @@ def write_report(
     if rows:
         files.add_text("table.csv", to_csv(rows))
         files.add_text("table.tex", to_latex(rows))
-        more += [settings_section(sources.runs), MEANING]
+        more.append(settings_section(sources.runs))
+    if meaning := meaning_section(sources.runs, list(tables.values()), logs=bool(logs)):
+        more.append(meaning)
     for name, beside in logs.items():
         files.add_text(f"{name}.csv", beside.images)
     for table in tables.values():
@@ -110,6 +130,11 @@ def write_report(
     files.add_text("report.md", "\n".join(["# Certified robustness\n", *sections, *more]))
     files.write(out)
     return out / "report.md"
+
+
+def _section(title: str, table: grid.Table, notes: Sequence[str]) -> str:
+    said = "".join(f"\n{grid.markdown_text(note)}\n" for note in notes)
+    return f"## {title}\n\n{grid.markdown(table)}{said}"
 
 
 def _draw(run: MeasuredRun, sources: Sources, files: ReportFiles) -> str:
@@ -131,7 +156,7 @@ def _more_tables(sources: Sources) -> dict[str, grid.Table]:
     tables = {
         "Ensembles against their best candidates": comparison_table(sources.runs),
         "Network evaluations with and without an early exit": adaptive_table(sources.runs),
-        "Certified and empirical accuracy": attack_table(sources.attacked, sources.runs),
+        ATTACKS: attack_table(sources.attacked, sources.runs),
         "Alarms": alarm_table(sources.attacked, sources.runs),
         "Size and training time": cost_table(sources.trained),
     }
