@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
@@ -19,6 +20,7 @@ from sween.evaluation import (
     clean_accuracy,
     counted_radii,
     paired_bootstrap,
+    share_of_images,
 )
 from sween.records import ABSTAIN, Certificate
 
@@ -122,6 +124,21 @@ def test_batches_that_were_numbered_on_are_one_list() -> None:
     again = [*rows, certificate(7, seed=99)]
     with pytest.raises(BadInput, match=r"index 7 twice \(model net\); .*an index of its own"):
         clean_accuracy(again)
+
+
+@pytest.mark.parametrize("images", [1, 5, 100, 1000])
+def test_the_interval_of_a_share_is_clopper_pearsons(images: int) -> None:
+    """Each end solves its own equation: as many images, or as few, with probability 2.5%."""
+    for count in {0, 1, images // 2, images - 1, images}:
+        share = share_of_images(count, images)
+        assert share.value == count / images
+        assert share.low <= share.value <= share.high
+        least = stats.binom.sf(count - 1, images, share.low) if count else 0.025
+        most = stats.binom.cdf(count, images, share.high) if count < images else 0.025
+        assert (least, most) == pytest.approx((0.025, 0.025), rel=1e-4)
+    assert (share_of_images(0, images).low, share_of_images(images, images).high) == (0, 1)
+    wider = share_of_images(images, images, confidence=0.99)
+    assert wider.low < share_of_images(images, images).low
 
 
 @pytest.mark.parametrize("radii", [[], [-0.25], [math.nan], [math.inf], [[0.0]]])

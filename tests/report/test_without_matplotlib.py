@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,10 +46,16 @@ def sween(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def sources(folder: Path) -> list[Path]:
-    known = {"model": "sween", "fingerprint": "f" * 64, **SETTINGS}
-    more = {"ensemble": "sween", "members": CANDIDATES, "candidates": CANDIDATES}
-    weights = {"weights": [0.5, 0.5]}
-    run = write_run(folder / "run", ensemble_rows(), **known, **more, **weights)
+    config: dict[str, Any] = {
+        **SETTINGS,
+        "model": "sween",
+        "fingerprint": "f" * 64,
+        "ensemble": "sween",
+        "members": CANDIDATES,
+        "candidates": CANDIDATES,
+        "weights": [0.5, 0.5],
+    }
+    run = write_run(folder / "run", ensemble_rows(), **config)
     return [run, write_attacked(folder / "pgd", OUTCOMES), _train(folder / "net")]
 
 

@@ -69,7 +69,7 @@ function makeScroll(table, label) {
   const attributes = { class: "scroll", tabindex: "0", role: "region", "aria-label": label };
   const box = make("div", attributes, table);
   const hint = make("p", { class: "hint" }, "Scroll sideways for more columns");
-  const element = make("div", { class: "wide" }, hint, make("div", { class: "edges" }, box));
+  const element = make("div", { class: "table-box" }, hint, make("div", { class: "edges" }, box));
   const update = () => {
     const left = box.scrollLeft > 1;
     const right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
@@ -107,7 +107,7 @@ function makeRow(row, columns, several) {
       const below = short ? make("small", { class: "interval" }, short) : null;
       return make("td", { class: columnClass(column), title: interval }, content, below);
     }
-    // On a phone the column of runs is out of sight, so the name says it too.
+    // Where the page is narrow the column of runs is out of sight, so the name says it too.
     const run = several ? make("small", { class: "of-run" }, row.run) : null;
     return make("th", { class: columnClass(column), scope: "row" }, content, run);
   });
