@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sween.data.selection import format_indices, parse_indices
+from sween.data.selection import count_indices, format_indices, parse_indices
+from sween.errors import BadInput
 
 
 def read_back(text: str, size: int) -> list[int]:
@@ -51,3 +52,15 @@ def test_written_forms(positions: list[int], text: str) -> None:
 
 def test_a_whole_split_is_short() -> None:
     assert format_indices(range(10_000)) == "0:10000"
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, unique=True))
+def test_positions_are_counted_without_being_listed(positions: list[int]) -> None:
+    assert count_indices(format_indices(positions)) == len(positions)
+    assert count_indices("0:999999999999999999,5") == 10**18
+
+
+@pytest.mark.parametrize("text", ["", "x", "3,,4", "5:2", "-1", "1:2:3:4"])
+def test_what_names_no_positions_is_not_counted(text: str) -> None:
+    with pytest.raises(BadInput):
+        count_indices(text)

@@ -1,5 +1,6 @@
 """Certified accuracy and ACR by hand, their traps, and their laws."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from random import Random
@@ -8,14 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     abstention_rate,
     average_certified_radius,
+    by_model,
     certified_accuracy,
     clean_accuracy,
     counted_radii,
+    paired_bootstrap,
+    share_of_images,
 )
 from sween.records import ABSTAIN, Certificate
 
@@ -100,6 +105,40 @@ def test_rows_of_several_models_are_refused_together() -> None:
     rows = [certificate(4, model="a"), certificate(4, model="b")]
     with pytest.raises(BadInput, match=r"index 4 twice \(model a, b\).*by_model"):
         average_certified_radius(rows)
+
+
+def test_seeds_may_differ_from_row_to_row() -> None:
+    """Each certificate holds on its own, whichever noise it was drawn with."""
+    rows = [dataclasses.replace(row, seed=2**40 + row.index) for row in FOUR]
+    assert average_certified_radius(rows) == average_certified_radius(FOUR)
+    assert certified_accuracy(rows, [0.0, 0.5]).tolist() == [0.5, 0.5]
+    assert abstention_rate(rows) == 0.25
+    assert by_model(rows) == {"net": rows}
+    interval = paired_bootstrap(rows, FOUR, resamples=10)
+    assert (interval.low, interval.difference, interval.high) == (0, 0, 0)
+
+
+def test_batches_that_were_numbered_on_are_one_list() -> None:
+    rows = [certificate(3 * batch + place, seed=batch) for batch in range(4) for place in range(3)]
+    assert clean_accuracy(rows) == 1.0
+    again = [*rows, certificate(7, seed=99)]
+    with pytest.raises(BadInput, match=r"index 7 twice \(model net\); .*an index of its own"):
+        clean_accuracy(again)
+
+
+@pytest.mark.parametrize("images", [1, 5, 100, 1000])
+def test_the_interval_of_a_share_is_clopper_pearsons(images: int) -> None:
+    """Each end solves its own equation: as many images, or as few, with probability 2.5%."""
+    for count in {0, 1, images // 2, images - 1, images}:
+        share = share_of_images(count, images)
+        assert share.value == count / images
+        assert share.low <= share.value <= share.high
+        least = stats.binom.sf(count - 1, images, share.low) if count else 0.025
+        most = stats.binom.cdf(count, images, share.high) if count < images else 0.025
+        assert (least, most) == pytest.approx((0.025, 0.025), rel=1e-4)
+    assert (share_of_images(0, images).low, share_of_images(images, images).high) == (0, 1)
+    wider = share_of_images(images, images, confidence=0.99)
+    assert wider.low < share_of_images(images, images).low
 
 
 @pytest.mark.parametrize("radii", [[], [-0.25], [math.nan], [math.inf], [[0.0]]])

@@ -22,6 +22,7 @@ from sween.report.grid import Cell, Table, latex, mark_best, markdown, to_csv
 from sween.runs import to_toml, write_text
 from tests.evaluation.certificates import certificate
 from tests.report.folders import CANDIDATES, ensemble_rows, write_run
+from tests.report.page.samples import read_page
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {"dataset": "digits", "sigma": 0.5, "alpha": 0.001}
@@ -84,13 +85,15 @@ OUTCOMES = [
 def test_a_table_in_three_formats() -> None:
     rows = [[Cell("a|b", "a|b"), Cell("0.5", 0.51, best=True)], [Cell("50%_x", "y"), Cell("-")]]
     table = Table("name", ["Model", "ε"], ["model", "eps"], rows, blocks=[0, 1])
-    assert markdown(table) == "| Model | ε |\n| :--- | ---: |\n| a\\|b | **0.5** |\n| 50%_x | - |\n"
+    assert (
+        markdown(table) == "| Model | ε |\n| :--- | ---: |\n| a\\|b | **0.5** |\n| 50%\\_x | - |\n"
+    )
     assert latex(table).splitlines() == [
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"Model & $\varepsilon$ \\",
         r"\midrule",
-        r"a|b & \textbf{0.5} \\",
+        r"a\textbar{}b & \textbf{0.5} \\",
         r"\midrule",
         r"50\%\_x & - \\",
         r"\bottomrule",
@@ -209,6 +212,30 @@ def test_a_break_inside_a_certified_radius_shows_whoever_certified(tmp_path: Pat
     )
     text = write_report([soft, tmp_path / "attacks"], tmp_path / "other").read_text()
     assert "| pgd | 0.75 | - |" in text  # another classifier's certificates
+
+
+def test_an_attack_on_images_without_certificates_claims_no_certified_accuracy(
+    tmp_path: Path,
+) -> None:
+    rows = [certificate(index, 0.6, model="sween") for index in range(10, 13)]  # but not 13
+    run = write_run(tmp_path / "run", rows, model="sween", fingerprint="f" * 64, **SETTINGS)
+    text = write_report([run, write_attacked(tmp_path / "attacks", OUTCOMES)], tmp_path / "out")
+    assert "| pgd | 0.75 | - |" in text.read_text()
+
+
+def test_attack_numbers_have_intervals_and_say_what_was_left_out(tmp_path: Path) -> None:
+    """75% of 4 images: from 19.4% to 99.4%; 50%: from 6.7% to 93.3%."""
+    folder = write_attacked(tmp_path / "pgd-run", OUTCOMES, skipped="7")
+    report = write_report([folder], tmp_path / "out")
+    said = (
+        "With 4 images, the 95% confidence intervals (Clopper-Pearson) of certified % and resist % "
+        "reach at most 55.6 percentage points to either side.",
+        "pgd-run: 1 image could not be read and is not counted.",
+    )
+    (table,) = read_page(report.with_name("report.html"))[1]["tables"]
+    assert "Resist % counts images" in table["notes"][0]
+    assert table["notes"][1:] == list(said)
+    assert all(f"\n{line}\n" in report.read_text() for line in said)
 
 
 def _attacks_of_page(report: Path) -> list[dict[str, Any]]:

@@ -113,8 +113,9 @@ def test_runs_that_name_an_exit_differently_raise_the_same_alarm(
         model = "sween+exact" if name == "several" else "sween"
         assert {point["model"] for point in points} == {model}
         assert [point["alarms"] for point in points] == [0, 0, int(name == "single")]
-        certified = [point["cells"][5] for point in points]
-        assert certified[1] == ("100.0" if name == "single" else "0.0")
+        (curve,) = (own for own in content["runs"][run]["models"] if own["name"] == model)
+        reaching = [radius >= points[1]["radius"] for radius in curve["curves"]["cohen"]["radii"]]
+        assert reaching == [name == "single"] * 4
     assert len(list((tmp_path / "out").glob("attacked-*.png"))) == 2
 
 
@@ -176,7 +177,9 @@ def test_models_are_compared_under_the_same_attack_alone(tmp_path: Path) -> None
     base = attack("base", OUTCOMES)
     for folders, bold in (([base, weaker], 0), ([base, elsewhere], 0), ([base, same], 1)):
         text = write_report(folders, tmp_path / f"out{len(folders)}{folders[1].name}").read_text()
-        assert text.count("**") == 2 * bold
+        table, meaning = text.split("## What the columns mean")
+        assert table.count("**") == 2 * bold
+        assert ("**Bold**" in meaning) == bool(bold)
 
 
 def test_the_adaptive_table_is_that_of_the_rows(tmp_path: Path) -> None:

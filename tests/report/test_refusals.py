@@ -226,6 +226,6 @@ def test_the_page_says_what_was_to_be_decided(tmp_path: Path) -> None:
     row = certificate(0, 0.5, sampling="decide", decisions={"0.5": True})
     run = write_run(tmp_path / "run", [row], **SETTINGS)
     report = write_report([run], tmp_path / "out")
-    note = read_page(report.with_name("report.html"))[1]["runs"][0]["note"]
+    (note,) = read_page(report.with_name("report.html"))[1]["runs"][0]["notes"]
     assert note.startswith("Sampled to decide the radii 0.5")
     assert note in report.read_text()

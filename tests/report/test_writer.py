@@ -183,6 +183,63 @@ def test_a_row_that_does_not_fit_its_checksum_is_not_reported(run: Path, tmp_pat
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        ("17", "1 image could not be read and is not counted."),
+        ("3,40:44", "5 images could not be read and are not counted."),
+        ("0:999999999999999999", "999,999,999,999,999,999 images could not be read"),
+    ],
+)
+def test_images_that_could_not_be_read_are_counted(
+    run: Path, tmp_path: Path, skipped: str, said: str
+) -> None:
+    with (run / "config.toml").open("a") as config:
+        config.write(f'skipped = "{skipped}"\n')
+    text = write_report([run], tmp_path / "report").read_text(encoding="utf-8")
+    assert f"\n**{said}" in text
+    assert "Incomplete" not in text
+
+
+@pytest.mark.parametrize("skipped", ['""', '"x"', "[3]", "3", '"5:2"'])
+def test_a_config_that_skips_no_images_is_refused(run: Path, tmp_path: Path, skipped: str) -> None:
+    with (run / "config.toml").open("a") as config:
+        config.write(f"skipped = {skipped}\n")
+    with pytest.raises(BadInput, match=r"skipped in config\.toml: .*got"):
+        write_report([run], tmp_path / "report")
+
+
+def test_columns_are_explained_that_there_are(run: Path, tmp_path: Path) -> None:
+    meaning = "## What the columns mean"
+    whole = write_report([run], tmp_path / "whole").read_text(encoding="utf-8").split(meaning)[1]
+    for word in ("**ACR**", "**two-class ACR**:", "**AVG**", "**Bold**", "bootstrap intervals"):
+        assert word in whole
+    for word in ("resist", "Cohen ACR"):
+        assert word not in whole
+    plain = write_run(tmp_path / "plain", [certificate(0, bound="two-class")], dataset="toys")
+    alone = write_report([plain], tmp_path / "alone").read_text(encoding="utf-8").split(meaning)[1]
+    assert "**two-class ACR**, **Cohen ACR**:" in alone
+    for word in ("AVG", "UE", "Bold", "resist", "bootstrap"):
+        assert word not in alone
+
+
+def test_intervals_of_few_images_are_named(run: Path, tmp_path: Path) -> None:
+    text = write_report([run], tmp_path / "report").read_text(encoding="utf-8")
+    assert (
+        "With only 4 images, the 95% confidence intervals (Clopper-Pearson) of these accuracies "
+        "are wide: 0.0 has 0.0 to 60.3, 25.0 has 0.6 to 80.6, 50.0 has 6.7 to 93.3, 75.0 has 19.4 "
+        "to 99.4.\n"
+    ) in text
+    with (tmp_path / "report" / "table.csv").open(encoding="utf-8") as stream:
+        rows = {row["model"]: row for row in csv.DictReader(stream)}
+    ends = [float(rows["bee"][f"certified_accuracy_0.00_{end}"]) for end in ("low", "high")]
+    assert ends == pytest.approx([0.19412, 0.99369], abs=1e-5)
+    assert {rows[name]["certified_accuracy_0.00_low"] for name in ("AVG", "UE")} == {""}
+    many = write_run(tmp_path / "many", [certificate(index) for index in range(100)])
+    text = write_report([many], tmp_path / "out").read_text(encoding="utf-8")
+    assert "reach at most 3.7 percentage points to either side; table.csv has each." in text
+
+
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "part", ensemble_rows(), ensemble="sween", images=360)
     text = write_report([folder], tmp_path / "report").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import typer
 
 from sween.cli.options import Quiet, Seed
 from sween.demo import RADII, SAMPLES, run_demo
-from sween.report import require_matplotlib, write_report
+from sween.report import write_report
 
 
 def run(
@@ -17,7 +17,6 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """The whole flow on the embedded digits: train, weigh, certify, report."""
-    require_matplotlib()  # before the work, not after it
     result = run_demo(out, seed=seed, samples=n, quiet=quiet)
     report = write_report([result.folder], out / "report", radii=RADII)
     typer.echo(report.read_text(encoding="utf-8"))

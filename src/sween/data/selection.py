@@ -69,6 +69,15 @@ def format_indices(positions: Sequence[int]) -> str:
     return ",".join(parts)
 
 
+def count_indices(text: str) -> int:
+    """How many positions such a text names, without listing them: a file may claim any number.
+
+    Raises:
+        BadInput: the text is not of the form that `format_indices` gives.
+    """
+    return sum(len(_parse_part(part.strip(), 10**18)) for part in text.split(","))
+
+
 def _parse_list(text: str, size: int) -> list[int]:
     positions: list[int] = []
     seen: set[int] = set()

@@ -4,12 +4,14 @@ from sween.evaluation.accuracy import (
     RADIUS_FIELDS,
     CountedRadii,
     RadiusField,
+    Share,
     abstention_rate,
     average_certified_radius,
     certified_accuracy,
     check_radii,
     clean_accuracy,
     counted_radii,
+    share_of_images,
 )
 from sween.evaluation.comparison import (
     PairedInterval,
@@ -42,6 +44,7 @@ __all__ = [
     "RadiusAccuracyCurve",
     "RadiusField",
     "Scores",
+    "Share",
     "Statistic",
     "Volume",
     "abstention_rate",
@@ -62,5 +65,6 @@ __all__ = [
     "radius_accuracy_curve",
     "robustness_index",
     "score",
+    "share_of_images",
     "upper_envelope",
 ]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sween.errors import BadInput, UnknownName
 from sween.evaluation.groups import check_distinct_images
 from sween.records import Certificate
+from sween.smoothing.bounds import lower_bound, upper_bound
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -71,7 +72,7 @@ def certified_accuracy(
     The fraction of ALL images that are right, not abstained and certified at radius >= r.
 
     Args:
-        certificates: one model's, one for each image, with labels.
+        certificates: one model's, one for each image, with labels. Their seeds may differ.
         radii: l2 radii in the units of [0,1] images.
         radius: the certificate's field to judge.
 
@@ -95,6 +96,31 @@ def average_certified_radius(
     """
     radii = counted_radii(certificates, radius=radius).radii
     return math.fsum(radii.tolist()) / len(certificates)
+
+
+class Share(NamedTuple):
+    """A share of images with its confidence interval, fractions in [0,1]."""
+
+    value: float
+    low: float
+    high: float
+
+
+def share_of_images(count: int, images: int, *, confidence: float = 0.95) -> Share:
+    """The share `count` of `images` with its two-sided Clopper-Pearson interval.
+
+    Where images are drawn independently, the interval contains the share among all images like
+    them with probability at least `confidence`. It speaks of the choice of images alone, not of
+    training or of the noise.
+
+    Args:
+        count: images that have the property, such as being certified at a radius.
+        images: all images.
+        confidence: strictly between 0 and 1.
+    """
+    tail = (1 - confidence) / 2
+    low, high = lower_bound(count, images, tail), upper_bound(count, images, tail)
+    return Share(count / images, float(low), float(high))
 
 
 def clean_accuracy(certificates: Sequence[Certificate], *, radius: RadiusField = "radius") -> float:

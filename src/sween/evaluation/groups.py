@@ -23,7 +23,9 @@ def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]
 def check_distinct_images(certificates: Sequence[Certificate]) -> None:
     """Refuse an image that appears twice: it would weigh double in every average.
 
-    The usual cause is a run certified with all its members, whose rows were not split by model.
+    The usual causes: a run certified with all its members, whose rows were not split by model, and
+    batches that were each numbered from 0. Seeds may differ from row to row: each certificate holds
+    on its own.
     """
     seen: dict[int, str] = {}
     for certificate in certificates:
@@ -33,7 +35,9 @@ def check_distinct_images(certificates: Sequence[Certificate]) -> None:
                 "certificates",
                 expected="one for each image",
                 got=f"index {certificate.index} twice (model {', '.join(models)})",
-                fix="split the rows of several models with by_model, and remove duplicates",
+                fix="split the rows of several models with by_model"
+                if len(models) > 1
+                else "keep one of the two rows, or give each image an index of its own",
             )
         seen[certificate.index] = certificate.model
 

@@ -1,6 +1,5 @@
 """Tables, figures and the report of measured runs."""
 
-from sween.report.canvas import require_matplotlib
 from sween.report.figures import draw_curves, write_curves
 from sween.report.measured import MeasuredRun, load_run
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
@@ -16,7 +15,6 @@ __all__ = [
     "build_rows",
     "draw_curves",
     "load_run",
-    "require_matplotlib",
     "to_csv",
     "to_markdown",
     "write_curves",

@@ -16,10 +16,11 @@ from sween.attack.certified import certified_name, differences
 from sween.attack.outcome import judge
 from sween.data.selection import format_indices
 from sween.errors import BadInput
-from sween.evaluation import certified_accuracy
+from sween.evaluation import Share, certified_accuracy, share_of_images
 from sween.records import Certificate
 from sween.report.grid import Cell, Table, mark_best
-from sween.report.measured import MeasuredRun, read_environment
+from sween.report.intervals import images_counted, reach
+from sween.report.measured import MeasuredRun, read_environment, skipped_in_words
 from sween.report.tables import percentage, plain_number
 from sween.runs import read_config
 
@@ -130,6 +131,27 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
     for column in (5, 6):
         rows = mark_best(rows, column, among=same)
     return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 13), blocks) if rows else None
+
+
+def attack_notes(attacked: Sequence[AttackedRun], table: Table) -> list[str]:
+    """How far the table's percentages may be from those of all images, and what was left out."""
+    shares = dict[int, list[Share]]()
+    for row in table.rows:
+        cells = dict(zip(table.headings, row, strict=True))
+        count = int(cells["images"].value or 0)
+        for value in (cells["certified %"].value, cells["resist %"].value):
+            if value is not None:
+                share = share_of_images(round(count * float(value)), count)
+                shares.setdefault(count, []).append(share)
+    notes = [
+        f"With {images_counted(count)}, the 95% confidence intervals (Clopper-Pearson) of "
+        f"certified % and resist % reach at most {reach(own)} percentage points to either side."
+        for count, own in sorted(shares.items())
+    ]
+    for attack in attacked:
+        if (skipped := skipped_in_words(attack.config)) is not None:
+            notes.append(f"{attack.name}: {skipped}")
+    return notes
 
 
 def certificates_of(

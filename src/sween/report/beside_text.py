@@ -4,7 +4,7 @@ import decimal
 
 from sween.records import format_radius
 from sween.report.beside import Interval, LogComparison
-from sween.report.grid import Cell, Table, markdown
+from sween.report.grid import Cell, Table, markdown, markdown_text
 from sween.report.tables import percentage, plain_number
 
 
@@ -15,8 +15,10 @@ def comparison_section(comparison: LogComparison) -> str:
     are rounded outwards.
     """
     *left_out, said = comparison_notes(comparison)
-    parts = [f"### {comparison_title(comparison)}\n", markdown(comparison_rows(comparison))]
-    return "\n".join([*parts, *(f"**{note}**\n" for note in left_out), f"{said}\n"])
+    title = markdown_text(comparison_title(comparison))
+    parts = [f"### {title}\n", markdown(comparison_rows(comparison))]
+    notes = [f"**{markdown_text(note)}**\n" for note in left_out]
+    return "\n".join([*parts, *notes, f"{markdown_text(said)}\n"])
 
 
 def comparison_title(one: LogComparison) -> str:

@@ -57,11 +57,24 @@ STYLE: dict[str, Any] = {
 }
 
 
-def require_matplotlib() -> None:
+LEFT_OUT = (
+    "Figures are left out: they need matplotlib, which is not installed; "
+    "pip install 'sween[report]'"
+)
+"""What a report without figures says."""
+
+
+def has_matplotlib() -> bool:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise MissingExtra("matplotlib", "report", "the radius-accuracy figure") from None
+        return False
+    return True
+
+
+def require_matplotlib() -> None:
+    if not has_matplotlib():
+        raise MissingExtra("matplotlib", "report", "the radius-accuracy figure")
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ class ReportFiles:
     def add_text(self, name: str, text: str) -> None:
         """A file of text; the last one added is written last."""
         self._refuse_double(name)
-        self._texts[name] = text
+        # A folder's name may be no Unicode, and tables for machines have it as it is.
+        self._texts[name] = text.encode("utf-8", "backslashreplace").decode()
 
     def add_figure(self, name: str, figure: "Figure") -> None:
         """A figure as NAME.png and NAME.svg."""

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import re
 from collections.abc import Sequence
 
 
@@ -71,7 +72,7 @@ def markdown(table: Table) -> str:
     marks = [":---" if column in table.left else "---:" for column in range(len(table.headings))]
     lines = [_line(table.headings), _line(marks)]
     for row in table.rows:
-        texts = [cell.text.replace("|", "\\|") for cell in row]
+        texts = [markdown_text(cell.text) for cell in row]
         lines.append(
             _line(
                 [
@@ -115,13 +116,44 @@ def to_csv(table: Table) -> str:
     return stream.getvalue()
 
 
+def markdown_text(text: str) -> str:
+    """Text as Markdown shows it: names come from files, and a file may come from a stranger.
+
+    Tags become entities, which every dialect of Markdown knows; a backslash before `<` only some.
+    What makes a list at the beginning of a line is escaped too, as a name may stand there.
+    """
+    escaped = "".join(_MARKDOWN.get(character, character) for character in _one_line(text))
+    # An underscore inside a word, as in image_folder, means nothing.
+    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)
+    return re.sub(r"^(\d*)(?=[-+.)]\s)", r"\1\\", escaped)
+
+
 def latex_text(text: str) -> str:
     """Text as LaTeX prints it."""
-    return "".join(_LATEX.get(character, character) for character in text)
+    return "".join(_LATEX.get(character, character) for character in _one_line(text))
 
+
+def _one_line(text: str) -> str:
+    """Without line breaks and control characters, and what cannot be written as UTF-8."""
+    spaced = " ".join(text.split())
+    return "".join(character if character.isprintable() else "\ufffd" for character in spaced)
+
+
+_MARKDOWN = {
+    **{character: "\\" + character for character in "\\`*[]{}#|~$"},
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+}
 
 _LATEX = {
     **{character: "\\" + character for character in "&%$#_{}"},
+    # The line break before a row would take these, at its beginning, for an argument of its own.
+    **{character: f"{{{character}}}" for character in "[]*"},
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",

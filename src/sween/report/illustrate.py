@@ -1,5 +1,6 @@
 """The report's figure files, and the lines of Markdown that show them."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -10,6 +11,7 @@ from sween.data.dataset import Dataset
 from sween.report import pictures
 from sween.report.attacked import AttackedRun, told_by
 from sween.report.files import ReportFiles
+from sween.report.grid import markdown_text
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number
 
@@ -76,7 +78,7 @@ def add_figures(figures: Mapping[str, "Figure"], name: str, files: ReportFiles) 
         file = f"{kind}-{name}"
         files.add_figure(file, figure)
         what = _DESCRIBED[kind.partition("-")[0]]
-        lines.append(f"![{what} of {name}]({quote(file)}.png)\n")
+        lines.append(f"![{what} of {markdown_text(name)}]({quote(os.fsencode(file))}.png)\n")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sween.data.selection import count_indices
 from sween.errors import BadInput, CheckpointError
 from sween.evaluation import (
     PairedInterval,
@@ -78,6 +79,11 @@ class MeasuredRun:
         return sorted(certificate.index for certificate in next(iter(self.models.values())))
 
     @property
+    def skipped_note(self) -> str | None:
+        """How many images could not be read, where the config says so."""
+        return skipped_in_words(self.config)
+
+    @property
     def sampling_note(self) -> str | None:
         """What its table does not say, where only some radii were to be decided."""
         if self.sample.sampling != "decide":
@@ -123,6 +129,7 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
         _check_settings(certificates, config)
         _check_radii(certificates)
         _check_weights(config)
+        skipped_in_words(config)
     except BadInput as error:
         raise BadInput(f"{folder}: {error}") from None
     return MeasuredRun(
@@ -150,6 +157,31 @@ def _read_intact(folder: Path) -> list[Certificate]:
                 fix="restore the file; sween verify says what differs",
             )
     return read_certificates(file)
+
+
+def skipped_in_words(config: Mapping[str, Any]) -> str | None:
+    """That images were left out as unreadable, and how many; None where none were.
+
+    Raises:
+        BadInput: the config's `skipped` names no images.
+    """
+    indices = config.get("skipped")
+    if indices is None:
+        return None
+    try:
+        count = count_indices(indices) if isinstance(indices, str) else 0
+    except BadInput:
+        count = 0
+    if count == 0:
+        raise BadInput(
+            "skipped in config.toml",
+            expected="indices such as 3,17 or 40:44",
+            got=repr(indices),
+            fix="restore the folder from its source",
+        )
+    if count == 1:
+        return "1 image could not be read and is not counted."
+    return f"{count:,} images could not be read and are not counted."
 
 
 def outwards(interval: PairedInterval) -> tuple[float, float]:

@@ -32,6 +32,7 @@ def draw_attacked(
         attacked: attacks on these models and on the images of all certificates.
         title: above the plot.
     """
+    canvas.require_matplotlib()
     from matplotlib.ticker import PercentFormatter
 
     others = canvas.COLOURS * len(certificates)

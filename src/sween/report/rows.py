@@ -8,6 +8,7 @@ from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     RadiusField,
     Scores,
+    Share,
     abstention_rate,
     average,
     average_certified_radius,
@@ -15,6 +16,7 @@ from sween.evaluation import (
     check_radii,
     pair_by_index,
     score,
+    share_of_images,
     upper_envelope,
 )
 from sween.records import Certificate
@@ -50,6 +52,19 @@ class Row:
     abstention: float | None
     acr_cohen: float | None
     acr_two_class: float | None
+
+    @property
+    def is_model(self) -> bool:
+        """Not AVG or UE, which summarise models."""
+        return self.kind not in ("average", "envelope")
+
+    @property
+    def shares(self) -> list[Share] | None:
+        """The accuracies with their confidence intervals; None for what is no model."""
+        if not self.is_model:
+            return None
+        count = self.scores.count
+        return [share_of_images(round(own * count), count) for own in self.scores.accuracies]
 
 
 def build_rows(

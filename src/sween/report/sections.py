@@ -1,5 +1,6 @@
 """The report's words about runs: a section for each, and their settings side by side."""
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -7,6 +8,8 @@ from urllib.parse import quote
 from sween.evaluation import PairedInterval, RadiusField
 from sween.report.comparison import interval_in_words
 from sween.report.figures import draw_curves
+from sween.report.grid import markdown_text
+from sween.report.intervals import intervals_in_words
 from sween.report.logs import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number, signed, to_markdown
@@ -14,50 +17,33 @@ from sween.report.tables import plain_number, signed, to_markdown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MEANING = """\
-## What the columns mean
 
-- **0.00, 0.25, ...**: certified accuracy in percent at that l2 radius (pixels scaled to [0,1]): the
-  share of all images whose certified answer is right with at least that radius. Wrong and
-  abstained images stay in the denominator.
-- **ACR**: average certified radius over all images, 0 where wrong or abstained; it equals the area
-  under the curve. Rounded down, since a radius rounded up was not certified.
-- **abstain %**: share of images that the classifier declines to answer.
-- **two-class ACR**, **Cohen ACR**: the ACR of the same votes by that bound; - where it cannot be
-  had. Each bound's certificates hold on their own, not both at once.
-- **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is no
-  model: each of its columns may come from another candidate.
-- **resist %**: answered rightly and not led to another class by the attack. An image that the
-  attack's judge declined to answer was not attacked; where a certificate answers it, it counts as
-  it was certified.
-- **Bold**: the best model of a column, where the models differ.
-
-Each certificate holds with probability at least 1 - alpha over its own noise, image by image. The
-bootstrap interval speaks of the choice of test images alone, not of training or of the noise.
-"""
+def run_section(run: MeasuredRun, *, figures: bool = True) -> str:
+    """One run: what it is, its table, the lead of its ensemble and, with `figures`, its curves."""
+    said = f"{run.dataset}, {images_in_words(run.indices)}."
+    lines = [f"## {markdown_text(run.name)}\n", f"{markdown_text(said)}\n"]
+    if run.images_asked is not None and run.images_asked != len(run.indices):
+        lines.append(
+            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n"
+        )
+    if run.skipped_note is not None:
+        lines.append(f"**{run.skipped_note}**\n")
+    lines.append(to_markdown(run.rows))
+    lines.append(f"{intervals_in_words(run.rows)}\n")
+    if run.sampling_note is not None:
+        lines.append(f"**{markdown_text(run.sampling_note)}**\n")
+    if run.lead is not None and run.ensemble is not None:
+        lines.append(markdown_text(_sentence(run.ensemble, *run.lead)) + "\n")
+    return "\n".join([*lines, *(_curves(run) if figures else ())])
 
 
-def run_section(run: MeasuredRun) -> str:
-    """One run: what it is, its table, its curves and the lead of its ensemble."""
-    figure, *others = map(quote, curve_files(run))
+def _curves(run: MeasuredRun) -> list[str]:
+    figure, *others = (quote(os.fsencode(name)) for name in curve_files(run))
     also = "".join(f" By the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
-    lines = [
-        f"## {run.name}\n",
-        f"{run.dataset}, {images_in_words(run.indices)}.\n",
-        to_markdown(run.rows),
-        f"![Radius-accuracy curves of {run.name}]({figure}.png)\n",
+    return [
+        f"![Radius-accuracy curves of {markdown_text(run.name)}]({figure}.png)\n",
         f"The same figure as [SVG]({figure}.svg).{also}\n",
     ]
-    if run.images_asked is not None and run.images_asked != len(run.indices):
-        lines.insert(
-            2,
-            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n",
-        )
-    if run.sampling_note is not None:
-        lines.insert(-2, f"**{run.sampling_note}**\n")
-    if run.lead is not None and run.ensemble is not None:
-        lines.insert(-2, _sentence(run.ensemble, *run.lead) + "\n")
-    return "\n".join(lines)
 
 
 def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
@@ -115,11 +101,12 @@ def settings_section(runs: Sequence[MeasuredRun]) -> str:
     described = [_describe(run) for run in runs]
     lines = [
         "## Settings\n",
-        "| " + " | ".join(["setting", *(_cell(run.name) for run in runs)]) + " |",
+        "| " + " | ".join(["setting", *(markdown_text(run.name) for run in runs)]) + " |",
         "| " + " | ".join([":---"] * (len(runs) + 1)) + " |",
     ]
     for name in described[0]:
-        lines.append("| " + " | ".join([name, *(_cell(one[name]) for one in described)]) + " |")
+        cells = [name, *(markdown_text(one[name]) for one in described)]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -141,7 +128,3 @@ def _describe(run: MeasuredRun) -> dict[str, str]:
         "commit": str(run.environment.get("commit") or "unknown"),
         "date": str(run.environment.get("date") or "unknown"),
     }
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -40,7 +40,7 @@ def to_table(rows: Sequence[Row]) -> grid.Table:
     columns = _columns(rows, _check_rows(rows))
     body = []
     for row in rows:
-        rivals = [rival for rival in rows if _is_model(rival) and _block(rival) == _block(row)]
+        rivals = [rival for rival in rows if rival.is_model and _block(rival) == _block(row)]
         own = [grid.Cell(plain_number(row.sigma), row.sigma), grid.Cell(row.model, row.model)]
         named = [grid.Cell(row.run, row.run)] if several else []
         body.append(named + own + [_cell(row, column, rivals) for column in columns])
@@ -75,7 +75,15 @@ def _csv_record(row: Row, names: Sequence[str]) -> dict[str, str | float | None]
         "abstention": row.abstention,
         "acr_two_class": row.acr_two_class,
         "acr_cohen": row.acr_cohen,
+        **_csv_intervals(row, names),
     }
+
+
+def _csv_intervals(row: Row, names: Sequence[str]) -> dict[str, float | None]:
+    """The ends of each accuracy's 95% confidence interval; empty for AVG and UE."""
+    ends = dict.fromkeys(f"{name}_{end}" for name in names for end in ("low", "high"))
+    values = [end for share in row.shares or () for end in (share.low, share.high)]
+    return ends | dict(zip(ends, values, strict=False))
 
 
 def plain_number(value: float) -> str:
@@ -131,10 +139,6 @@ def _block(row: Row) -> tuple[str, float]:
     return row.run, row.sigma
 
 
-def _is_model(row: Row) -> bool:
-    return row.kind not in ("average", "envelope")
-
-
 def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> grid.Cell:
     value = column.value(row)
     if value is None:
@@ -142,5 +146,5 @@ def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> grid.Cell:
     known = [other for rival in rivals if (other := column.value(rival)) is not None]
     # By what is shown: of two that look the same, one in bold would puzzle.
     shown = {column.text(other) for other in known}
-    best = _is_model(row) and column.text(value) == column.text(column.best(known))
+    best = row.is_model and column.text(value) == column.text(column.best(known))
     return grid.Cell(column.text(value), value, best and len(shown) > 1)

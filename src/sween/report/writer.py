@@ -1,14 +1,15 @@
 """The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sween.data import Dataset
 from sween.errors import BadInput
-from sween.report import grid
+from sween.report import canvas, grid
 from sween.report.adaptive import adaptive_table
 from sween.report.alarms import alarm_table
-from sween.report.attacked import attack_table
+from sween.report.attacked import attack_notes, attack_table
 from sween.report.beside import LogComparison
 from sween.report.beside_text import (
     comparison_notes,
@@ -21,9 +22,10 @@ from sween.report.cost import cost_table
 from sween.report.files import ReportFiles
 from sween.report.illustrate import add_figures, figures_of, noise_figure
 from sween.report.logs import beside_logs
+from sween.report.meaning import meaning_section
 from sween.report.measured import MeasuredRun
 from sween.report.page import PageTable, page_text
-from sween.report.sections import MEANING, curve_files, draw_run, run_section, settings_section
+from sween.report.sections import curve_files, draw_run, run_section, settings_section
 from sween.report.show import others_made, page_runs
 from sween.report.sources import (
     LogFormat,
@@ -33,6 +35,19 @@ from sween.report.sources import (
     read_sources,
 )
 from sween.report.tables import to_csv, to_latex
+
+ATTACKS = "Certified and empirical accuracy"
+"""The title of the table of attacks."""
+
+ABOUT = {
+    ATTACKS: [
+        "Resist % counts images that are classified correctly when clean and stay correct, or "
+        "abstain, under attack. It is an upper bound: an attack that fails proves nothing. "
+        "Certified accuracy is a lower bound. An alarm is an answer that changed inside its "
+        "certified radius."
+    ]
+}
+"""What the page says about a table; report.md has it with the meaning of the columns."""
 
 
 def write_report(
@@ -47,7 +62,8 @@ def write_report(
     """Write a page, tables, figures and the paired comparison of runs into a folder.
 
     Everything is read, checked and put together before the first file is written; each file appears
-    whole or not at all, report.md last. Files of an earlier report in the folder go.
+    whole or not at all, report.md last. Files of an earlier report in the folder go. Without
+    matplotlib the figures are left out, with a warning and a line in report.md.
 
     Args:
         folders: folders of `sween certify`, `sween attack` and `sween train`, and published logs
@@ -64,7 +80,6 @@ def write_report(
 
     Raises:
         BadInput: no folders, two of one name, or a folder whose rows do not belong together.
-        MissingExtra: matplotlib is not installed.
     """
     _check(folders, out)
     sources = read_sources(folders, radii=radii, log_format=log_format)
@@ -72,16 +87,27 @@ def write_report(
         check_same_images(sources.runs)
     datasets = read_datasets(sources.runs, data_root)
     files = ReportFiles()
-    sections = [f"{run_section(run)}\n{_draw(run, sources, files)}" for run in sources.runs]
+    figures = canvas.has_matplotlib()
+    sections = [
+        f"{run_section(run, figures=figures)}\n{_draw(run, sources, files) if figures else ''}"
+        for run in sources.runs
+    ]
+    if sources.runs and not figures:
+        warnings.warn(canvas.LEFT_OUT, UserWarning, stacklevel=2)
+        sections.insert(0, f"{canvas.LEFT_OUT}\n")
     tables = _more_tables(sources)
-    more = [f"## {title}\n\n{grid.markdown(table)}" for title, table in tables.items()]
+    notes = {ATTACKS: attack_notes(sources.attacked, tables[ATTACKS])} if ATTACKS in tables else {}
+    more = [_section(title, table, notes.get(title, ())) for title, table in tables.items()]
     logs = beside_logs(sources, radii=radii, common_only=different_images)
     more += [comparison_section(beside.compared) for beside in logs.values()]
-    for own in _by_dataset(sources.runs, datasets):
-        figures = {"noise": noise_figure(own, datasets[own[0].name])}
-        lines = add_figures(figures, _name_of_images(own[0], datasets), files)
+    for own in _by_dataset(sources.runs, datasets) if figures else ():
+        noise = {"noise": noise_figure(own, datasets[own[0].name])}
+        lines = add_figures(noise, _name_of_images(own[0], datasets), files)
         more.append(f"## What the networks see\n\n{lines}")
-    shown = [PageTable(title, table) for title, table in tables.items()]
+    shown = [
+        PageTable(title, table, [*ABOUT.get(title, ()), *notes.get(title, ())])
+        for title, table in tables.items()
+    ]
     shown += [_beside_table(beside.compared) for beside in logs.values()]
     page = page_text(
         page_runs(sources.runs, sources.attacked, datasets),
@@ -93,7 +119,9 @@ def write_report(
     if rows:
         files.add_text("table.csv", to_csv(rows))
         files.add_text("table.tex", to_latex(rows))
-        more += [settings_section(sources.runs), MEANING]
+        more.append(settings_section(sources.runs))
+    if meaning := meaning_section(sources.runs, list(tables.values()), logs=bool(logs)):
+        more.append(meaning)
     for name, beside in logs.items():
         files.add_text(f"{name}.csv", beside.images)
     for table in tables.values():
@@ -102,6 +130,11 @@ def write_report(
     files.add_text("report.md", "\n".join(["# Certified robustness\n", *sections, *more]))
     files.write(out)
     return out / "report.md"
+
+
+def _section(title: str, table: grid.Table, notes: Sequence[str]) -> str:
+    said = "".join(f"\n{grid.markdown_text(note)}\n" for note in notes)
+    return f"## {title}\n\n{grid.markdown(table)}{said}"
 
 
 def _draw(run: MeasuredRun, sources: Sources, files: ReportFiles) -> str:
@@ -123,7 +156,7 @@ def _more_tables(sources: Sources) -> dict[str, grid.Table]:
     tables = {
         "Ensembles against their best candidates": comparison_table(sources.runs),
         "Network evaluations with and without an early exit": adaptive_table(sources.runs),
-        "Certified and empirical accuracy": attack_table(sources.attacked, sources.runs),
+        ATTACKS: attack_table(sources.attacked, sources.runs),
         "Alarms": alarm_table(sources.attacked, sources.runs),
         "Size and training time": cost_table(sources.trained),
     }

@@ -47,7 +47,7 @@ class NoiseTable:
 @functools.lru_cache(maxsize=8)
 def noise_table(sigma: float, levels: int) -> NoiseTable:
     """The law of T for a noise level; takes about a second at the paper's noise levels."""
-    import mpmath  # comes with torch, by way of sympy
+    import mpmath  # only this table needs it
 
     if sigma * levels < 1:
         raise BadInput(

@@ -199,8 +199,8 @@ def test_attacked_accuracy_is_shown_as_points(open_page: Open, small_page: Path)
     assert entry.locator(".at").inner_text() == "50.0%"
     entry.click()
     assert marks.count() == 0
-    assert page.locator(".attacks tbody tr").count() == 3
-    assert page.locator(".attacks tr.alarm").count() == 1
+    assert page.locator("#curves table").count() == 0, "the numbers stand in the tables, once"
+    assert page.locator("#curves a").all_inner_texts() == ["tables"]
 
 
 def test_hostile_names_are_shown_as_they_are(open_page: Open, small_page: Path) -> None:
@@ -298,6 +298,96 @@ def test_other_tables_sort_and_stand_alone(open_page: Open, tmp_path: Path) -> N
     page.get_by_role("button", name="size").click()
     assert table_column(page, "size") == ["2", "1"]
     assert page.locator("details summary").inner_text() == "Attack x"
+
+
+def attack_table(**shared: str) -> Table:
+    """A wide table like that of attacks; its second row has an alarm."""
+    names = ("Model", "attack", "radius", "certified %", "resist %", "broken %", "alarms", *shared)
+    rows = [
+        [
+            Cell(f"{HOSTILE} {radius}", f"{radius}"),
+            Cell("rand", "rand"),
+            *(Cell(f"{value}", value) for value in (radius, 50.0, 60.0, 10.0)),
+            Cell(f"{alarms}", alarms),
+            *(Cell(text, text) for text in shared.values()),
+        ]
+        for radius, alarms in ((0.0, 0), (0.25, 3), (0.5, 0))
+    ]
+    return Table("attacks", names, names, rows, left=(0, 1))
+
+
+def test_what_all_rows_share_is_said_once(open_page: Open, tmp_path: Path) -> None:
+    shared = {"run": HOSTILE, "σ": "0.50", "images": "100", "votes": "10,000"}
+    tables = [PageTable("Attacks", attack_table(**shared))]
+    write_page(tmp_path / "page.html", [page_run(measured(random_rows(5)))], tables=tables)
+    page = open_page(tmp_path / "page.html")
+    facts = [" ".join(text.split()) for text in page.locator("p.facts").all_inner_texts()]
+    assert facts[0] == "run-a · toys · 5 images at indices 0..4"
+    assert facts[-1] == f"run {HOSTILE} · σ 0.50 · images 100 · votes 10,000"
+    headings = page.locator("#more th[scope=col]").all_inner_texts()
+    assert headings[:3] == ["Model", "attack", "radius"]
+    assert not set(headings) & {"run", "σ", "images", "votes"}
+    assert "run" not in page.locator("#table th[scope=col]").all_inner_texts()
+    alarms = page.locator("#more tr.kind-alarm")
+    assert alarms.count() == 1
+    assert "0.25" in alarms.inner_text()
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_columns_out_of_view_are_hinted_at(open_page: Open, tmp_path: Path, width: int) -> None:
+    shared = dict.fromkeys(("run", "σ", "images", "indices", "draws", "steps", "votes"), "x" * 8)
+    runs = [page_run(measured(random_rows(5), name=f"run-of-a-long-name-{n}")) for n in range(2)]
+    path = tmp_path / "page.html"
+    write_page(path, runs, tables=[PageTable("Attacks", attack_table(**shared))])
+    page = open_page(path, width=width)
+    boxes = page.locator(".table-box").all()
+    assert len(boxes) == 2
+    for box in boxes:
+        scroll, hint = box.locator(".scroll"), box.locator(".hint")
+        hidden = scroll.evaluate("(box) => box.scrollWidth - box.clientWidth")
+        if width == 1300:
+            assert hidden <= 0, "all columns fit"
+            assert hint.is_hidden()
+            continue
+        assert hidden > 0
+        scroll.evaluate("(box) => box.scrollTo({ left: 0, behavior: 'instant' })")
+        box.page.wait_for_function("(box) => !box.matches('.more-left')", arg=box.element_handle())
+        assert hint.inner_text() == "Scroll sideways for more columns"
+        shadow = "(box) => getComputedStyle(box, '::after').opacity"
+        assert box.locator(".edges").evaluate(shadow) == "1"
+        scroll.evaluate("(box) => box.scrollTo({ left: 9999, behavior: 'instant' })")
+        box.page.wait_for_function("(box) => box.matches('.more-left')", arg=box.element_handle())
+        assert box.locator(".edges").evaluate(shadow) == "0"
+        assert hint.is_visible(), "there are columns to the left"
+
+
+def test_captions_explain_what_the_table_has(open_page: Open, tmp_path: Path) -> None:
+    candidates = page_run(measured(random_rows(5)))
+    alone = [row for row in random_rows(5) if row.model == "ant"]
+    for name, run in (("all", candidates), ("one", page_run(measured(alone, ensemble=None)))):
+        write_page(tmp_path / f"{name}.html", [run])
+    summaries = "AVG is the mean"
+    assert summaries in open_page(tmp_path / "all.html").locator("#results").inner_text()
+    single = open_page(tmp_path / "one.html").locator("#results")
+    for word in (summaries, "Shaded rows", "bold"):
+        assert word not in single.inner_text()
+    assert "ACR is the average certified radius" in single.inner_text()
+
+
+def test_percentages_of_few_images_show_their_intervals(
+    open_page: Open, large_page: Path, tmp_path: Path
+) -> None:
+    rows = [certificate(index, 0.5, prediction=int(index < 2)) for index in range(5)]
+    write_page(tmp_path / "page.html", [page_run(measured(rows, ensemble=None), images=None)])
+    page = open_page(tmp_path / "page.html")
+    cell = page.locator("#table td.at-radius").first
+    assert cell.inner_text().split() == ["40.0", "5–86"]
+    assert cell.get_attribute("title") == "95% confidence interval: 5.2 to 85.4"
+    assert "With only 5 images" in page.locator("#results").inner_text()
+    page = open_page(large_page)
+    assert page.locator("#table .interval").count() == 0
+    assert page.locator("#table td.at-radius[title]").count() == 27, "AVG and UE have none"
+    assert "reach at most 3." in page.locator("#results").inner_text()
 
 
 def test_keys_stop_at_attacked_radii_between_the_steps(open_page: Open, tmp_path: Path) -> None:

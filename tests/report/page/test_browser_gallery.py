@@ -115,6 +115,19 @@ def test_attacks_on_an_image(open_page: Open, small_page: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+def test_bars_begin_at_one_place(open_page: Open, large_page: Path, width: int) -> None:
+    page = open_page(large_page, width=width)
+    starts: list[float] = page.locator(".card").evaluate_all(
+        """(cards) => cards.flatMap((card) => [...card.querySelectorAll(".bar")].map(
+          (bar) => bar.getBoundingClientRect().left - card.getBoundingClientRect().left))"""
+    )
+    assert len(starts) > 100
+    assert max(starts) - min(starts) < 1
+    cut = "(names) => names.filter((name) => name.scrollWidth > name.clientWidth).length"
+    assert page.locator(".votes .name").evaluate_all(cut) == 0, "the names have room"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
 def test_everything_by_keys_alone(open_page: Open, large_page: Path, width: int) -> None:
     page = open_page(large_page, width=width, reduced_motion="reduce")
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from sween.errors import BadInput, UnknownName
 from sween.records import Certificate
@@ -34,7 +36,8 @@ def floor_units(radius: float) -> int:
 def test_table_equals_the_certificates(tmp_path: Path) -> None:
     table = content_of(tmp_path)["table"]
     headings = [column["heading"] for column in table["columns"]]
-    assert headings[:4] == ["run", "σ", "Model", "kind"]
+    assert headings[:3] == ["σ", "Model", "kind"], "a single run needs no column of its name"
+    assert table["facts"] == ["run-a", "toys", "300 images at indices 40..339"]
     for row in table["rows"]:
         cells = dict(zip(headings, row["cells"], strict=True))
         if row["kind"] in ("average", "envelope"):
@@ -122,24 +125,46 @@ def test_attacks(tmp_path: Path) -> None:
     start, point = run["attacks"]
     right = sum(row.clean_prediction == row.label for row in outcomes)
     assert (start["radius"], start["resisting"], start["count"]) == (0, right, 4)
-    assert start["cells"][6:] == ["0.0", "0.0", "0"]  # nobody attacks there
-    certified = sum(row.prediction == row.label and row.radius >= 0.5 for row in own) / 4
+    assert (start["eps"], start["alarms"]) == ("0.00", 0)  # nobody attacks there
     assert (point["radius"], point["resisting"], point["count"]) == (5000, 2, 4)
-    assert point["cells"] == [
-        *(ENSEMBLE, "pgd", "0.50", "4", "50.0", f"{100 * certified:.1f}", "25.0", "25.0", "1")
-    ]
+    assert (point["model"], point["attack"], point["eps"]) == (ENSEMBLE, "pgd", "0.50")
+    assert point["alarms"] == 1
     label = own[1].label
     assert label is not None
     assert run["gallery"]["outcomes"][1] == [[1, 1, (label + 1) % 5, 1]]
     assert run["gallery"]["outcomes"][4] is None
 
 
-def test_an_attack_on_images_without_certificates_claims_no_certified_accuracy(
-    tmp_path: Path,
-) -> None:
-    outside = dataclasses.replace(attacked(of_model(ENSEMBLE)[0], "robust"), index=9999)
-    points = content_of(tmp_path, attacks=[outside])["runs"][0]["attacks"]
-    assert [point["cells"][5] for point in points] == ["–", "–"]
+def test_accuracies_have_their_intervals(tmp_path: Path) -> None:
+    """Against the quantiles of the beta distribution, which define them."""
+    table = content_of(tmp_path)["table"]
+    headings = [column["heading"] for column in table["columns"]]
+    widest = 0.0
+    for row in table["rows"]:
+        cells = dict(zip(headings, row["cells"], strict=True))
+        if row["kind"] in ("average", "envelope"):
+            assert len(cells["0.50"]) == 3
+            continue
+        for radius in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0):
+            _, share, _, interval, short = cells[f"{radius:.2f}"]
+            count = round(300 * share)
+            low = stats.beta.ppf(0.025, count, 301 - count) if count else 0.0
+            high = stats.beta.ppf(0.975, count + 1, 300 - count) if count < 300 else 1.0
+            ends = [float(number) / 100 for number in re.findall(r"\d+\.\d", interval)]
+            assert low - 0.001 - 1e-9 <= ends[0] <= low
+            assert high <= ends[1] <= high + 0.001 + 1e-9
+            assert short is None, "300 images are not few"
+            widest = max(widest, share - low, high - share)
+    (note,) = table["notes"]
+    (said,) = re.findall(r"at most (\d+\.\d) percentage points", note)
+    assert 100 * widest <= float(said) <= 100 * widest + 0.1
+
+
+def test_images_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
+    run = measured(ROWS, config={"skipped": "3,17"})
+    content = content_of(tmp_path, run=run)["runs"][0]
+    assert content["notes"] == ["2 images could not be read and are not counted."]
+    assert content_of(tmp_path)["runs"][0]["notes"] == []
 
 
 def test_provenance(tmp_path: Path) -> None:

@@ -81,15 +81,15 @@ function makeVotes(run, votes, n, label) {
 function makeOutcomes(run, model, position) {
   const lines = new Map();
   for (const [group, outcome, prediction, alarm] of run.gallery.outcomes[position] ?? []) {
-    const { attack, cells, model: attacked } = run.attacks[group];
+    const { attack, eps, model: attacked } = run.attacks[group];
     if (attacked !== run.models[model].name) continue;
     if (!lines.has(attack)) lines.set(attack, { results: new Map(), broken: false, alarms: [] });
     const line = lines.get(attack);
     const name = run.gallery.outcome_names[outcome];
     const result = name === "broken" ? `broken to ${run.classes[prediction]}` : name;
-    line.results.set(result, [...(line.results.get(result) ?? []), cells[2]]);
+    line.results.set(result, [...(line.results.get(result) ?? []), eps]);
     line.broken ||= name === "broken";
-    if (alarm) line.alarms.push(cells[2]);
+    if (alarm) line.alarms.push(eps);
   }
   if (!lines.size) return null;
   const rows = [...lines].map(([attack, line]) => makeOutcome(attack, line));

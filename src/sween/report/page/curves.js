@@ -1,4 +1,4 @@
-// One figure a run: what it is, its curves by either bound, and its attacks.
+// One figure a run: what it is, its curves by either bound, and where its attacks are told.
 
 const BOUND_NAMES = { cohen: "Cohen", "two-class": "two-class" };
 
@@ -26,7 +26,7 @@ function makeFigure(run, units) {
     makeRunHeading(run),
     makeBoundSwitch(state),
     make("div", { class: "figure" }, plot.element, legend.element),
-    makeAttackTable(run),
+    makeAttackNote(run),
   );
   update();
   new ResizeObserver(plot.resize).observe(plot.element);
@@ -50,8 +50,19 @@ function makeRunHeading(run) {
     make("h3", {}, run.name),
     make("p", { class: "facts" }, facts.join(" · ")),
     incomplete && make("p", { class: "warning" }, incomplete),
-    run.note && make("p", { class: "warning" }, run.note),
+    ...run.notes.map((note) => make("p", { class: "warning" }, note)),
     run.lead && make("p", {}, run.lead),
+  );
+}
+
+function makeAttackNote(run) {
+  if (!run.attacks.length) return null;
+  return make(
+    "p",
+    { class: "note" },
+    "The points are accuracy under attack; their numbers are in the ",
+    make("a", { href: "#tables" }, "tables"),
+    ".",
   );
 }
 

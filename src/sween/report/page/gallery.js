@@ -16,6 +16,8 @@ function makeGallery(runs, units) {
     const own = run.models.findIndex((model) => model.kind === "ensemble");
     Object.assign(state, { run, model: Math.max(0, own), label: null, answer: "all", least: 0 });
     note.textContent = describeRun(run);
+    const longest = Math.max(...run.classes.map((name) => name.length));
+    grid.style.setProperty("--longest-name", longest);
     filters.replaceChildren(...makeFilters(runs, state, units, { openRun, refresh }));
     refresh();
   }

@@ -40,6 +40,14 @@ function leaveOut(...parts) {
   }
 }
 
+/** What the table does not have needs no explanation. */
+function explainOnly(rows) {
+  const summaries = rows.some(({ kind }) => kind === "average" || kind === "envelope");
+  const best = rows.some(({ cells }) => cells.some(([, , bold]) => bold));
+  document.getElementById("about-summaries").hidden = !summaries;
+  document.getElementById("about-best").hidden = !best;
+}
+
 const content = JSON.parse(document.getElementById("content").textContent);
 const place = (id, ...elements) => document.getElementById(id).append(...elements);
 
@@ -49,8 +57,9 @@ if (content.table === null) {
   leaveOut("meaning", "results", "curves", "images");
 } else {
   const table = makeTable(content.table, "Table of all models");
-  place("table", table);
-  showNumbers(table);
+  place("table", ...makeFacts(content.table), table, ...makeNotes(content.table));
+  showNumbers(table.querySelector(".scroll"));
+  explainOnly(content.table.rows);
   place("figures", ...content.runs.map((run) => makeFigure(run, content.units)));
   for (const run of content.runs) run.gallery.pictures = content.pictures;
   place("gallery", ...makeGallery(content.runs, content.units));

@@ -6,15 +6,26 @@ function makeOther(content) {
     "section",
     { class: "other" },
     make("h3", {}, content.title),
+    ...makeFacts(content),
     makeTable(content, content.title),
-    ...content.notes.map((note) => make("p", { class: "note" }, note)),
+    ...makeNotes(content),
   );
+}
+
+/** What holds for all rows of a table, said once. */
+function makeFacts({ facts }) {
+  return facts.length ? [make("p", { class: "facts" }, facts.join(" · "))] : [];
+}
+
+function makeNotes({ notes }) {
+  return notes.map((note) => make("p", { class: "note" }, note));
 }
 
 function makeTable(content, label) {
   const body = make("tbody");
   const several =
-    content.rows.every((row) => row.kind !== "other") &&
+    content.columns.some((column) => column.heading === "run") &&
+    content.rows.every((row) => !["other", "alarm"].includes(row.kind)) &&
     new Set(content.rows.map((row) => row.run)).size > 1;
   const rows = content.rows.map((row) => ({
     ...row,
@@ -50,11 +61,25 @@ function makeTable(content, label) {
   });
   const head = make("thead", {}, ...makeHead(headings, content.columns));
   const table = make("table", { class: "results" }, head, body);
-  return make(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
-    table,
-  );
+  return makeScroll(table, label);
+}
+
+/** A box in which a wide table scrolls; where columns are out of view, it says so. */
+function makeScroll(table, label) {
+  const attributes = { class: "scroll", tabindex: "0", role: "region", "aria-label": label };
+  const box = make("div", attributes, table);
+  const hint = make("p", { class: "hint" }, "Scroll sideways for more columns");
+  const element = make("div", { class: "table-box" }, hint, make("div", { class: "edges" }, box));
+  const update = () => {
+    const left = box.scrollLeft > 1;
+    const right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
+    element.classList.toggle("more-left", left);
+    element.classList.toggle("more-right", right);
+    hint.hidden = !left && !right;
+  };
+  box.addEventListener("scroll", update, { passive: true });
+  new ResizeObserver(update).observe(box);
+  return element;
 }
 
 /** The headings, and above those of radii what stands in their columns. */
@@ -75,11 +100,14 @@ function makeHead(headings, columns) {
 }
 
 function makeRow(row, columns, several) {
-  const cells = row.cells.map(([text, , best], place) => {
+  const cells = row.cells.map(([text, , best, interval, short], place) => {
     const column = columns[place];
     const content = make(best ? "strong" : "span", {}, text);
-    if (column.heading !== "Model") return make("td", { class: columnClass(column) }, content);
-    // On a phone the column of runs is out of sight, so the name says it too.
+    if (column.heading !== "Model") {
+      const below = short ? make("small", { class: "interval" }, short) : null;
+      return make("td", { class: columnClass(column), title: interval }, content, below);
+    }
+    // Where the page is narrow the column of runs is out of sight, so the name says it too.
     const run = several ? make("small", { class: "of-run" }, row.run) : null;
     return make("th", { class: columnClass(column), scope: "row" }, content, run);
   });

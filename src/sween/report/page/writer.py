@@ -24,7 +24,7 @@ from sween.runs import write_text
 
 STYLES = ("page.css", "table.css", "curves.css", "gallery.css")
 SCRIPTS = (
-    *("dom.js", "table.js", "chart.js", "plot.js", "legend.js", "attacks.js", "curves.js"),
+    *("dom.js", "table.js", "chart.js", "plot.js", "legend.js", "curves.js"),
     *("card.js", "filters.js", "gallery.js", "provenance.js", "page.js"),
 )
 """Joined in this order into one function's scope; page.js starts the rest."""

@@ -1,0 +1,102 @@
+"""Tables and the page need no matplotlib; the figures are left out, and a line says so."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.report import write_report
+from sween.report.pictures import draw_attacked
+from tests.report.folders import CANDIDATES, ensemble_rows, write_run
+from tests.report.page.samples import read_page
+from tests.report.test_more_tables import OUTCOMES, SETTINGS, write_attacked
+from tests.report.test_refusals import _train
+
+LINE = "they need matplotlib, which is not installed; pip install 'sween[report]'"
+
+BLOCKED = """
+    import sys
+
+    class Blocker:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "matplotlib":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Blocker())
+    import sween.demo
+    from sween.cli import main
+
+    sween.demo.CANDIDATES = (("digits-mlp", 1, 0.1), ("digits-conv", 1, 0.1))
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def sween(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`sween ARGUMENTS` where matplotlib is not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(BLOCKED), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def sources(folder: Path) -> list[Path]:
+    config: dict[str, Any] = {
+        **SETTINGS,
+        "model": "sween",
+        "fingerprint": "f" * 64,
+        "ensemble": "sween",
+        "members": CANDIDATES,
+        "candidates": CANDIDATES,
+        "weights": [0.5, 0.5],
+    }
+    run = write_run(folder / "run", ensemble_rows(), **config)
+    return [run, write_attacked(folder / "pgd", OUTCOMES), _train(folder / "net")]
+
+
+def test_a_report_without_matplotlib(tmp_path: Path) -> None:
+    folders = sources(tmp_path)
+    done = sween("report", *folders, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("sween: warning: Figures are left out")
+    assert LINE in line
+    names = {"report-files.json", "report.md", "report.html"}
+    tables = ("table", "comparison", "attacks", "alarms", "cost")
+    names |= {f"{name}.{kind}" for name in tables for kind in ("csv", "tex")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    # The same as with matplotlib, but for the lines that show figures and the one that says so.
+    without = (tmp_path / "out" / "report.md").read_text()
+    assert without.count(LINE) == 1
+    assert "![" not in without
+    assert "SVG" not in without
+    whole = write_report(folders, tmp_path / "whole").read_text()
+    figures = ("![", "The same figure as", "## What the networks see")
+    kept = [line for line in whole.splitlines() if line and not line.startswith(figures)]
+    assert [line for line in without.splitlines() if line and LINE not in line] == kept
+    for file in ("report.html", "table.csv"):
+        assert (tmp_path / "out" / file).read_text() == (tmp_path / "whole" / file).read_text()
+
+
+def test_the_demo_without_matplotlib(tmp_path: Path) -> None:
+    done = sween("demo", "--n", 20, "--quiet", "--out", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    assert LINE in done.stderr
+    assert LINE in done.stdout
+    content = read_page(tmp_path / "demo" / "report" / "report.html")[1]
+    assert [model["name"] for model in content["runs"][0]["models"]][-1] == "SWEEN-2"
+
+
+def test_figures_that_there_would_not_be_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = write_report([_train(tmp_path / "net")], tmp_path / "out").read_text()  # no warning
+    assert "matplotlib" not in text
+    with pytest.raises(ImportError, match=r"sween\[report\]"):
+        draw_attacked({}, [])

@@ -1,0 +1,90 @@
+"""pyproject.toml names what the package imports, and nothing else."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_import_direction import all_modules, dotted, imported_modules
+
+PROJECT: dict[str, Any] = tomllib.loads(
+    (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]
+
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+"""Packages that are installed under another name than they are imported by."""
+
+TOOLS = "dev"
+"""The extra that holds what tests and checks use."""
+
+
+def distribution(requirement: str) -> str:
+    """The normalised name at the beginning of a requirement."""
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def third_party(names: set[str]) -> set[str]:
+    tops = {name.split(".")[0] for name in names}
+    own = tops - {"sween", "__future__"} - set(sys.stdlib_module_names)
+    return {DISTRIBUTIONS.get(top, top).lower() for top in own}
+
+
+def probed(source: str) -> set[str]:
+    """Packages whose presence decides what happens: `find_spec("tensorboard")`."""
+    return {
+        str(call.args[0].value)
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith("find_spec")
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+
+def imported_at_once(source: str) -> set[str]:
+    """What importing a module imports: not in functions, nor for a type checker alone."""
+    names = set[str]()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {name for _, name in imported_modules(ast.unparse(node), "sween")}
+    return names
+
+
+SOURCES = {dotted(path): path.read_text(encoding="utf-8") for path in all_modules()}
+DEPENDENCIES = {distribution(one) for one in PROJECT["dependencies"]}
+EXTRAS = {
+    extra: {distribution(one) for one in requirements}
+    for extra, requirements in PROJECT["optional-dependencies"].items()
+}
+USED = third_party(
+    {name for source in SOURCES.values() for _, name in imported_modules(source, "sween")}
+    | {name for source in SOURCES.values() for name in probed(source)}
+)
+
+
+def test_every_import_is_declared() -> None:
+    declared = DEPENDENCIES.union(*(own for extra, own in EXTRAS.items() if extra != TOOLS))
+    assert USED - declared == set()
+
+
+def test_every_declared_package_is_used() -> None:
+    declared = {"dependencies": DEPENDENCIES, **EXTRAS}
+    unused = {where: packages - USED for where, packages in declared.items() if where != TOOLS}
+    assert {where: packages for where, packages in unused.items() if packages} == {}
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_what_is_optional_is_imported_only_when_it_is_used(module: str) -> None:
+    assert third_party(imported_at_once(SOURCES[module])) - DEPENDENCIES == set()
+
+
+def test_the_python_versions_are_those_that_are_allowed() -> None:
+    least, below = map(int, re.findall(r"3\.(\d+)", PROJECT["requires-python"]))
+    named = [line.rpartition(" :: ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
+    assert named == [f"3.{minor}" for minor in range(least, below)]
