@@ -69,6 +69,14 @@ def format_indices(positions: Sequence[int]) -> str:
     return ",".join(parts)
 
 
+def count_indices(text: str) -> int:
+    """How many positions a text of `--indices` names, repetitions included, without listing them.
+
+    A range of a quintillion images is one short text.
+    """
+    return sum(len(_parse_part(part.strip(), 10**18)) for part in text.split(","))
+
+
 def _parse_list(text: str, size: int) -> list[int]:
     positions: list[int] = []
     seen: set[int] = set()

@@ -15,12 +15,13 @@ from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.panel import name_with_exit
 from sween.errors import BadInput
 from sween.progress import track
-from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
+from sween.records import Certificate, RowWriter, format_radius, to_row
 from sween.runs import read_config, run_folder, run_tag
 from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.settings import CertifySettings
+from sween.smoothing.verify import read_run
 from sween.smoothing.votes import VoteEngine
 from sween.smoothing.workers import Emit, Item, Work, run_all
 from sween.steps import sent
@@ -148,8 +149,9 @@ def _plans(
     return dict(zip(positions, plan_budget(engine, parts, settings), strict=True))
 
 
-def _rows_so_far(path: Path) -> list[Certificate]:
-    return read_certificates(path) if path.exists() else []
+def _rows_so_far(path: Path) -> Sequence[Certificate]:
+    """What a stopped run left, checked: rows that `sween verify` refuses are not added to."""
+    return read_run(path.parent).certificates if path.exists() else ()
 
 
 def _certify_left(
