@@ -51,6 +51,14 @@ def read_certified(folder: Path, model: str) -> dict[int, Certificate]:
     return {row.index: row for row in rows if row.model == model}
 
 
+def digest_of_radii(radii: Mapping[int, float | None]) -> str:
+    """A short name for the radii, by index, that rows of an attack are held against."""
+    content = [
+        [index, None if radii[index] is None else repr(radii[index])] for index in sorted(radii)
+    ]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
 def digest(certificates: Mapping[int, Certificate] | None) -> str:
     """A short name for what an attack holds its images against; empty for nothing."""
     if certificates is None:

@@ -33,13 +33,11 @@ def disagreements(certificates: Sequence[Certificate], config: Mapping[str, Any]
         own = images.setdefault(certificate.index, {})
         if certificate.model in own:
             found.append((place, f"row of {certificate.model} comes twice"))
-        own[certificate.model] = place
+        own.setdefault(certificate.model, place)
         classes = [len(row.selection_counts) for row in (certificate, certificates[0])]
         if classes[0] != classes[1]:
-            found.append((place, f"counts are of {classes[0]} classes, line 1 has {classes[1]}"))
+            return [(place, f"counts are of {classes[0]} classes, line 1 has {classes[1]}")]
     variants = _variants(config)
-    if found:
-        return found
     for places in images.values():
         rows = {model: certificates[place] for model, place in places.items()}
         for model, what in _of_one_image(rows, variants, config):
