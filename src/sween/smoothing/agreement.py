@@ -42,7 +42,7 @@ def disagreements(certificates: Sequence[Certificate], config: Mapping[str, Any]
         rows = {model: certificates[place] for model, place in places.items()}
         for model, what in _of_one_image(rows, variants, config):
             found.append((places[model], what))
-    return sorted(found)
+    return sorted(found, key=lambda finding: finding[0])
 
 
 def ensembles_of(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -130,11 +130,11 @@ def certify_images(
         names = engine.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
-        plans = _plans(engine, dataset, positions, settings) if left else {}
+        plans = plans_of(engine, dataset, positions, settings) if left else {}
         return _certify_left(engines, dataset, left, settings, plans, path, known, tag, quiet)
 
 
-def _plans(
+def plans_of(
     engine: VoteEngine, dataset: Dataset, positions: Sequence[int], settings: CertifySettings
 ) -> dict[int, Plan]:
     """With a budget, the votes of each image: the pilots of all of them, also of those done."""
@@ -194,11 +194,11 @@ def _certify_left(
             if not known_cost:
                 advance(1, f"images, last radius {format_radius(item[-1].radius)}")
 
-        run_all(engines, groups, _work_on(dataset, settings, plans), handle)
+        run_all(engines, groups, work_on(dataset, settings, plans), handle)
     return written
 
 
-def _work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Plan]) -> Work:
+def work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Plan]) -> Work:
     """How an engine certifies a group of test images."""
 
     def work(engine: VoteEngine, keys: Sequence[int], emit: Emit) -> None:
