@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sween.records import to_line
 from sween.runs import read_config, to_toml
 from tests.cli.command import assert_check_failed, assert_refused, run_line, succeed
 from tests.cli.conftest import IMAGES, Made
@@ -41,8 +42,11 @@ def other_radius(row: Row) -> Row:
 
 
 def broken_checksum(forgery: Forgery) -> None:
-    text = forgery.path.read_text()
-    forgery.path.write_text(text.replace('"seconds": 0.', '"seconds": 1.', 1))
+    """The time of a row, which nothing but the checksum guards."""
+    lines = forgery.path.read_bytes().splitlines(keepends=True)
+    row = forgery.rows()[0]
+    lines[0] = to_line(row | {"seconds": row["seconds"] + 1})
+    forgery.path.write_bytes(b"".join(lines))
 
 
 def of_another_run(forgery: Forgery) -> None:

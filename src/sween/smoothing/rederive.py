@@ -59,7 +59,7 @@ def derivation_problems(
         rows = [certificates[place] for place in places]
         try:
             found = [
-                [*_differences(row, derived), *sizes]
+                [*_differences(row, derived), *sizes, *_score_problems(row)]
                 for row, derived, sizes in zip(
                     rows, _derive(rows, config), _size_problems(rows, config), strict=True
                 )
@@ -112,8 +112,6 @@ def _own_problems(certificate: Certificate) -> list[str]:
         problems.append(f"decisions are given where {certificate.sampling} sampling makes none")
     if certificate.seconds < 0:
         problems.append(f"seconds is {certificate.seconds}, below 0")
-    if not problems and certificate.votes == "soft":
-        problems += _score_problems(certificate)
     return problems
 
 
@@ -123,7 +121,9 @@ def _score_problems(certificate: Certificate) -> list[str]:
     A class with a probability above 1/2 gets the vote, and a vote needs a probability of 1/M at
     least. Scores are rounded down to a bin, and sums of probabilities are 1 but for a rounding.
     """
-    problems = []
+    problems = list[str]()
+    if certificate.votes != "soft":
+        return problems
     classes = len(certificate.selection_counts)
     candidate = int(np.argmax(certificate.selection_counts))
     for name in ("selection", "estimation"):
