@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -131,7 +131,9 @@ def read_attack(folder: Path) -> CheckedAttack:
     if problems:
         raise RunMismatch(f"{folder}/config.toml", "; ".join(problems), fix=RESTORE)
     run = CheckedAttack(file, config, outcomes)
-    expected = _Expected.of(config, settings)
+    # The data set's own number where it is known; else all rows must have that of the first.
+    classes = classes_of(config) or (len(outcomes[0].counts) if outcomes else 2)
+    expected = _Expected.of(config, settings, classes)
     texts = zip(read_rows(file), read_lines(file), strict=False)
     for place, (outcome, (row, line)) in enumerate(zip(outcomes, texts, strict=True)):
         try:
@@ -188,11 +190,8 @@ class _Expected:
     classes: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], settings: AttackSettings) -> "_Expected":
-        classes = classes_of(config) or 0
-        shares = {
-            answers_of_an_image(settings, classes=classes or 10**9, rows=rows) for rows in (1, 999)
-        }
+    def of(cls, config: Mapping[str, Any], settings: AttackSettings, classes: int) -> Self:
+        shares = {answers_of_an_image(settings, classes=classes, rows=rows) for rows in (1, 999)}
         return cls(
             run_tag(config),
             frozenset(indices_of(config)),
@@ -221,7 +220,7 @@ def _problems(
     if not outcome.n - lost <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
         yield f"counts sum to {sum(outcome.counts)}, n is {outcome.n}"
         return
-    classes = expected.classes or len(outcome.counts)
+    classes = expected.classes
     if len(outcome.counts) != classes:
         yield f"counts are of {len(outcome.counts)} classes, {config['dataset']} has {classes}"
     if not 0 <= outcome.label < classes:
@@ -299,8 +298,6 @@ def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[tuple[int, str
     for place, outcome in enumerate(outcomes):
         if times[outcome.index, outcome.eps] > 1:
             yield place, f"the row of index {outcome.index} at {outcome.eps} comes twice"
-        if len(outcome.counts) != len(outcomes[0].counts):
-            yield place, f"counts are of {len(outcome.counts)} classes, line 1 has others"
         images.setdefault(outcome.index, []).append(place)
     for places in images.values():
         places.sort(key=lambda place: outcomes[place].eps)

@@ -24,7 +24,7 @@ def run(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="the certified ensemble [by its fingerprint from the zoo]"),
+        typer.Option(help="the certified ensemble; left out, the zoo's with its fingerprint"),
     ] = None,
     data_root: DataRoot = None,
     arch: TrustedArch = None,
@@ -32,7 +32,7 @@ def run(
         str, typer.Option(help="auto, cpu or cuda; the kind that the run was certified on")
     ] = "auto",
     seed: Annotated[
-        int | None, typer.Option(help="of the choice of images to recount [fresh, and printed]")
+        int | None, typer.Option(help="of the choice of images; left out, a fresh one is printed")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
