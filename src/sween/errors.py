@@ -5,6 +5,7 @@ SweenError
 │   ├── UnknownName            a name that is not registered, with the nearest one that is
 │   ├── DataError              a file or folder of images that cannot be used
 │   ├── CheckpointError        a checkpoint, run or ensemble folder that does not match
+│   ├── RunMismatch            rows that do not fit their votes, their config or each other
 │   └── ContractError          a model that breaks the contract of a member
 ├── MissingExtra (ImportError) exit code 2: an optional part is not installed
 └── CheckFailed                exit code 1: the input was fine, the thing checked was not
@@ -72,6 +73,14 @@ class DataError(BadInput):
 
 class CheckpointError(BadInput):
     """A checkpoint, run or ensemble folder that does not match what was asked for."""
+
+
+class RunMismatch(BadInput):
+    """A run folder that contradicts itself; `finding` names the place and what differs there."""
+
+    def __init__(self, where: str, finding: str, *, fix: str) -> None:
+        self.finding = f"{where}: {finding}"
+        super().__init__(self.finding, fix=fix)
 
 
 class ContractError(BadInput):

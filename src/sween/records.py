@@ -115,7 +115,8 @@ def to_row(certificate: Certificate) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
     """The certificate of a JSON object, refusing missing, extra or newer fields.
 
-    The checksum is not judged here: `sween verify` does, so that a damaged run can be read.
+    The checksum is not judged here, so that a damaged run can be looked at; whoever relies on the
+    rows of a run folder reads them by `sween.smoothing.verify.read_run`.
     """
     schema = row.get("schema")
     if schema != SCHEMA:
@@ -227,7 +228,7 @@ def records_file(folder: Path) -> Path:
 
 
 def read_certificates(path: Path) -> list[Certificate]:
-    """All certificates of a file or of a run folder."""
+    """All certificates of a file or of a run folder, as they stand there: nothing is verified."""
     file = records_file(path) if path.is_dir() or not path.exists() else path
     return [
         from_row(row, where=f"{file}, line {number}")

@@ -1,5 +1,8 @@
 """Outcomes of attacks are derived again from their votes."""
 
+import dataclasses
+import gzip
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +12,14 @@ import pytest
 
 import sween
 from sween.attack import AttackSettings, attack_images, verify_attacks
+from sween.attack.certified import digest_of_radii
 from sween.data import load_dataset
-from sween.errors import CheckFailed, CheckpointError
+from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.records import row_checksum
+from sween.report import write_report
+from sween.runs import read_config, run_tag, to_toml
 from sween.smoothing import SmoothedClassifier
+from tests.attack.quick import attack as attack_digits
 
 Row = dict[str, Any]
 
@@ -54,6 +61,12 @@ def test_an_untouched_run_is_accepted(attacked: Path) -> None:
     assert verified.broken > 0
 
 
+def _without_a_vote(row: Row) -> Row:
+    counts = list(row["counts"])
+    counts[max(range(10), key=lambda k: counts[k])] -= 1
+    return {"counts": counts}
+
+
 FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "prediction": (lambda row: {"prediction": (row["prediction"] + 2) % 10}, "the votes say"),
     "outcome": (lambda row: {"outcome": "robust"}, "the answers say"),
@@ -66,6 +79,26 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "level": (lambda row: {"judge_alpha": 0.5}, "judge_alpha is"),
     "run": (lambda row: {"run": "0" * 16}, "another config"),
     "index": (lambda row: {"index": 77}, "is not of this run"),
+    "votes left out": (lambda row: {"counts": [0] * 10}, "counts sum to 0, n is 500"),
+    "one vote less": (_without_a_vote, "counts sum to 499, n is 500"),
+    "tries": (
+        lambda row: {"tries": 10**6, "judge_alpha": row["alpha"] / 10**6},
+        "tries is 1000000, this attack has [0-9]+ answers",
+    ),
+    "seed of no attempt": (lambda row: {"judge_seed": 12345}, "which no attempt of this attack"),
+    "classes": (lambda row: {"counts": [*row["counts"], 0]}, "counts are of 11 classes, digits"),
+    "label": (lambda row: {"label": 99}, "label is 99, not one of 10 classes"),
+    "time": (lambda row: {"seconds": -1.0}, "seconds is -1.0, below 0"),
+    "gradients": (lambda row: {"gradients": "guessed"}, "gradients are 'guessed'"),
+    "rows of a pass": (lambda row: {"surrogate_rows": 5000}, "surrogate_rows is 5000"),
+    "certified where none were given": (
+        lambda row: {"certified_radius": 0.0},
+        "where no certificates were given",
+    ),
+    "attacked though wrong": (
+        lambda row: {"clean_prediction": (row["label"] + 1) % 10, "outcome": "wrong"},
+        "of an image that is answered",
+    ),
 }
 
 
@@ -120,3 +153,114 @@ def test_a_changed_character_is_found(attacked: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"label": 3', '"label": 4', 1))
     with pytest.raises(CheckFailed, match="checksum"):
         verify_attacks(out)
+
+
+def test_a_broken_image_stays_broken_in_the_same_way(tmp_path: Path) -> None:
+    """It is not attacked again at larger radii."""
+    shipped = Path(__file__).parents[2] / "results" / "attacks" / "rand-resnet20"
+    with gzip.open(shipped / "attacks.jsonl.gz") as stream:
+        rows = [json.loads(line) for line in stream]
+    later = next(
+        row
+        for before, row in itertools.pairwise(rows)
+        if before["index"] == row["index"] and before["outcome"] == row["outcome"] == "broken"
+    )
+    later["distance"] *= 0.99
+    with pytest.raises(CheckFailed, match=r"distance is .*, but .* at"):
+        verify_attacks(_copy(shipped, tmp_path / "run", rows))
+
+
+def _certified(attacked: Path, tmp_path: Path, forge: Callable[[list[Row]], None]) -> Path:
+    """The run as if certificates had been given to it: radii that no break contradicts."""
+    config = read_config(attacked)
+    rows = _rows(attacked)
+    nearest: dict[int, float] = {}
+    for row in rows:
+        if row["outcome"] == "broken":
+            nearest[row["index"]] = min(row["distance"], nearest.get(row["index"], 9.0))
+    for row in rows:
+        row["certified_radius"] = nearest.get(row["index"], 1.0) / 2
+    radii = {row["index"]: row["certified_radius"] for row in rows}
+    config |= {"certificates": "f" * 16, "certified": digest_of_radii(radii)}
+    forge(rows)
+    for row in rows:
+        row["run"] = run_tag(config)
+    return _copy(attacked, tmp_path / "run", rows, config=to_toml(config))
+
+
+def _drop_one(rows: list[Row]) -> None:
+    rows[3]["certified_radius"] = None
+
+
+def _change_one(rows: list[Row]) -> None:
+    rows[3]["certified_radius"] /= 2
+
+
+def _drop_an_image(rows: list[Row]) -> None:
+    for row in rows:
+        if row["index"] == 1:
+            row["certified_radius"] = None
+
+
+def _drop_all(rows: list[Row]) -> None:
+    for row in rows:
+        row["certified_radius"] = None
+
+
+def test_certified_radii_are_those_given(attacked: Path, tmp_path: Path) -> None:
+    assert verify_attacks(_certified(attacked, tmp_path, lambda rows: None)).alarms == 0
+
+
+@pytest.mark.parametrize(
+    ("forge", "said"),
+    [
+        (_drop_one, r"line 4 \(index 1\): certified_radius is None, but"),
+        (_change_one, r"line 4 \(index 1\): certified_radius is 0\.[0-9]+, but"),
+        (_drop_an_image, "are not those that the attack was given"),
+        (_drop_all, "are not those that the attack was given"),
+    ],
+)
+def test_certified_radii_that_were_dropped_or_changed(
+    attacked: Path, tmp_path: Path, forge: Callable[[list[Row]], None], said: str
+) -> None:
+    with pytest.raises(CheckFailed, match=said):
+        verify_attacks(_certified(attacked, tmp_path, forge))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"images": 7}, "images is 7, but indices name 6"),
+        ({"indices": "0:999999999999999999"}, "at most 360 test images"),
+        ({"weights": [0.5, 0.5, 0.5]}, "sum 1.5"),
+    ],
+)
+def test_configs_that_no_attack_has(
+    attacked: Path, tmp_path: Path, changes: Row, said: str
+) -> None:
+    config = read_config(attacked) | changes
+    rows = [row | {"run": run_tag(config)} for row in _rows(attacked)]
+    with pytest.raises(CheckFailed, match=said):
+        verify_attacks(_copy(attacked, tmp_path / "run", rows, config=to_toml(config)))
+
+
+def test_a_stopped_attack_and_a_report_refuse_what_verify_refuses(
+    attacked: Path, tmp_path: Path
+) -> None:
+    rows = _rows(attacked)[:4]
+    rows[0] |= _without_a_vote(rows[0])
+    out = _copy(attacked, tmp_path / "run", rows)
+    with pytest.raises(BadInput, match="counts sum to 499"):
+        write_report([out], tmp_path / "report")
+    settings = AttackSettings(
+        **{
+            name: value
+            for name, value in read_config(attacked).items()
+            if name in {field.name for field in dataclasses.fields(AttackSettings)}
+        }
+        | {"eps": (0.25, 1.5)}
+    )
+    before = (out / "attacks.jsonl").read_bytes()
+    with pytest.raises(BadInput, match=r"line 1 \(index 0\): counts sum to 499.*restore"):
+        attack_digits(out, settings, range(6))
+    assert (out / "attacks.jsonl").read_bytes() == before

@@ -1,17 +1,15 @@
 """`sween attack` from the command line."""
 
 import csv
-import dataclasses
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 
 from sween.ensemble import load_ensemble
-from sween.records import read_certificates, to_row
 from tests.cli.command import run_line, succeed
 from tests.cli.conftest import Made
+from tests.cli.forging import Forgery, all_votes_for
 from tests.cli.rows import rows_of
 
 QUICK = "--attack pgd --samples 4 --steps 2 --n 200 --indices 0:3 --quiet"
@@ -44,11 +42,11 @@ def test_a_false_certificate_gives_exit_code_1_and_again_when_it_is_read(
     made: Made, tmp_path: Path
 ) -> None:
     known = tmp_path / "certificates"
-    succeed(f"certify {made.ensemble} --indices 0:3 --n 1000 --quiet --alpha 0.05 --out {known}")
-    rows = [to_row(dataclasses.replace(row, radius=9.0)) for row in read_certificates(known)]
-    (known / "certificates.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    strong = QUICK.replace("--steps 2", "--steps 20")
-    line = f"attack {made.ensemble} --eps 3 {strong} --certificates {known} --out {tmp_path}/out"
+    succeed(f"certify {made.ensemble} --indices 0:3 --n 10000 --quiet --alpha 0.05 --out {known}")
+    forgery = Forgery(known)  # votes that were never cast, and the radius that they give
+    forgery.change(lambda row: all_votes_for(row["label"], row))
+    strong = QUICK.replace("--steps 2", "--steps 20").replace("--n 200", "--n 2000")
+    line = f"attack {made.ensemble} --eps 1.7 {strong} --certificates {known} --out {tmp_path}/out"
     for _ in range(2):
         code, _, stderr = run_line(line)
         assert code == 1

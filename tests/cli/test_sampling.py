@@ -106,7 +106,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Row], Row], str]] = {
         "decisions are",
     ),
     "a decision left out": ("decide", lambda row: {"decisions": None}, "decisions are None"),
-    "a stop between looks": ("decide", _without_a_vote, "no place to stop"),
+    "a stop between looks": ("decide", _without_a_vote, "not a valid stopping point"),
     "decide, another n": ("decide", lambda row: {"n": 100_000}, "n is 100000"),
     "a radius for the runner-up": (
         "decide",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput
-from sween.records import Certificate, from_row, read_rows, records_file, row_checksum
+from sween.records import Certificate
+from sween.smoothing.verify import read_run
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
@@ -46,18 +46,17 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
 
 
 def read_certified(folder: Path, model: str) -> dict[int, Certificate]:
-    """The certificates of one model of a folder by index; damaged ones refused."""
-    file, certificates = records_file(folder), {}
-    for number, row in enumerate(read_rows(file), start=1):
-        where = f"{file}, line {number}"
-        if row.get("checksum") != row_checksum(row):
-            raise BadInput(
-                where, expected="a row that fits its checksum", got="another", fix="restore it"
-            )
-        if row.get("model") == model:
-            certificate = from_row(row, where=where)
-            certificates[certificate.index] = certificate
-    return certificates
+    """The certificates of one model of a folder by index; each is checked, see `read_run`."""
+    rows = read_run(folder).certificates
+    return {row.index: row for row in rows if row.model == model}
+
+
+def digest_of_radii(radii: Mapping[int, float | None]) -> str:
+    """A short name for the radii, by index, that rows of an attack are held against."""
+    content = [
+        [index, None if radii[index] is None else repr(radii[index])] for index in sorted(radii)
+    ]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 
 def digest(certificates: Mapping[int, Certificate] | None) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sween.attack.auto import PARTS, check_installed
-from sween.attack.certified import digest
+from sween.attack.certified import digest, digest_of_radii
 from sween.attack.gradients import probabilities_of
-from sween.attack.outcome import AttackOutcome, read_outcomes, to_row
+from sween.attack.outcome import AttackOutcome, radius_of_label, read_outcomes, to_row
 from sween.attack.settings import AttackSettings
 from sween.attack.unit import (
     Target,
@@ -16,6 +16,7 @@ from sween.attack.unit import (
     attack_unit,
     gradients_of_images_alone,
 )
+from sween.attack.verify import read_attack
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
@@ -73,7 +74,8 @@ def attack_images(
     )
     config["gradients"] = probabilities.name
     with run_folder(out, config, rows="attacks.jsonl") as path:
-        known = {(row.index, row.eps) for row in read_outcomes(path)} if path.exists() else set()
+        so_far = read_attack(out).outcomes if path.exists() else ()
+        known = {(row.index, row.eps) for row in so_far}
         tag = run_tag(read_config(out))
         size = settings.batch_size
         target = Target(loaded, classifier, probabilities)
@@ -107,7 +109,13 @@ def attack_config(
     candidate_of: LoadedEnsemble | None = None,
 ) -> dict[str, Any]:
     """What an attack was asked to do, for its folder; the classifier is prepared."""
-    engine = classifier.engine
+    engine, certified = classifier.engine, {}
+    if certificates is not None:
+        radii = {
+            index: radius_of_label(certificates.get(index), int(dataset.test.labels[index]))
+            for index in positions
+        }
+        certified = {"certified": digest_of_radii(radii)}
     return {
         "kind": "attacks",
         **subject_config(candidate_of or loaded, dataset, positions),
@@ -117,6 +125,7 @@ def attack_config(
         **dataclasses.asdict(settings),
         "eps": list(settings.eps),
         "certificates": digest(certificates),
+        **certified,
         "device": engine.device.type,
         "forward_rows": engine.rows_asked,
         "precision": engine.precision,

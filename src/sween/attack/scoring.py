@@ -48,7 +48,7 @@ class Judge:
         """`predict` on each image; `share` answers divide alpha among them."""
         if not len(images):
             return []
-        seed = derive_key(self.seed, "rescore", attempt) & (2**62 - 1)
+        seed = judge_seed(self.seed, attempt)
         return self.classifier.predict_batch(
             images, n=self.n, alpha=self.alpha / share, seed=seed, indices=indices
         )
@@ -99,6 +99,11 @@ class Judge:
                 factors.append(wanted / point.distance if point.distance else 1.0)
             points = along(images, points, torch.tensor(factors, device=images.device))
         return found
+
+
+def judge_seed(seed: int, attempt: int) -> int:
+    """The seed of an attempt's votes, from that of the attack; -1 is for images as they are."""
+    return derive_key(seed, "rescore", attempt) & (2**62 - 1)
 
 
 def worst(points: Sequence[Scored], label: int) -> Scored | None:

@@ -1,14 +1,59 @@
 """Re-deriving every outcome of an attack from its votes, with no model."""
 
+import base64
+import binascii
 import collections
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import UnionType
+from typing import Any, Self
 
+import numpy as np
+
+from sween.attack.certified import digest_of_radii
 from sween.attack.outcome import AttackOutcome, is_alarm, judge, outcomes_file, read_outcomes
-from sween.data.selection import parse_indices
-from sween.errors import BadInput, CheckFailed, CheckpointError
+from sween.attack.scoring import judge_seed
+from sween.attack.settings import AttackSettings
+from sween.attack.unit import SURROGATE_ROWS, answers_of_an_image
+from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
+from sween.records import ABSTAIN, read_lines, read_rows, to_line
 from sween.runs import read_config, run_tag
 from sween.smoothing.decision import decide_prediction
+from sween.smoothing.radius import check_sigma
+from sween.smoothing.rederive import LOST_VOTES
+from sween.smoothing.subject import classes_of, indices_of, subject_problems
+from sween.smoothing.verify import RESTORE
+
+_CONFIG: dict[str, type | UnionType] = {
+    "dataset": str,
+    "images": int,
+    "model": str,
+    "indices": str,
+    "candidates": list,
+    "weights": list,
+    "sigma": int | float,
+    "eps": list,
+    "n": int,
+    "alpha": float,
+    "attack": str,
+    "samples": int,
+    "steps": int,
+    "seed": int,
+    "batch_size": int,
+    "certificates": str,
+    "forward_rows": int,
+    "precision": str,
+    "noise": str,
+    "gradients": str,
+}
+"""What rows are held against, and its types."""
+
+SAME_OF_ONE_IMAGE = ("label", "clean_prediction", "certified_radius")
+"""What an image's rows share, whatever the radius of the attack."""
+
+SAME_ONCE_BROKEN = ("prediction", "counts", "distance", "tries", "judge_seed")
+"""An image that is broken is not attacked again: its rows at larger radii repeat the break."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,44 +66,93 @@ class VerifiedAttack:
     alarms: int
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckedAttack:
+    """A folder of `sween attack` whose rows were checked; some may still be missing.
+
+    Attributes:
+        file: its rows.
+        config: its config.toml.
+        outcomes: in the order of the file.
+    """
+
+    file: Path
+    config: Mapping[str, Any]
+    outcomes: Sequence[AttackOutcome]
+
+    def where(self, place: int) -> str:
+        """The line of a row, in words."""
+        return f"{self.file}, line {place + 1} (index {self.outcomes[place].index})"
+
+
 def verify_attacks(folder: Path) -> VerifiedAttack:
-    """Check each row against its checksum, its own votes and the run's config.
+    """Check each row against its checksum, its own votes, the run's config and the other rows.
 
     The answer and the outcome are derived from the counts again, and the alarm from distance and
     certified radius. What votes cannot prove is guarded by the checksum alone: the label, the
-    distance, the answer without an attack where the row has an attacked image, and the time.
+    distance, the answer without an attack where the row has an attacked image, and the time. Nor
+    can a folder prove that its votes were ever cast.
 
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
-    config, file = _checked_config(folder), outcomes_file(folder)
-    name = "attacks.jsonl" if file is None else file.name
     try:
-        outcomes = read_outcomes(folder)
+        run = read_attack(folder)
+    except CheckpointError:
+        raise  # no config to hold rows against
+    except RunMismatch as error:
+        raise CheckFailed(error.finding) from None
     except BadInput as error:
         raise CheckFailed(str(error)) from None
-    for number, outcome in enumerate(outcomes, start=1):
-        where = f"{name}, line {number} (index {outcome.index})"
-        try:
-            problems = _problems(outcome, config)
-        except (BadInput, TypeError, ValueError, IndexError) as error:
-            raise CheckFailed(f"{where}: {error}") from None
-        if problems:
-            raise CheckFailed(f"{where}: {'; '.join(problems)}")
-    _check_complete(outcomes, config, name)
+    _check_complete(run)
     return VerifiedAttack(
-        rows=len(outcomes),
-        images=len({outcome.index for outcome in outcomes}),
-        broken=sum(outcome.outcome == "broken" for outcome in outcomes),
-        alarms=sum(outcome.alarm for outcome in outcomes),
+        rows=len(run.outcomes),
+        images=len({outcome.index for outcome in run.outcomes}),
+        broken=sum(outcome.outcome == "broken" for outcome in run.outcomes),
+        alarms=sum(outcome.alarm for outcome in run.outcomes),
     )
 
 
-def _checked_config(folder: Path) -> dict[str, object]:
+def read_attack(folder: Path) -> CheckedAttack:
+    """The outcomes of a folder, each of them checked: what every reader of one goes by.
+
+    Each row must fit its checksum, be of this run by its tag, have the settings of the config, and
+    say what its votes say; rows of one image must agree with each other.
+
+    Raises:
+        CheckpointError: a config that no attack can have.
+        RunMismatch: naming the first row that differs, and what differs in it.
+        BadInput: rows that cannot be read.
+    """
+    outcomes, file = read_outcomes(folder), outcomes_file(folder)
+    assert file is not None  # it was read
+    config, settings = _checked_config(folder)
+    problems = subject_problems(config)
+    if problems:
+        raise RunMismatch(f"{folder}/config.toml", "; ".join(problems), fix=RESTORE)
+    run = CheckedAttack(file, config, outcomes)
+    # The data set's own number where it is known; else all rows must have that of the first.
+    classes = classes_of(config) or (len(outcomes[0].counts) if outcomes else 2)
+    expected = _Expected.of(config, settings, classes)
+    texts = zip(read_rows(file), read_lines(file), strict=False)
+    for place, (outcome, (row, line)) in enumerate(zip(outcomes, texts, strict=True)):
+        try:
+            problems = list(_problems(outcome, config, expected))
+        except (BadInput, TypeError, ValueError, IndexError) as error:
+            problems = [str(error)]
+        if to_line(row) != line:
+            problems.append("the text is not as sween writes this row")
+        if problems:
+            raise RunMismatch(run.where(place), "; ".join(problems), fix=RESTORE)
+    for place, finding in _disagreements(outcomes):
+        raise RunMismatch(run.where(place), finding, fix=RESTORE)
+    return run
+
+
+def _checked_config(folder: Path) -> tuple[dict[str, Any], AttackSettings]:
     """The run's config; one from which a setting was taken would let any row pass."""
     config = read_config(folder)
-    kinds = {"indices": str, "eps": list, "n": int, "alpha": float, "attack": str, "model": str}
-    wrong = [name for name, kind in kinds.items() if not isinstance(config.get(name), kind)]
+    wrong = [name for name, kind in _CONFIG.items() if not isinstance(config.get(name), kind)]
     if wrong:
         raise CheckpointError(
             f"{folder}/config.toml",
@@ -66,65 +160,188 @@ def _checked_config(folder: Path) -> dict[str, object]:
             got=", ".join(repr(config.get(name)) for name in wrong),
             fix="restore the file from its source",
         )
-    return config
+    names = {field.name for field in dataclasses.fields(AttackSettings)}
+    content = {name: value for name, value in config.items() if name in names}
+    try:
+        check_sigma(config["sigma"])
+        settings = AttackSettings(**content | {"eps": tuple(config["eps"])})
+        run_tag(config)
+    except (BadInput, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder}/config.toml",
+            expected="settings that fit together",
+            got=error,
+            fix="restore it",
+        ) from None
+    return config, settings
 
 
-def _problems(outcome: AttackOutcome, config: dict[str, object]) -> list[str]:
-    problems = [
-        f"{name} is {getattr(outcome, name)!r}, the run's config says {config.get(name)!r}"
-        for name in ("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model")
-        if getattr(outcome, name) != config.get(name)
-    ]
-    if outcome.run != run_tag(config):
-        problems.append("it belongs to a run of another config")
-    if not 0 <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
-        problems.append(f"counts sum to {sum(outcome.counts)}, n is {outcome.n}")
-        return problems
-    if outcome.judge_alpha != outcome.alpha / max(1, outcome.tries):
-        problems.append(f"judge_alpha is {outcome.judge_alpha}, not alpha over {outcome.tries}")
+@dataclasses.dataclass(frozen=True)
+class _Expected:
+    """What a config says of every row, worked out once."""
+
+    tag: str
+    indices: frozenset[int]
+    eps: frozenset[float]
+    shares: frozenset[int]
+    """How many answers may share alpha: of an image whose rows are not known, two numbers."""
+    clean_seed: int
+    seeds: frozenset[int]
+    classes: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], settings: AttackSettings, classes: int) -> Self:
+        shares = {answers_of_an_image(settings, classes=classes, rows=rows) for rows in (1, 999)}
+        return cls(
+            run_tag(config),
+            frozenset(indices_of(config)),
+            frozenset(settings.eps),
+            frozenset(shares),
+            judge_seed(settings.seed, -1),
+            frozenset(judge_seed(settings.seed, attempt) for attempt in range(max(shares))),
+            classes,
+        )
+
+
+def _problems(
+    outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
+) -> Iterator[str]:
+    """What in a row does not follow from its votes, or from the config."""
+    for name in ("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model"):
+        if getattr(outcome, name) != config.get(name):
+            got, wanted = getattr(outcome, name), config.get(name)
+            yield f"{name} is {got!r}, the run's config says {wanted!r}"
+    if outcome.run != expected.tag:
+        yield f"it belongs to a run of another config ({outcome.run}, not {expected.tag})"
+    if outcome.index not in expected.indices or outcome.eps not in expected.eps:
+        yield f"the row of index {outcome.index} at {outcome.eps} is not of this run"
+    # Exact noise may, very rarely, leave a vote without an answer.
+    lost = LOST_VOTES if str(config["noise"]).startswith("exact") else 0
+    if not outcome.n - lost <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
+        yield f"counts sum to {sum(outcome.counts)}, n is {outcome.n}"
+        return
+    classes = expected.classes
+    if len(outcome.counts) != classes:
+        yield f"counts are of {len(outcome.counts)} classes, {config['dataset']} has {classes}"
+    if not 0 <= outcome.label < classes:
+        yield f"label is {outcome.label}, not one of {classes} classes"
+    if not ABSTAIN <= outcome.clean_prediction < classes:
+        yield f"clean_prediction is {outcome.clean_prediction}, not one of {classes} classes"
+    yield from _problems_of_tries(outcome, config, expected)
     answer, _ = decide_prediction(outcome.counts, alpha=outcome.judge_alpha, n=outcome.n)
     if outcome.prediction != answer:
-        problems.append(f"prediction is {outcome.prediction}, the votes say {answer}")
+        yield f"prediction is {outcome.prediction}, the votes say {answer}"
     wanted = judge(outcome.label, outcome.clean_prediction, outcome.prediction)
     if outcome.outcome != wanted:
-        problems.append(f"outcome is {outcome.outcome!r}, the answers say {wanted!r}")
+        yield f"outcome is {outcome.outcome!r}, the answers say {wanted!r}"
     if not 0 <= outcome.distance <= outcome.eps:
-        problems.append(f"distance {outcome.distance} is not between 0 and {outcome.eps}")
+        yield f"distance {outcome.distance} is not between 0 and {outcome.eps}"
+    radius = outcome.certified_radius
+    if radius is not None and (not config["certificates"] or radius < 0):
+        yield f"certified_radius is {radius}, where no certificates were given or none is so small"
     if outcome.alarm != is_alarm(outcome.outcome, outcome.distance, outcome.certified_radius):
-        problems.append(f"alarm is {outcome.alarm}, distance and radius say otherwise")
+        yield f"alarm is {outcome.alarm}, distance and radius say otherwise"
     kept = outcome.attacked_image is not None
     if kept != (outcome.alarm and outcome.tries > 0):
-        problems.append("an alarm under attack, and nothing else, has its attacked image")
-    return problems
+        yield "an alarm under attack, and nothing else, has its attacked image"
+    if outcome.attacked_image is not None and not _is_image(outcome.attacked_image):
+        yield "attacked_image is not an image in [0, 1]"
+    if outcome.gradients not in {config["gradients"], "plain"}:
+        yield f"gradients are {outcome.gradients!r}, the run's config says {config['gradients']!r}"
+    if outcome.surrogate_rows not in {SURROGATE_ROWS >> halvings for halvings in range(13)}:
+        yield f"surrogate_rows is {outcome.surrogate_rows}, not {SURROGATE_ROWS} or a halving of it"
+    if outcome.seconds < 0:
+        yield f"seconds is {outcome.seconds}, below 0"
 
 
-def _check_complete(outcomes: list[AttackOutcome], config: dict[str, object], file: str) -> None:
-    indices = parse_indices(
-        indices=str(config["indices"]), every=None, everything=False, size=2**62
-    )
-    radii = config["eps"]
-    assert isinstance(radii, list)
-    wanted = [(index, eps) for index in indices for eps in radii]
-    got = [(outcome.index, outcome.eps) for outcome in outcomes]
-    allowed, times = set(wanted), collections.Counter(got)
-    strange = [key for key in got if key not in allowed or times[key] > 1]
-    if strange:
-        raise CheckFailed(
-            f"{file}: the row of index {strange[0][0]} at {strange[0][1]} is not of this run, or "
-            "comes twice"
+def _problems_of_tries(
+    outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
+) -> Iterator[str]:
+    """Whether the answers that share alpha, and their noise, are those of this attack."""
+    if outcome.judge_alpha != outcome.alpha / max(1, outcome.tries):
+        yield f"judge_alpha is {outcome.judge_alpha}, not alpha over {outcome.tries}"
+    if outcome.tries == 0:
+        if outcome.judge_seed != expected.clean_seed:
+            yield f"judge_seed is {outcome.judge_seed}, not that of answers without an attack"
+        if outcome.distance != 0:
+            yield f"distance is {outcome.distance} of an image that was not attacked"
+        if not config["certificates"] and outcome.prediction != outcome.clean_prediction:
+            yield (
+                f"clean_prediction is {outcome.clean_prediction}, the votes without an attack say "
+                f"{outcome.prediction}"
+            )
+        return
+    if outcome.tries not in expected.shares:
+        wanted = " or ".join(map(str, sorted(expected.shares)))
+        yield f"tries is {outcome.tries}, this attack has {wanted} answers for an image"
+    if outcome.judge_seed not in expected.seeds:
+        yield f"judge_seed is {outcome.judge_seed}, which no attempt of this attack has"
+    if outcome.clean_prediction != outcome.label:
+        yield (
+            f"tries is {outcome.tries} of an image that is answered {outcome.clean_prediction} "
+            f"without an attack, not {outcome.label}"
         )
-    missing = sorted(set(wanted) - set(got))
+
+
+def _is_image(text: str) -> bool:
+    try:
+        values = np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4")
+    except (binascii.Error, ValueError):
+        return False
+    return bool(len(values)) and bool(np.all((values >= 0) & (values <= 1)))
+
+
+def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[tuple[int, str]]:
+    """Rows that contradict others of their image, each with its place."""
+    times = collections.Counter((outcome.index, outcome.eps) for outcome in outcomes)
+    images: dict[int, list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        if times[outcome.index, outcome.eps] > 1:
+            yield place, f"the row of index {outcome.index} at {outcome.eps} comes twice"
+        images.setdefault(outcome.index, []).append(place)
+    for places in images.values():
+        places.sort(key=lambda place: outcomes[place].eps)
+        first, broken, untouched = outcomes[places[0]], None, None
+        for place in places:
+            outcome = outcomes[place]
+            if outcome.outcome == "broken" and broken is None:
+                broken = outcome
+            elif broken is not None and outcome.outcome != "broken":
+                yield (
+                    place,
+                    f"index {outcome.index} is broken at {broken.eps}, but {outcome.outcome} at "
+                    f"{outcome.eps}",
+                )
+            elif broken is not None:
+                yield from _changed(place, outcome, broken, SAME_ONCE_BROKEN)
+            if outcome.tries == 0:
+                untouched = untouched or outcome
+                yield from _changed(place, outcome, untouched, ("prediction", "counts"))
+            yield from _changed(place, outcome, first, SAME_OF_ONE_IMAGE)
+
+
+def _changed(
+    place: int, outcome: AttackOutcome, other: AttackOutcome, names: Sequence[str]
+) -> Iterator[tuple[int, str]]:
+    for name in names:
+        got, wanted = getattr(outcome, name), getattr(other, name)
+        if got != wanted:
+            yield place, f"{name} is {got}, but {wanted} at {other.eps}"
+
+
+def _check_complete(run: CheckedAttack) -> None:
+    """Whether every image has a row at every radius, and the certified radii are those given."""
+    wanted = [(index, eps) for index in indices_of(run.config) for eps in run.config["eps"]]
+    missing = sorted({*wanted} - {(outcome.index, outcome.eps) for outcome in run.outcomes})
     if missing:
         raise CheckFailed(
-            f"{file}: {len(missing)} of {len(wanted)} rows are missing, the first that of index "
-            f"{missing[0][0]} at {missing[0][1]}; run the same `sween attack` again to finish"
+            f"{run.file}: {len(missing)} of {len(wanted)} rows are missing, the first that of "
+            f"index {missing[0][0]} at {missing[0][1]}; run the same `sween attack` again to finish"
         )
-    broken: dict[int, float] = {}
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.eps):
-        if outcome.outcome == "broken":
-            broken.setdefault(outcome.index, outcome.eps)
-        elif outcome.index in broken:
-            raise CheckFailed(
-                f"{file}: index {outcome.index} is broken at {broken[outcome.index]}, but "
-                f"{outcome.outcome} at {outcome.eps}"
-            )
+    radii = {outcome.index: outcome.certified_radius for outcome in run.outcomes}
+    certified = run.config.get("certified")
+    if certified is not None and certified != digest_of_radii(radii):
+        raise CheckFailed(
+            f"{run.file}: the certified radii are not those that the attack was given "
+            f"({digest_of_radii(radii)}, the run's config says {certified})"
+        )

@@ -1,19 +1,64 @@
 """`sween verify`"""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sween.attack import outcomes_file, verify_attacks
-from sween.smoothing import verify_folder
+from sween.cli.options import DataRoot, Quiet, TrustedArch, choose_device, dataset_of
+from sween.data.selection import format_indices
+from sween.ensemble import LoadedEnsemble
+from sween.errors import BadInput
+from sween.runs import read_config
+from sween.smoothing import recount_folder, verify_folder
+from sween.zoo import list_zoo, load
 
 
 def run(
     folder: Annotated[Path, typer.Argument(help="folder written by sween certify or attack")],
+    recount: Annotated[
+        str | None,
+        typer.Option(help="count the votes of so many images again, or of all; needs the model"),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="the certified ensemble; left out, the zoo's with its fingerprint"),
+    ] = None,
+    data_root: DataRoot = None,
+    arch: TrustedArch = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda; the kind that the run was certified on")
+    ] = "auto",
+    seed: Annotated[
+        int | None, typer.Option(help="of the choice of images; left out, a fresh one is printed")
+    ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Re-derive every row from its votes; exit 1 names the first that differs."""
+    """Re-derive every row from its votes; exit 1 names the first that differs.
+
+    This needs no model, and finds rows that do not follow from their votes, from the run's config
+    or from each other. It cannot prove that the votes were ever cast: made-up votes, labels, seeds
+    or swapped images whose checksums were written anew are found by --recount, which counts the
+    votes of some images again, bit for bit, with the model and the data.
+    """
+    if recount is None and any(option is not None for option in (model, data_root, arch, seed)):
+        raise BadInput(
+            "--model, --data-root, --arch and --seed",
+            expected="--recount, which needs them",
+            got="none",
+            fix="add --recount 20",
+        )
+    images = None if recount is None else _images(recount)
     if outcomes_file(folder) is not None:
+        if recount is not None:
+            raise BadInput(
+                "--recount",
+                expected="a folder written by sween certify",
+                got=f"{folder}, written by sween attack",
+                fix="leave --recount out",
+            )
         attack = verify_attacks(folder)
         typer.echo(
             f"{attack.rows} rows re-derived: {attack.images} images, {attack.broken} broken, "
@@ -21,8 +66,53 @@ def run(
         )
         return
     verified = verify_folder(folder)
-    typer.echo(
+    lines = [
         f"{verified.rows} rows re-derived: {verified.images} images, "
         f"{len(verified.models)} models ({', '.join(verified.models)}), "
         f"{verified.certified} certified, {verified.rows - verified.certified} abstained"
+    ]
+    if recount is not None:
+        config = read_config(folder)
+        loaded = _model_of(config, model, arch or ())
+        dataset = dataset_of(loaded, data_root, convert=config.get("convert") is True)
+        kind = "cpu" if device == "auto" and config.get("device") == "cpu" else device
+        again = recount_folder(
+            folder, loaded.to(choose_device(kind)), dataset, images=images, seed=seed, quiet=quiet
+        )
+        every = len(again.indices) == verified.images
+        chosen = "all" if every else f"chosen by --seed {again.seed}"
+        lines.append(
+            f"{again.rows} rows of {len(again.indices)} images ({chosen}: "
+            f"{format_indices(again.indices)}) recounted: every vote is the same"
+        )
+    typer.echo("\n".join(lines))
+
+
+def _images(text: str) -> int | None:
+    """How many images to recount; None is all of them."""
+    if text == "all":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadInput(
+            "--recount", expected="a number of images, or all", got=text, fix="try --recount 20"
+        )
+    return int(text)
+
+
+def _model_of(
+    config: Mapping[str, Any], source: Path | None, archs: Sequence[str]
+) -> LoadedEnsemble:
+    """The ensemble that was named, else the one of the zoo that the run certified."""
+    if source is not None:
+        return load(source, archs=archs)
+    for entry in list_zoo():
+        if (entry.dataset, list(entry.members)) == (config["dataset"], config["candidates"]):
+            loaded = load(entry.name)
+            if loaded.fingerprint == config.get("fingerprint"):
+                return loaded
+    raise BadInput(
+        "--model",
+        expected=f"the ensemble with the fingerprint {str(config.get('fingerprint'))[:16]}",
+        got="none, and none of the zoo has it",
+        fix="pass the folder that was certified as --model",
     )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from sween.data.cifar10 import load_cifar10
 from sween.data.dataset import Dataset
-from sween.data.digits import WHITE, load_digits
+from sween.data.digits import TEST_SIZE, WHITE, load_digits
 from sween.data.image_folder import DEFAULT_IMAGE_SIZE, load_image_folder
 from sween.errors import BadInput, DataError, UnknownName
 
@@ -25,6 +25,10 @@ class DatasetEntry:
     """The pixel value that becomes 1.0."""
     reads_files: bool = False
     """Whether `image_size` and `convert` mean anything."""
+    classes: int | None = None
+    """How many it has; None where that depends on the files."""
+    test_images: int | None = None
+    """How many its test split has; None where that depends on the files."""
 
     @property
     def needs_root(self) -> bool:
@@ -37,11 +41,15 @@ DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
             "1,797 handwritten digits, 8 x 8, inside scikit-learn",
             lambda root, image_size, convert: load_digits(),
             white=WHITE,
+            classes=10,
+            test_images=TEST_SIZE,
         ),
         "cifar10": DatasetEntry(
             "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",
             lambda root, image_size, convert: load_cifar10(root),
             "fetch cifar-10-python.tar.gz from its source and pass its folder as --data-root",
+            classes=10,
+            test_images=10_000,
         ),
         "image_folder": DatasetEntry(
             "image files laid out like ImageNet: train/<class>/ and val/<class>/",

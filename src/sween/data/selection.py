@@ -70,7 +70,9 @@ def format_indices(positions: Sequence[int]) -> str:
 
 
 def count_indices(text: str) -> int:
-    """How many positions such a text names, without listing them: a file may claim any number.
+    """How many positions a text of `--indices` names, repetitions included, without listing them.
+
+    A file may claim any number: a range of a quintillion images is one short text.
 
     Raises:
         BadInput: the text is not of the form that `format_indices` gives.

@@ -6,6 +6,7 @@ batch would not be such a function.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 
 import torch
@@ -58,6 +59,23 @@ class ExitPolicy:
         if self.name == "paper":
             return f"paper(threshold={self.threshold},alpha={self.alpha})"
         return self.name
+
+
+def exit_of(text: str) -> ExitPolicy:
+    """The policy that `ExitPolicy.describe` says of, the very text that it would write."""
+    parts = re.fullmatch(r"paper\(threshold=([0-9.e-]+),alpha=([0-9.e-]+)\)", text)
+    try:
+        policy = ExitPolicy("paper", *map(float, parts.groups())) if parts else ExitPolicy(text)
+    except ValueError:
+        policy = ExitPolicy()
+    if policy.describe() != text:
+        raise BadInput(
+            "exit",
+            expected="none, exact or paper(threshold=T,alpha=A) as records say it",
+            got=repr(text),
+            fix="restore the record from its source",
+        )
+    return policy
 
 
 @dataclasses.dataclass(frozen=True)

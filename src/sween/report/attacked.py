@@ -9,11 +9,11 @@ from sween.attack import (
     AttackOutcome,
     contradicts,
     empirical_accuracy,
-    read_outcomes,
     without_attack,
 )
 from sween.attack.certified import certified_name, differences
 from sween.attack.outcome import judge
+from sween.attack.verify import read_attack
 from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import Share, certified_accuracy, share_of_images
@@ -22,7 +22,6 @@ from sween.report.grid import Cell, Table, mark_best
 from sween.report.intervals import images_counted, reach
 from sween.report.measured import MeasuredRun, read_environment, skipped_in_words
 from sween.report.tables import percentage, plain_number
-from sween.runs import read_config
 
 _HEADINGS = (
     *("run", "σ", "Model", "attack", "radius", "certified %", "resist %", "broken %"),
@@ -68,10 +67,9 @@ def load_attacked(folder: Path) -> AttackedRun:
     Raises:
         BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
     """
-    outcomes = read_outcomes(folder)
-    run = AttackedRun(
-        folder.resolve().name, read_config(folder), outcomes, read_environment(folder)
-    )
+    checked = read_attack(folder)
+    outcomes = checked.outcomes
+    run = AttackedRun(folder.resolve().name, checked.config, outcomes, read_environment(folder))
     if not outcomes:
         raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")
     for field in ("sigma", "model", "attack", "n", "alpha", "seed", "samples"):

@@ -16,16 +16,10 @@ from sween.evaluation import (
     by_model,
     paired_bootstrap,
 )
-from sween.records import (
-    Certificate,
-    read_certificates,
-    read_rows,
-    records_file,
-    row_checksum,
-)
+from sween.records import Certificate
 from sween.report.classic import SLACK, largest_radius
 from sween.report.rows import Kind, Row, build_rows, model_kinds
-from sween.runs import read_config
+from sween.smoothing.verify import read_run
 
 SHARED_SETTINGS = ("sigma", "alpha", "n0", "bound", "sampling")
 """What all certificates of a run must agree on; n too, where the sampling is fixed."""
@@ -115,11 +109,11 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
     """Read and check a run folder.
 
     Raises:
-        BadInput: no certificates, models on different images, or settings that differ between
-            rows or from the config.
+        BadInput: no certificates, models on different images, or rows that do not fit their
+            checksum, their votes or the config; see `read_run`.
     """
-    config = read_config(folder)
-    certificates = _read_intact(folder)
+    checked = read_run(folder)
+    config, certificates = checked.config, checked.certificates
     ensemble, members = _named_models(folder, config)
     try:
         models = by_model(certificates)
@@ -143,20 +137,6 @@ def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredR
         images_asked=config["images"] if isinstance(config.get("images"), int) else None,
         config=config,
     )
-
-
-def _read_intact(folder: Path) -> list[Certificate]:
-    """The certificates, refused where a row does not fit its checksum."""
-    file = records_file(folder)
-    for number, row in enumerate(read_rows(file), start=1):
-        if row.get("checksum") != row_checksum(row):
-            raise BadInput(
-                f"{file}, line {number} (index {row.get('index')})",
-                expected="a row that fits its checksum",
-                got="another content",
-                fix="restore the file; sween verify says what differs",
-            )
-    return read_certificates(file)
 
 
 def skipped_in_words(config: Mapping[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.decision import Decision, decide, decide_prediction
 from sween.smoothing.radius import BOUNDS, radius_cohen, radius_two_class
+from sween.smoothing.recount import RecountedRun, recount_folder
 from sween.smoothing.run import certify_images
 from sween.smoothing.settings import SAMPLING, CertifySettings, Prediction
 from sween.smoothing.verify import VerifiedRun, verify_folder
@@ -13,6 +14,7 @@ __all__ = [
     "CertifySettings",
     "Decision",
     "Prediction",
+    "RecountedRun",
     "SmoothedClassifier",
     "VerifiedRun",
     "certify_images",
@@ -20,5 +22,6 @@ __all__ = [
     "decide_prediction",
     "radius_cohen",
     "radius_two_class",
+    "recount_folder",
     "verify_folder",
 ]

@@ -1,16 +1,27 @@
-"""Deriving a certificate again from its votes, for each way of sampling. No model, no torch."""
+"""Deriving certificates again from their votes, for each way of sampling. No model, no torch."""
 
 import dataclasses
+import functools
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sween.errors import CheckFailed
+import numpy as np
+
+from sween.errors import BadInput
 from sween.records import Certificate
 from sween.smoothing.allocation import size_for_tolerance, sizes_for_budget
-from sween.smoothing.decision import Decision, decide, decide_radii, decide_soft
+from sween.smoothing.decision import (
+    Decision,
+    decide,
+    decide_each,
+    decide_radii_each,
+    decide_soft,
+)
 from sween.smoothing.radius import BOUNDS
 from sween.smoothing.sequence import looks, settled
 from sween.smoothing.settings import LARGEST_N, SAMPLING, VOTES
+from sween.smoothing.soft import SCORE_STEPS
 
 ABOVE, BELOW = 1e-13, 1e-9
 """How far a recorded number may lie above and below the one derived again, relatively: other
@@ -27,9 +38,41 @@ _KNOWN: dict[str, tuple[str, ...]] = {
 }
 """Values whose meaning this version knows how to derive from the votes."""
 
+Derived = tuple[Decision, dict[str, bool] | None]
 
-def derivation_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
-    """What in a row does not follow from its own votes."""
+
+def derivation_problems(
+    certificates: Sequence[Certificate], config: Mapping[str, Any]
+) -> list[list[str]]:
+    """For each row, what in it does not follow from its own votes.
+
+    All rows of the same settings are derived together: thousands take no longer than a few.
+    """
+    problems = [_own_problems(certificate) for certificate in certificates]
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for place, row in enumerate(certificates):
+        if not problems[place] and row.sampling == config["sampling"]:
+            size = row.n if row.sampling == "decide" else row.n > 0
+            key = (row.votes, row.alpha, row.sigma, row.bound, size)
+            alike.setdefault(key, []).append(place)
+    for places in alike.values():
+        rows = [certificates[place] for place in places]
+        try:
+            found = [
+                [*_differences(row, derived), *sizes, *_score_problems(row)]
+                for row, derived, sizes in zip(
+                    rows, _derive(rows, config), _size_problems(rows, config), strict=True
+                )
+            ]
+        except (BadInput, TypeError, ValueError, IndexError, OverflowError) as error:
+            found = [[str(error)] for _ in rows]
+        for place, own in zip(places, found, strict=True):
+            problems[place] += own
+    return problems
+
+
+def _own_problems(certificate: Certificate) -> list[str]:
+    """What in a row cannot be, whatever its votes prove."""
     problems = []
     drawn = certificate.samples - certificate.n0
     whole = certificate.sampling != "decide"
@@ -67,85 +110,153 @@ def derivation_problems(certificate: Certificate, config: dict[str, Any]) -> lis
             problems.append(f"{name} {getattr(certificate, name)!r} is none of {', '.join(known)}")
     if certificate.decisions is not None and whole:
         problems.append(f"decisions are given where {certificate.sampling} sampling makes none")
-    if problems or certificate.sampling != config["sampling"]:
+    if certificate.seconds < 0:
+        problems.append(f"seconds is {certificate.seconds}, below 0")
+    return problems
+
+
+def _score_problems(certificate: Certificate) -> list[str]:
+    """Where scores and votes of the same draws contradict each other.
+
+    A class with a probability above 1/2 gets the vote, and a vote needs a probability of 1/M at
+    least. Scores are rounded down to a bin, and sums of probabilities are 1 but for a rounding.
+    """
+    problems = list[str]()
+    if certificate.votes != "soft":
         return problems
-    derived, decisions = _derive(certificate, config)
+    classes = len(certificate.selection_counts)
+    candidate = int(np.argmax(certificate.selection_counts))
+    for name in ("selection", "estimation"):
+        pairs = getattr(certificate, f"{name}_scores")
+        votes = getattr(certificate, f"{name}_counts")[candidate]
+        bins, counts = pairs[::2], pairs[1::2]
+        if list(bins) != sorted(set(bins)) or min(counts, default=1) < 1:
+            problems.append(f"{name}_scores are not a histogram as sween writes it")
+            continue
+        scores = list(zip(bins, counts, strict=True))
+        above = sum(count for bin_, count in scores if bin_ > SCORE_STEPS // 2)
+        if above > votes:
+            problems.append(
+                f"{name}_scores have {above} above 1/2, but {votes} votes are for class {candidate}"
+            )
+        least = int(SCORE_STEPS * (1 / classes - 1e-5))
+        enough = sum(count for bin_, count in scores if bin_ >= least)
+        if votes > enough:
+            problems.append(
+                f"{votes} votes are for class {candidate}, but {name}_scores have only {enough} "
+                f"of 1/{classes} or more"
+            )
+    return problems
+
+
+def _derive(rows: Sequence[Certificate], config: Mapping[str, Any]) -> list[Derived]:
+    """The answers of rows that share their settings."""
+    first = rows[0]
+    if first.votes == "soft":
+        return [
+            (
+                decide_soft(
+                    row.selection_counts,
+                    row.selection_scores or (),
+                    row.estimation_scores or (),
+                    n=row.n,
+                    alpha=row.alpha,
+                    sigma=row.sigma,
+                ),
+                None,
+            )
+            for row in rows
+        ]
+    selection = [row.selection_counts for row in rows]
+    estimation = [row.estimation_counts for row in rows]
+    drawn = [row.samples - row.n0 for row in rows]
+    if first.sampling == "decide":
+        return list[Derived](
+            decide_radii_each(
+                selection,
+                estimation,
+                config["radii"],
+                drawn,
+                largest=first.n,
+                alpha=first.alpha,
+                sigma=first.sigma,
+            )
+        )
+    if first.n == 0:
+        return [
+            (decide(*counts, alpha=first.alpha, sigma=first.sigma, bound=first.bound), None)
+            for counts in zip(selection, estimation, strict=True)
+        ]
+    decisions = decide_each(
+        selection, estimation, drawn, alpha=first.alpha, sigma=first.sigma, bound=first.bound
+    )
+    return [(decision, None) for decision in decisions]
+
+
+def _differences(certificate: Certificate, derived: Derived) -> list[str]:
+    """What a row says otherwise than its votes."""
+    decision, decisions = derived
+    problems = []
     if certificate.decisions != decisions:
         problems.append(f"decisions are {certificate.decisions}, the votes give {decisions}")
-    for field in dataclasses.fields(derived):
-        recorded, again = getattr(certificate, field.name), getattr(derived, field.name)
+    for field in dataclasses.fields(decision):
+        recorded, again = getattr(certificate, field.name), getattr(decision, field.name)
         if not _same(recorded, again):
             problems.append(f"{field.name} is {recorded}, the votes give {again}")
     return problems
 
 
-def _derive(
-    certificate: Certificate, config: dict[str, Any]
-) -> tuple[Decision, dict[str, bool] | None]:
-    selection, estimation = certificate.selection_counts, certificate.estimation_counts
-    if certificate.votes == "soft":
-        soft = decide_soft(
-            selection,
-            certificate.selection_scores or (),
-            certificate.estimation_scores or (),
-            n=certificate.n,
-            alpha=certificate.alpha,
-            sigma=certificate.sigma,
-        )
-        return soft, None
-    if certificate.sampling == "decide":
-        return decide_radii(
-            selection,
-            estimation,
-            config["radii"],
-            n=certificate.samples - certificate.n0,
-            largest=certificate.n,
-            alpha=certificate.alpha,
-            sigma=certificate.sigma,
-        )
-    derived = decide(
-        selection,
-        estimation,
-        n=certificate.n,
-        alpha=certificate.alpha,
-        sigma=certificate.sigma,
-        bound=certificate.bound,
-    )
-    return derived, None
+_looks = functools.lru_cache(maxsize=16)(lambda largest: frozenset(looks(largest)))
 
 
-def size_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
+def _size_problems(rows: Sequence[Certificate], config: Mapping[str, Any]) -> list[list[str]]:
     """Whether as many votes were drawn as the sampling asks for; budgets are judged together."""
-    if certificate.sampling in {"fixed", "decide"} and certificate.n != config["n"]:
-        return [f"n is {certificate.n}, the run's config says {config['n']}"]
-    if certificate.sampling == "tolerance":
-        wanted = size_for_tolerance(
-            max(certificate.selection_counts),
-            certificate.n0,
-            tolerance=config["tolerance"],
-            largest=config["n"],
-            alpha=certificate.alpha,
-        )
-        if certificate.n != wanted:
-            return [f"n is {certificate.n}, the pilot votes ask for {wanted}"]
-    if certificate.sampling == "decide":
-        drawn, sizes = certificate.samples - certificate.n0, looks(certificate.n)
-        count = certificate.estimation_counts[certificate.candidate]
-        stopped = drawn in sizes and settled(
-            count,
+    first = rows[0]
+    if first.sampling in {"fixed", "decide"}:
+        wrong = [row.n != config["n"] for row in rows]
+        if any(wrong):
+            said = f"the run's config says {config['n']}"
+            return [
+                [f"n is {row.n}, {said}"] if is_wrong else []
+                for row, is_wrong in zip(rows, wrong, strict=True)
+            ]
+    if first.sampling == "tolerance":
+        wanted = [
+            size_for_tolerance(
+                max(row.selection_counts),
+                row.n0,
+                tolerance=config["tolerance"],
+                largest=config["n"],
+                alpha=row.alpha,
+            )
+            for row in rows
+        ]
+        return [
+            [] if row.n == size else [f"n is {row.n}, the pilot votes ask for {size}"]
+            for row, size in zip(rows, wanted, strict=True)
+        ]
+    if first.sampling == "decide":
+        drawn = np.asarray([row.samples - row.n0 for row in rows])
+        votes = [row.estimation_counts[int(np.argmax(row.selection_counts))] for row in rows]
+        stopped = settled(
+            np.asarray(votes),
             drawn,
             config["radii"],
-            largest=certificate.n,
-            alpha=certificate.alpha,
-            sigma=certificate.sigma,
+            largest=first.n,
+            alpha=first.alpha,
+            sigma=first.sigma,
         )
-        if not stopped:
-            return [f"{drawn} votes were drawn, which is no place to stop"]
-    return []
+        return [
+            []
+            if is_settled and size in _looks(first.n)
+            else [f"{size} votes were drawn, which is not a valid stopping point"]
+            for size, is_settled in zip(drawn.tolist(), stopped, strict=True)
+        ]
+    return [[] for _ in rows]
 
 
-def check_budget(certificates: list[Certificate], config: dict[str, Any], file: str) -> None:
-    """Every image got the votes that the pilots of all of them call for."""
+def budget_problems(certificates: Sequence[Certificate], config: Mapping[str, Any]) -> list[str]:
+    """For each image, whether it got the votes that the pilots of all of them call for."""
     wanted = sizes_for_budget(
         [max(certificate.selection_counts) for certificate in certificates],
         config["n0"],
@@ -153,12 +264,12 @@ def check_budget(certificates: list[Certificate], config: dict[str, Any], file: 
         largest=config["n"],
         alpha=config["alpha"],
     )
-    for number, (certificate, size) in enumerate(zip(certificates, wanted, strict=True), start=1):
-        if certificate.n != size:
-            raise CheckFailed(
-                f"{file}, line {number} (index {certificate.index}): n is {certificate.n}, the "
-                f"pilot votes of all images ask for {size}"
-            )
+    return [
+        ""
+        if certificate.n == size
+        else f"n is {certificate.n}, the pilot votes of all images ask for {size}"
+        for certificate, size in zip(certificates, wanted, strict=True)
+    ]
 
 
 def _same(recorded: object, again: float | int | None) -> bool:

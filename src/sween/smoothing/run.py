@@ -15,12 +15,13 @@ from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.panel import name_with_exit
 from sween.errors import BadInput
 from sween.progress import track
-from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
+from sween.records import Certificate, RowWriter, format_radius, to_row
 from sween.runs import read_config, run_folder, run_tag
 from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.settings import CertifySettings
+from sween.smoothing.verify import read_run
 from sween.smoothing.votes import VoteEngine
 from sween.smoothing.workers import Emit, Item, Work, run_all
 from sween.steps import sent
@@ -129,11 +130,11 @@ def certify_images(
         names = engine.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
-        plans = _plans(engine, dataset, positions, settings) if left else {}
+        plans = plans_of(engine, dataset, positions, settings) if left else {}
         return _certify_left(engines, dataset, left, settings, plans, path, known, tag, quiet)
 
 
-def _plans(
+def plans_of(
     engine: VoteEngine, dataset: Dataset, positions: Sequence[int], settings: CertifySettings
 ) -> dict[int, Plan]:
     """With a budget, the votes of each image: the pilots of all of them, also of those done."""
@@ -148,8 +149,9 @@ def _plans(
     return dict(zip(positions, plan_budget(engine, parts, settings), strict=True))
 
 
-def _rows_so_far(path: Path) -> list[Certificate]:
-    return read_certificates(path) if path.exists() else []
+def _rows_so_far(path: Path) -> Sequence[Certificate]:
+    """What a stopped run left, checked: rows that `sween verify` refuses are not added to."""
+    return read_run(path.parent).certificates if path.exists() else ()
 
 
 def _certify_left(
@@ -192,11 +194,11 @@ def _certify_left(
             if not known_cost:
                 advance(1, f"images, last radius {format_radius(item[-1].radius)}")
 
-        run_all(engines, groups, _work_on(dataset, settings, plans), handle)
+        run_all(engines, groups, work_on(dataset, settings, plans), handle)
     return written
 
 
-def _work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Plan]) -> Work:
+def work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Plan]) -> Work:
     """How an engine certifies a group of test images."""
 
     def work(engine: VoteEngine, keys: Sequence[int], emit: Emit) -> None:

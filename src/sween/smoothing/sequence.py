@@ -100,16 +100,16 @@ def looks(largest: int) -> list[int]:
     return sizes
 
 
-def sequential_miss(count: int, n: int, *, largest: int, alpha: float) -> float:
+def sequential_miss(count: Counts, n: Counts, *, largest: Counts, alpha: float) -> Floats:
     """Upper bound on 1 - p at a look of a sequence that ends at `largest` at the latest.
 
     Half of alpha for all looks together; at the last one the exact bound of the other half holds
     too, and the better of the two may be taken: both hold with probability at least 1 - alpha.
     """
-    bound = float(anytime_upper_bound_of_miss(count, n, EARLY_SHARE * alpha))
-    if n < largest:
-        return bound
-    return min(bound, float(upper_bound_of_miss(count, n, (1 - EARLY_SHARE) * alpha)))
+    early = anytime_upper_bound_of_miss(count, n, EARLY_SHARE * alpha)
+    last = upper_bound_of_miss(count, n, (1 - EARLY_SHARE) * alpha)
+    is_last = np.asarray(n) >= np.asarray(largest)
+    return cast(Floats, np.where(is_last, np.minimum(early, last), early))
 
 
 def settled(

@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, Self
 
-from sween.data.selection import parse_indices
-from sween.ensemble.early_exit import EXITS
-from sween.errors import BadInput, CheckFailed, CheckpointError, SmallSampleWarning
+from sween.ensemble.early_exit import exit_of
+from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch, SmallSampleWarning
 from sween.records import (
     Certificate,
     from_row,
@@ -20,10 +20,15 @@ from sween.records import (
     to_line,
 )
 from sween.runs import read_config, run_tag
-from sween.smoothing.rederive import check_budget, derivation_problems, size_problems
+from sween.smoothing.agreement import disagreements, ensembles_of, exits_of, weights_of
+from sween.smoothing.radius import check_sigma
+from sween.smoothing.rederive import budget_problems, derivation_problems
 from sween.smoothing.settings import OPTION_OF, CertifySettings
+from sween.smoothing.subject import classes_of, indices_of, subject_problems
 
 _CONFIG: dict[str, type | UnionType] = {
+    "dataset": str,
+    "images": int,
     "model": str,
     "indices": str,
     "exit": str,
@@ -35,6 +40,7 @@ _CONFIG: dict[str, type | UnionType] = {
     "sampling": str,
     "seed": int,
     "candidates": list,
+    "weights": list,
     "forward_rows": int,
     "precision": str,
     "noise": str,
@@ -52,6 +58,8 @@ _OPTIONAL: dict[str, type | UnionType] = {
     "budget": int,
 }
 
+RESTORE = "restore the folder from its source, or run it again into a fresh one"
+
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedRun:
@@ -63,37 +71,132 @@ class VerifiedRun:
     certified: int
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckedRun:
+    """A run folder whose rows were checked; images may be missing that are still to be certified.
+
+    Attributes:
+        file: its rows.
+        config: its config.toml.
+        certificates: in the order of the file.
+    """
+
+    file: Path
+    config: Mapping[str, Any]
+    certificates: Sequence[Certificate]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Members and ensembles, in the order in which they are certified."""
+        return (*self.config.get("members", ()), *ensembles_of(self.config))
+
+    def where(self, place: int) -> str:
+        """The line of a row, in words."""
+        return f"{self.file}, line {place + 1} (index {self.certificates[place].index})"
+
+
 def verify_folder(folder: Path) -> VerifiedRun:
-    """Check each row against its checksum, its own votes and the run's config.
+    """Check each row against its checksum, its own votes, the run's config and the other rows.
 
     The radii, the prediction and the lower bound are computed again from the counts alone. Missing
-    or double rows, and rows of other settings than the run's, are found too. What votes cannot
-    prove is guarded by the checksum alone: the true label, the time taken, and how many members an
-    early exit evaluated.
+    or double rows, rows of other settings than the run's, and rows that contradict others of their
+    image are found too.
+
+    A folder cannot prove that its votes were ever cast: whoever makes up votes, labels or a seed
+    and writes every checksum and tag anew is found only by counting again, with the model and the
+    data (see `recount_folder`). The time taken is guarded by the checksum alone.
 
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
-    file, config = records_file(folder), _checked_config(folder)
     try:
-        rows = read_rows(file)
+        run = read_run(folder)
+    except CheckpointError:
+        raise  # no config to hold rows against
+    except RunMismatch as error:
+        raise CheckFailed(error.finding) from None
     except BadInput as error:
+        if not folder.is_dir():
+            raise
         raise CheckFailed(str(error)) from None
-    certificates = [
-        _check_row(row, line, f"{file.name}, line {number} (index {row.get('index')})", config)
-        for number, (row, line) in enumerate(zip(rows, read_lines(file), strict=False), start=1)
-    ]
-    models = (*config.get("members", ()), *_ensembles(config))
-    _check_complete(certificates, models, config, file.name)
-    _check_exact_exits(certificates, file.name)
-    if config["sampling"] == "budget":
-        check_budget(certificates, config, file.name)
+    check_complete(run)
     return VerifiedRun(
-        rows=len(certificates),
-        images=len({certificate.index for certificate in certificates}),
-        models=models,
-        certified=sum(not certificate.abstained for certificate in certificates),
+        rows=len(run.certificates),
+        images=len({certificate.index for certificate in run.certificates}),
+        models=run.models,
+        certified=sum(not certificate.abstained for certificate in run.certificates),
     )
+
+
+def read_run(folder: Path) -> CheckedRun:
+    """The certificates of a run folder, each of them checked: what every reader of one goes by.
+
+    Each row must fit its checksum, be of this run by its tag, have the settings of the config, and
+    say what its votes say; rows of one image must agree with each other. Rows may be missing, of a
+    run that is not finished: `check_complete` judges that.
+
+    Raises:
+        CheckpointError: a config that no run can have.
+        RunMismatch: naming the first row that differs, and what differs in it.
+        BadInput: rows that cannot be read.
+    """
+    file, config = records_file(folder), _checked_config(folder)
+    problems = subject_problems(config)
+    if problems:
+        raise RunMismatch(f"{folder}/config.toml", "; ".join(problems), fix=RESTORE)
+    rows = _read(file)
+    run = CheckedRun(file, config, [certificate for certificate, _ in rows])
+    allowed, expected = {*indices_of(config)}, _Expected.of(config)
+    for place, problems in enumerate(derivation_problems(run.certificates, config)):
+        certificate = run.certificates[place]
+        problems += _config_problems(certificate, config, expected)
+        if certificate.index not in allowed:
+            problems.append(f"row of {certificate.model} is not among the run's indices")
+        problems += rows[place][1]
+        if problems:
+            raise RunMismatch(run.where(place), "; ".join(problems), fix=RESTORE)
+    for place, finding in disagreements(run.certificates, config):
+        raise RunMismatch(run.where(place), finding, fix=RESTORE)
+    if config["sampling"] == "budget" and len(run.certificates) == config["images"]:
+        for place, finding in enumerate(budget_problems(run.certificates, config)):
+            if finding:
+                raise RunMismatch(run.where(place), finding, fix=RESTORE)
+    return run
+
+
+def _read(file: Path) -> list[tuple[Certificate, list[str]]]:
+    """The certificates of a file, each with what is wrong with its text."""
+    found = []
+    rows = zip(read_rows(file), read_lines(file), strict=False)
+    for number, (row, line) in enumerate(rows, start=1):
+        certificate = from_row(row, where=f"{file}, line {number} (index {row.get('index')})")
+        problems = []
+        if row.get("checksum") != row_checksum(row):
+            problems.append("checksum does not match the row's content")
+        if to_line(row) != line:
+            # Other digits may read back as the same number; of a name that comes twice one is lost.
+            problems.append("the text is not as sween writes this row")
+        found.append((certificate, problems))
+    return found
+
+
+def check_complete(run: CheckedRun) -> None:
+    """Whether every image has a row of every model.
+
+    Raises:
+        CheckFailed: naming the first that is missing.
+    """
+    seen = {(certificate.model, certificate.index) for certificate in run.certificates}
+    wanted = indices_of(run.config)
+    missing = [
+        (model, index) for index in wanted for model in run.models if (model, index) not in seen
+    ]
+    if missing:
+        raise CheckFailed(
+            f"{run.file}: {len(missing)} of {len(wanted) * len(run.models)} rows are missing, the "
+            f"first that of {missing[0][0]} at index {missing[0][1]}; run the same `sween certify` "
+            "again to finish"
+        )
 
 
 def _checked_config(folder: Path) -> dict[str, Any]:
@@ -116,8 +219,10 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)
+            check_sigma(config["sigma"])
             settings_of(config)
-    except BadInput as error:
+            run_tag(config)  # JSON has no dates, nor numbers that are none
+    except (BadInput, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{folder}/config.toml",
             expected="settings that fit together",
@@ -127,18 +232,20 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def settings_of(config: dict[str, Any]) -> CertifySettings:
+def settings_of(config: Mapping[str, Any]) -> CertifySettings:
     """The settings that a run's config tells of; refuses what `sween certify` would refuse."""
     if config["votes"] == "soft" and config["exit"] != "none":
         raise BadInput("exit", expected="none with soft votes", got=config["exit"])
-    models = (*config.get("members", ()), *_ensembles(config))
+    models = (*config.get("members", ()), *ensembles_of(config))
     if len(models) > 1 and (config["votes"] == "soft" or config["sampling"] != "fixed"):
         raise BadInput("models", expected="one, with that sampling and votes", got=len(models))
-    names = [config["exit"], *config.get("exits", {}).values()]
-    policies = [str(name).partition("(")[0] for name in names]
-    wanted = [f"{config['model']}+{policy}" for policy in policies[1:]]
-    if not {*policies} <= {*EXITS} or len({*policies}) < len(policies):
-        raise BadInput("exits", expected="those of certify, each once", got=", ".join(policies))
+    if not all(isinstance(name, str) for name in models) or len({*models}) < len(models):
+        raise BadInput("models", expected="a different name for each", got=list(models))
+    policies = [exit_of(str(text)) for text in (config["exit"], *config.get("exits", {}).values())]
+    names = [policy.name for policy in policies]
+    wanted = [f"{config['model']}+{name}" for name in names[1:]]
+    if len({*names}) < len(names):
+        raise BadInput("exits", expected="those of certify, each once", got=", ".join(names))
     if list(config.get("exits", ())) != wanted:
         raise BadInput("exits", expected=f"the names {wanted}", got=list(config["exits"]))
     fields = {field.name for field in dataclasses.fields(CertifySettings)}
@@ -146,53 +253,55 @@ def settings_of(config: dict[str, Any]) -> CertifySettings:
     return CertifySettings(**content | {"radii": tuple(content.get("radii", ()))})
 
 
-def _check_row(row: dict[str, Any], line: bytes, where: str, config: dict[str, Any]) -> Certificate:
-    try:
-        certificate = from_row(row, where=where)
-    except (BadInput, TypeError, ValueError) as error:
-        raise CheckFailed(f"{where}: {error}") from None
-    try:
-        problems = [
-            *derivation_problems(certificate, config),
-            *_config_problems(certificate, config),
-        ]
-    except (BadInput, TypeError, ValueError, IndexError) as error:
-        raise CheckFailed(f"{where}: {error}") from None
-    if row.get("checksum") != row_checksum(row):
-        problems.append("checksum does not match the row's content")
-    if to_line(row) != line:
-        # Other digits may read back as the same number, and of a name that comes twice one is lost.
-        problems.append("the text is not as sween writes this row")
-    if problems:
-        raise CheckFailed(f"{where}: {'; '.join(problems)}")
-    return certificate
+@dataclasses.dataclass(frozen=True)
+class _Expected:
+    """What a config says of every row, worked out once."""
+
+    tag: str
+    exits: Mapping[str, str]
+    fewest: Mapping[str, int]
+    classes: int | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        members = dict.fromkeys(config.get("members", ()), "none")
+        fewest = {name: _fewest_members(name, config) for name in ensembles_of(config)}
+        return cls(run_tag(config), members | exits_of(config), fewest, classes_of(config))
 
 
-def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[str]:
+def _config_problems(
+    certificate: Certificate, config: Mapping[str, Any], expected: _Expected
+) -> list[str]:
+    """What in a row is not as the run's config says."""
     problems = []
     for name in ("n0", "alpha", "sigma", "bound", "sampling", "seed"):
         if getattr(certificate, name) != config[name]:
             got = json.dumps(getattr(certificate, name))
             problems.append(f"{name} is {got}, the run's config says {json.dumps(config[name])}")
-    if certificate.sampling == config["sampling"]:
-        problems += size_problems(certificate, config)
     rows, asked = certificate.forward_rows, config["forward_rows"]
     if rows < 1 or rows not in {asked >> halvings for halvings in range(64)}:
         problems.append(f"forward_rows is {rows}, the run's config says {asked} or a halving of it")
-    is_ensemble = certificate.model in _ensembles(config)
-    if not is_ensemble and certificate.model not in config.get("members", ()):
+    if certificate.model not in expected.exits:
         problems.append(f"model {certificate.model!r} is not of this run")
-    exits = dict.fromkeys(_ensembles(config), config["exit"]) | config.get("exits", {})
-    wanted_exit = exits.get(certificate.model, "none")
-    if certificate.exit != wanted_exit:
-        problems.append(f"exit is {certificate.exit!r}, the run's config says {wanted_exit!r}")
+    exit = expected.exits.get(certificate.model, "none")
+    if certificate.exit != exit:
+        problems.append(f"exit is {certificate.exit!r}, the run's config says {exit!r}")
     for name in ("precision", "noise", "votes"):
         if getattr(certificate, name) != config[name]:
             problems.append(f"{name} is {getattr(certificate, name)!r}, not {config[name]!r}")
-    if certificate.run != run_tag(config):
-        problems.append("it belongs to a run of another config")
-    most = certificate.samples * (len(config["candidates"]) if is_ensemble else 1)
-    least = most if wanted_exit == "none" else certificate.samples
+    if certificate.run != expected.tag:
+        problems.append(
+            f"it belongs to a run of another config ({certificate.run}, not {expected.tag})"
+        )
+    found = len(certificate.selection_counts)
+    classes = expected.classes or found
+    if found != classes:
+        problems.append(f"counts are of {found} classes, {config['dataset']} has {classes}")
+    if certificate.label is None or not 0 <= certificate.label < classes:
+        problems.append(f"label is {certificate.label}, not one of {classes} classes")
+    fewest = expected.fewest.get(certificate.model)
+    least = certificate.samples * (fewest or 1)
+    most = certificate.samples * (1 if fewest is None else len(config["candidates"]))
     if not least <= certificate.member_evaluations <= most:
         problems.append(
             f"member_evaluations {certificate.member_evaluations} is not between {least} and {most}"
@@ -200,52 +309,20 @@ def _config_problems(certificate: Certificate, config: dict[str, Any]) -> list[s
     return problems
 
 
-def _ensembles(config: dict[str, Any]) -> tuple[str, ...]:
-    """The run's ensembles: other weightings and exits, and the one it is named after."""
-    return (*config.get("weightings", ()), *config.get("exits", ()), config["model"])
+def _fewest_members(model: str, config: Mapping[str, Any]) -> int:
+    """How many members an ensemble evaluates on every input at least.
 
-
-def _check_exact_exits(certificates: list[Certificate], file: str) -> None:
-    """An exact exit answers as the full ensemble does, noise for noise: the votes are the same."""
-    full = {
-        (certificate.model.removesuffix("+none"), certificate.index): certificate
-        for certificate in certificates
-        if certificate.exit == "none"
-    }
-    for number, certificate in enumerate(certificates, start=1):
-        whole = full.get((certificate.model.removesuffix("+exact"), certificate.index))
-        if certificate.exit != "exact" or whole is None:
-            continue
-        for name in ("selection_counts", "estimation_counts"):
-            if getattr(certificate, name) != getattr(whole, name):
-                raise CheckFailed(
-                    f"{file}, line {number} (index {certificate.index}): {name} with an exact exit "
-                    "are not those of the full ensemble"
-                )
-
-
-def _check_complete(
-    certificates: list[Certificate], models: tuple[str, ...], config: dict[str, Any], file: str
-) -> None:
-    wanted = parse_indices(indices=config["indices"], every=None, everything=False, size=2**62)
-    allowed = set(wanted)
-    seen: set[tuple[str, int]] = set()
-    labels: dict[int, int | None] = {}
-    for number, certificate in enumerate(certificates, start=1):
-        key = (certificate.model, certificate.index)
-        if key in seen or key[1] not in allowed:
-            what = "comes twice" if key in seen else "is not among the run's indices"
-            raise CheckFailed(f"{file}, line {number} (index {key[1]}): row of {key[0]} {what}")
-        seen.add(key)
-        if labels.setdefault(certificate.index, certificate.label) != certificate.label:
-            raise CheckFailed(
-                f"{file}, line {number} (index {key[1]}): label {certificate.label} is not the "
-                f"{labels[certificate.index]} of the image's other rows"
-            )
-    missing = [(model, index) for index in wanted for model in models if (model, index) not in seen]
-    if missing:
-        raise CheckFailed(
-            f"{file}: {len(missing)} of {len(wanted) * len(models)} rows are missing, the first "
-            f"that of {missing[0][0]} at index {missing[0][1]}; run the same `sween certify` again "
-            "to finish"
-        )
+    An exact exit cannot stop before its members hold half of the weight: until then those left
+    could turn any answer.
+    """
+    name, weights = exits_of(config)[model].partition("(")[0], weights_of(config)[model]
+    if name == "none":
+        return len(weights)
+    if name == "paper":
+        return 1
+    held = 0.0
+    for number, weight in enumerate(sorted(weights, reverse=True), start=1):
+        held += weight
+        if held > 0.5 - 1e-6:
+            return number
+    return len(weights)

@@ -1,0 +1,137 @@
+"""What the rows of one image say about each other: one label, and votes on the same noise.
+
+Members, weightings and exits of a run see the same noisy copies, so their votes are bound to each
+other draw by draw. Counts alone still show some of it:
+
+- An exact exit answers as the full ensemble does, and all weight on one member answers as that
+  member does: the counts are the same.
+- Where all members of positive weight vote for c, a weighted mean of their probabilities is largest
+  at c, and so is every partial one, since sums and products round monotonically. Each member misses
+  c on n - count_c draws, so the ensemble has at least n - sum_k (n - count_c of member k) votes for
+  c. (A class that no member votes for may win a mean: nothing follows from such counts.)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sween.records import Certificate
+
+ROUNDED_TIES = 1
+"""Votes that may go to a lower class where rounding makes a tie of unanimous members' sums."""
+
+_COUNTS = ("selection_counts", "estimation_counts")
+
+Finding = tuple[int, str]
+"""The place of a row, and what is wrong with it."""
+
+
+def disagreements(certificates: Sequence[Certificate], config: Mapping[str, Any]) -> list[Finding]:
+    """Rows that contradict others of their image, in the order of the file."""
+    images: dict[int, dict[str, int]] = {}
+    found = list[Finding]()
+    for place, certificate in enumerate(certificates):
+        own = images.setdefault(certificate.index, {})
+        if certificate.model in own:
+            found.append((place, f"row of {certificate.model} comes twice"))
+        own.setdefault(certificate.model, place)
+        classes = [len(row.selection_counts) for row in (certificate, certificates[0])]
+        if classes[0] != classes[1]:
+            return [(place, f"counts are of {classes[0]} classes, line 1 has {classes[1]}")]
+    variants = _variants(config)
+    for places in images.values():
+        rows = {model: certificates[place] for model, place in places.items()}
+        for model, what in _of_one_image(rows, variants, config):
+            found.append((places[model], what))
+    return sorted(found, key=lambda finding: finding[0])
+
+
+def ensembles_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The run's ensembles: other weightings and exits, and the one it is named after."""
+    return (*config.get("weightings", ()), *config.get("exits", ()), config["model"])
+
+
+def exits_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The exit of each ensemble of the run; members have none."""
+    return dict.fromkeys(ensembles_of(config), config["exit"]) | dict(config.get("exits", {}))
+
+
+def weights_of(config: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    """The weights of each ensemble of the run."""
+    own = tuple(config["weights"])
+    others = {name: tuple(weights) for name, weights in config.get("weightings", {}).items()}
+    return {name: others.get(name, own) for name in ensembles_of(config)}
+
+
+def _variants(config: Mapping[str, Any]) -> dict[str, tuple[tuple[float, ...], str]]:
+    exits = exits_of(config)
+    return {name: (weights, exits[name]) for name, weights in weights_of(config).items()}
+
+
+def _of_one_image(
+    rows: Mapping[str, Certificate],
+    variants: Mapping[str, tuple[tuple[float, ...], str]],
+    config: Mapping[str, Any],
+) -> Iterator[tuple[str, str]]:
+    first = next(iter(rows.values()))
+    for model, row in rows.items():
+        if row.label != first.label:
+            yield model, f"label {row.label} is not the {first.label} of the image's other rows"
+        for name in _COUNTS:
+            sums = sum(getattr(row, name)), sum(getattr(first, name))
+            if row.sampling == "fixed" and sums[0] != sums[1]:
+                yield model, f"{name} sum to {sums[0]}, those of {first.model} to {sums[1]}"
+    members = config.get("members", ())
+    for model, (weights, exit) in variants.items():
+        if model not in rows:
+            continue
+        twin = _twin(model, variants, rows, members)
+        if twin is not None:
+            yield from _differing(rows[model], rows[twin], exit)
+        if members and all(member in rows for member in members):
+            voting = [rows[name] for name, w in zip(members, weights, strict=True) if w > 0]
+            yield from _against_unanimity(rows[model], voting)
+
+
+def _twin(
+    model: str,
+    variants: Mapping[str, tuple[tuple[float, ...], str]],
+    rows: Mapping[str, Certificate],
+    members: Sequence[str],
+) -> str | None:
+    """Another model of the run that must have the same votes, if there is one."""
+    weights, exit = variants[model]
+    for other, (same, exited) in variants.items():
+        # Of a full ensemble and one with an exact exit, the one with the exit is told of.
+        alike = exit == exited or (exit, exited) == ("exact", "none")
+        if other in rows and other != model and same == weights and alike:
+            return other
+    if members and sorted(weights) == [*[0.0] * (len(weights) - 1), 1.0]:
+        member = members[weights.index(1.0)]
+        return member if member in rows else None
+    return None
+
+
+def _differing(row: Certificate, twin: Certificate, exit: str) -> Iterator[tuple[str, str]]:
+    for name in _COUNTS:
+        if getattr(row, name) == getattr(twin, name):
+            continue
+        if exit == "exact":
+            yield row.model, f"{name} with an exact exit are not those of the full ensemble"
+        else:
+            yield row.model, f"{name} are not those of {twin.model}, which is the same classifier"
+
+
+def _against_unanimity(
+    row: Certificate, members: Sequence[Certificate]
+) -> Iterator[tuple[str, str]]:
+    for name in _COUNTS:
+        counts = getattr(row, name)
+        drawn = sum(counts)
+        for label, votes in enumerate(counts):
+            missed = sum(drawn - getattr(member, name)[label] for member in members)
+            if votes < drawn - missed - ROUNDED_TIES:
+                yield (
+                    row.model,
+                    f"{name} have {votes} votes for class {label}, but all members agree on it in "
+                    f"at least {drawn - missed} of {drawn}",
+                )

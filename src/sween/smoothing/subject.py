@@ -1,0 +1,108 @@
+"""Which ensemble on which test images: what the configs of certificates and of attacks share.
+
+A config is only text. What it says of images, members and weights must fit together, and fit the
+data set where its size is known, before any row is held against it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sween.data import DATASETS
+from sween.data.selection import count_indices, format_indices, parse_indices
+from sween.ensemble.prepare import PRECISIONS
+from sween.ensemble.weighted import check_weights
+from sween.errors import BadInput
+
+MOST_IMAGES = 10_000_000
+"""Of one run: ten times the largest split in use, and a list that fits in memory."""
+
+DEVICES = ("cpu", "cuda")
+
+
+def classes_of(config: Mapping[str, Any]) -> int | None:
+    """The number of classes, where the data set's name says it."""
+    entry = DATASETS.get(str(config.get("dataset")))
+    return None if entry is None else entry.classes
+
+
+def indices_of(config: Mapping[str, Any], key: str = "indices") -> list[int]:
+    """The test images that a config names; refuses more of them than any run can have."""
+    entry = DATASETS.get(str(config.get("dataset")))
+    size = None if entry is None else entry.test_images
+    text = config[key]
+    count = count_indices(text)
+    most = MOST_IMAGES if size is None else size
+    if count > most:
+        raise BadInput(key, expected=f"at most {most:,} test images", got=f"{count:,} in {text!r}")
+    return parse_indices(indices=text, every=None, everything=False, size=size or 2**62)
+
+
+def subject_problems(config: Mapping[str, Any]) -> list[str]:
+    """What in a config of certificates or of an attack contradicts the rest of it."""
+    try:
+        return [*_image_problems(config), *_member_problems(config), *_arithmetic_problems(config)]
+    except BadInput as error:
+        return [str(error)]
+
+
+def _image_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    if config.get("split", "test") != "test":
+        yield f"split is {config['split']!r}, but runs are of test images"
+    known = dict[str, list[int]]()
+    for key in ("indices", "skipped"):
+        if key not in config:
+            continue
+        if not isinstance(config[key], str):
+            yield f"{key} is {config[key]!r}, not the text of a selection"
+            return
+        known[key] = indices_of(config, key)
+        written = format_indices(known[key])
+        if config[key] != written:
+            yield f"{key} is {config[key]!r}, which sween writes as {written!r}"
+    if config.get("images") != len(known["indices"]):
+        yield f"images is {config.get('images')!r}, but indices name {len(known['indices'])}"
+    both = sorted({*known["indices"]} & {*known.get("skipped", ())})
+    if both:
+        yield f"image {both[0]} is among both indices and skipped"
+
+
+def _member_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    candidates = config["candidates"]
+    names = all(isinstance(name, str) for name in candidates)
+    if not candidates or not names or len({*candidates}) < len(candidates):
+        yield f"candidates are {candidates!r}, not different names"
+        return
+    for key, wanted in (("members", candidates), ("ensemble", config.get("model"))):
+        if key in config and config[key] != wanted:
+            yield f"{key} is {config[key]!r}, not {wanted!r}"
+    weightings = config.get("weightings", {})
+    for name, weights in {"weights": config.get("weights"), **weightings}.items():
+        numbers = isinstance(weights, list) and all(
+            isinstance(weight, int | float) and not isinstance(weight, bool) for weight in weights
+        )
+        if not numbers:
+            yield f"{name} are {weights!r}, not a list of numbers"
+            continue
+        try:
+            check_weights(weights, len(candidates))
+        except BadInput as error:
+            yield f"{name}: {error}"
+
+
+def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    if config.get("device", "cpu") not in DEVICES:
+        yield f"device is {config['device']!r}, none of {', '.join(DEVICES)}"
+    parts = str(config["precision"]).split(", ")
+    for part in parts:
+        name = re.fullmatch(r"(\w+)(\+compiled|\+fused)?", part)
+        if name is None or name[1] not in {*PRECISIONS[1:], "tf32"}:
+            yield f"precision {part!r} is none that sween computes in"
+    if len(parts) not in {1, len(config["candidates"])}:
+        yield f"precision is of {len(parts)} members, not {len(config['candidates'])}"
+    if config["forward_rows"] < 1:
+        yield f"forward_rows is {config['forward_rows']}, below 1"
+    entry, noise = DATASETS.get(str(config.get("dataset"))), str(config["noise"])
+    wanted = "float32" if entry is None else f"exact(levels={entry.white})"
+    if entry is not None and noise not in {"float32", wanted}:
+        yield f"noise is {noise!r}, but {config['dataset']} has {entry.white} levels"
