@@ -36,10 +36,11 @@ def test_a_loop_over_a_loader_gives_every_image_its_own_noise(
     rows = list[Certificate]()
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedNoiseWarning)
-        for x, y in loader:
-            rows += rows_of(smoothed.certify(x, labels=y, n0=20, n=200, seed=seed))
-    assert [row.index for row in rows] == list(range(6))
-    assert len({row.estimation_counts for row in rows}) == 6
+        for _ in range(20):
+            for x, y in loader:
+                rows += rows_of(smoothed.certify(x, labels=y, n0=20, n=200, seed=seed))
+    assert [row.index for row in rows] == list(range(120))
+    assert len({row.estimation_counts for row in rows}) == 120
     assert 0 <= certified_accuracy(rows, [0.0])[0] <= 1
 
 
