@@ -12,6 +12,9 @@ from sween.records import Certificate, from_row, read_rows, records_file, row_ch
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
 
+SAME_IF_KNOWN = ("labels", "contents")
+"""Likewise, but older configs do not have it; `contents` speaks of the images of `indices`."""
+
 
 def certified_name(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> str | None:
     """The model of a run that is the attacked one, with its exit; None where it has no such exit.
@@ -37,6 +40,11 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
         for name in SAME
         if attack.get(name) != certificates.get(name)
     ]
+    for name in SAME_IF_KNOWN:
+        own, other = attack.get(name), certificates.get(name)
+        comparable = name != "contents" or attack.get("indices") == certificates.get("indices")
+        if comparable and None not in (own, other) and own != other:
+            found.append(f"{name} {other!r}, not {own!r}")
     if certified_name(attack, certificates) is None:
         wanted = f"{attack.get('model')} with exit {attack.get('exit', 'none')!r}"
         found.append(f"none of {wanted}")

@@ -37,6 +37,7 @@ def attack_images(
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None = None,
     candidate_of: LoadedEnsemble | None = None,
+    skipped: Sequence[int] = (),
     quiet: bool = False,
 ) -> list[AttackOutcome]:
     """Attack test images and append the outcomes to `out`; a stopped run is taken up again.
@@ -51,6 +52,7 @@ def attack_images(
         certificates: by index; an answer that changes inside a certified radius is an alarm.
         candidate_of: the ensemble that `loaded` is one candidate of, where its certificates are
             among that ensemble's: the config then names both.
+        skipped: test images that were asked for and left out, for the config.
         quiet: no progress display.
 
     Returns:
@@ -69,7 +71,7 @@ def attack_images(
     with gradients_of_images_alone(loaded):
         probabilities = probabilities_of(loaded, classifier.engine, image)
     config = attack_config(
-        loaded, dataset, positions, settings, classifier, certificates, candidate_of
+        loaded, dataset, positions, settings, classifier, certificates, candidate_of, skipped
     )
     config["gradients"] = probabilities.name
     with run_folder(out, config, rows="attacks.jsonl") as path:
@@ -105,12 +107,13 @@ def attack_config(
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None,
     candidate_of: LoadedEnsemble | None = None,
+    skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
     """What an attack was asked to do, for its folder; the classifier is prepared."""
     engine = classifier.engine
     return {
         "kind": "attacks",
-        **subject_config(candidate_of or loaded, dataset, positions),
+        **subject_config(candidate_of or loaded, dataset, positions, skipped),
         "model": loaded.name,
         "exit": engine.panel.exits[-1],
         "norm": "l2",

@@ -20,12 +20,13 @@ from sween.cli.options import (
     Precision,
     Quiet,
     Seed,
+    SkipUnreadable,
     Source,
     TrustedArch,
     choose_devices,
+    choose_images,
     dataset_of,
 )
-from sween.data import parse_indices
 from sween.ensemble import ExitPolicy, load_weightings
 from sween.smoothing import SAMPLING, CertifySettings, certify_images
 from sween.zoo import load
@@ -75,6 +76,7 @@ def run(
     ] = None,
     data_root: DataRoot = None,
     convert: Convert = False,
+    skip_unreadable: SkipUnreadable = False,
     arch: TrustedArch = None,
     batch_size: BatchSize = None,
     forward_rows: ForwardRows = None,
@@ -102,9 +104,13 @@ def run(
         ExitPolicy(name, exit_threshold, exit_alpha) for name in exit_names or ["none"]
     )
     loaded = load(source, archs=arch or ())
-    dataset = dataset_of(loaded, data_root, convert=convert)
-    positions = parse_indices(
-        indices=indices, every=every, everything=everything, size=len(dataset.test)
+    dataset = dataset_of(loaded, data_root, convert=convert, test_only=True)
+    positions, skipped = choose_images(
+        dataset,
+        indices=indices,
+        every=every,
+        everything=everything,
+        skip_unreadable=skip_unreadable,
     )
     devices = choose_devices(device)
     loaded.to(devices[0])
@@ -124,6 +130,7 @@ def run(
         batch_size=batch_size,
         forward_rows=forward_rows,
         devices=devices if len(devices) > 1 else None,
+        skipped=skipped,
         quiet=quiet,
     )
     typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")

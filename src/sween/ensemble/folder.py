@@ -87,6 +87,7 @@ def weigh(
             got=dataset.image_shape,
             fix="load the images at the members' size",
         )
+    dataset.check_trainable()
     return solve_weights(
         loaded,
         dataset.weights.all_images(),
