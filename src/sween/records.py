@@ -89,6 +89,19 @@ class Certificate:
         """What counts towards the average certified radius: 0 where wrong or abstained."""
         return self.radius if self.correct else 0.0
 
+    def __str__(self) -> str:
+        """One line for people; the radius is rounded down."""
+        if self.abstained:
+            answer = "abstained"
+        else:
+            answer = f"class {self.prediction}, radius {format_radius(self.radius)}"
+        if self.label is not None and not self.correct:
+            answer += f", true class {self.label}"
+        return (
+            f"index {self.index}: {answer} (n = {self.samples - self.n0:,}, "
+            f"alpha = {self.alpha:g}, sigma = {self.sigma:g})"
+        )
+
 
 _TYPES = {field.name: field.type for field in dataclasses.fields(Certificate)}
 _FIELDS = tuple(_TYPES)

@@ -28,6 +28,8 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.ensemble import ExitPolicy, load_weightings
+from sween.records import read_certificates
+from sween.report.summary import summarise
 from sween.smoothing import SAMPLING, CertifySettings, certify_images
 from sween.zoo import load
 
@@ -87,7 +89,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Certify test images; a stopped run goes on where it stopped."""
+    """Certify test images and print their certified accuracy; a stopped run is resumed."""
     settings = CertifySettings(
         n0=n0 if n0 is not None else 1000 if sampling in {"tolerance", "budget"} else 100,
         n=n,
@@ -133,4 +135,5 @@ def run(
         skipped=skipped,
         quiet=quiet,
     )
+    typer.echo(summarise(read_certificates(out), decided=settings.radii), nl=False)
     typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")
