@@ -111,12 +111,12 @@ def test_a_prediction_prints_in_one_line() -> None:
         index=3,
         prediction=7,
         counts=(40, 1960),
-        p_value=1.25e-9,
+        p_value=1e-9,
         n=2000,
         alpha=0.001,
         sigma=0.5,
         seed=0,
     )
-    votes = "1,960 of 2,000 votes (p = 1.2e-09, alpha = 0.001, sigma = 0.5)"
+    votes = "1,960 of 2,000 votes (p = 1e-09, alpha = 0.001, sigma = 0.5)"
     assert str(answer) == f"index 3: class 7, {votes}"
     assert str(dataclasses.replace(answer, prediction=ABSTAIN)) == f"index 3: abstained, {votes}"

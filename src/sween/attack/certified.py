@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.records import Certificate, from_row, read_rows, records_file, row_checksum
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
@@ -53,8 +54,9 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
     return found
 
 
-def read_certified(folder: Path, model: str) -> dict[int, Certificate]:
+def read_certified(folder: AnyPath, model: str) -> dict[int, Certificate]:
     """The certificates of one model of a folder by index; damaged ones refused."""
+    folder = Path(folder)
     file, certificates = records_file(folder), {}
     for number, row in enumerate(read_rows(file), start=1):
         where = f"{file}, line {number}"

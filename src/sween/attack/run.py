@@ -19,6 +19,7 @@ from sween.attack.unit import (
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter
 from sween.runs import read_config, run_folder, run_tag
@@ -32,7 +33,7 @@ def attack_images(
     dataset: Dataset,
     positions: Sequence[int],
     settings: AttackSettings,
-    out: Path,
+    out: AnyPath,
     *,
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None = None,
@@ -58,6 +59,7 @@ def attack_images(
     Returns:
         All outcomes of the run, in the order of the file.
     """
+    out = Path(out)
     if not positions or len(set(positions)) < len(positions):
         raise BadInput(
             "positions", expected="some images, each once", got=len(positions), fix="name some"

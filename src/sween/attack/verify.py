@@ -7,6 +7,7 @@ from pathlib import Path
 from sween.attack.outcome import AttackOutcome, is_alarm, judge, outcomes_file, read_outcomes
 from sween.data.selection import parse_indices
 from sween.errors import BadInput, CheckFailed, CheckpointError
+from sween.paths import AnyPath
 from sween.runs import read_config, run_tag
 from sween.smoothing.decision import decide_prediction
 
@@ -21,7 +22,7 @@ class VerifiedAttack:
     alarms: int
 
 
-def verify_attacks(folder: Path) -> VerifiedAttack:
+def verify_attacks(folder: AnyPath) -> VerifiedAttack:
     """Check each row against its checksum, its own votes and the run's config.
 
     The answer and the outcome are derived from the counts again, and the alarm from distance and
@@ -31,6 +32,7 @@ def verify_attacks(folder: Path) -> VerifiedAttack:
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
+    folder = Path(folder)
     config, file = _checked_config(folder), outcomes_file(folder)
     name = "attacks.jsonl" if file is None else file.name
     try:

@@ -13,6 +13,7 @@ from sween.data.dataset import Dataset, Split
 from sween.data.decoded import CHUNK, check_cache, decoded_once, in_threads, kept_image
 from sween.data.images import read_image
 from sween.errors import BadInput, DataError
+from sween.paths import AnyPath
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 DEFAULT_IMAGE_SIZE = 224
@@ -147,7 +148,7 @@ class FilePixels:
 
 
 def load_image_folder(
-    root: str | os.PathLike[str],
+    root: AnyPath,
     *,
     image_size: int = DEFAULT_IMAGE_SIZE,
     convert: bool = False,

@@ -5,7 +5,6 @@ alpha channel dropped or a 16-bit image cut to 8 must be asked for.
 """
 
 import io
-import os
 import threading
 import warnings
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from sween.errors import BadInput, DataError
+from sween.paths import AnyPath
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Formats tried; Pillow's others include some that hand the file to outside programs."""
@@ -32,7 +32,7 @@ _open_lock = threading.Lock()
 
 
 def read_image(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     image_shape: tuple[int, int, int] | None,
     channels: int,

@@ -1,7 +1,6 @@
 """The data sets by name: one list feeds the command line, the documentation and the tests."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from sween.data.dataset import Dataset
 from sween.data.digits import WHITE, load_digits
 from sween.data.image_folder import DEFAULT_IMAGE_SIZE, load_image_folder
 from sween.errors import BadInput, DataError, UnknownName
+from sween.paths import AnyPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
 
 def load_dataset(
     name: str,
-    root: str | os.PathLike[str] | None = None,
+    root: AnyPath | None = None,
     *,
     image_size: int | None = None,
     convert: bool = False,
@@ -95,7 +95,7 @@ def load_dataset(
     return entry.load(_check_root(name, root, entry), size, convert, test_only)
 
 
-def _check_root(name: str, root: str | os.PathLike[str] | None, entry: DatasetEntry) -> Path:
+def _check_root(name: str, root: AnyPath | None, entry: DatasetEntry) -> Path:
     if entry.root_fix is None:
         return Path()
     if root is None:

@@ -17,6 +17,7 @@ from sween.attack.outcome import judge
 from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
+from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.grid import Cell, Table, mark_best
 from sween.report.measured import MeasuredRun, read_environment
@@ -61,12 +62,13 @@ class AttackedRun:
         return [outcome for outcome in self.outcomes if outcome.eps == radius]
 
 
-def load_attacked(folder: Path) -> AttackedRun:
+def load_attacked(folder: AnyPath) -> AttackedRun:
     """Read and check a folder of `sween attack`.
 
     Raises:
         BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
     """
+    folder = Path(folder)
     outcomes = read_outcomes(folder)
     run = AttackedRun(
         folder.resolve().name, read_config(folder), outcomes, read_environment(folder)

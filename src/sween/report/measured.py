@@ -15,6 +15,7 @@ from sween.evaluation import (
     by_model,
     paired_bootstrap,
 )
+from sween.paths import AnyPath
 from sween.records import (
     Certificate,
     read_certificates,
@@ -105,13 +106,14 @@ class MeasuredRun:
         return sorted({getattr(row, field) for rows in self.models.values() for row in rows})
 
 
-def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredRun:
+def load_run(folder: AnyPath, *, radii: Sequence[float] | None = None) -> MeasuredRun:
     """Read and check a run folder.
 
     Raises:
         BadInput: no certificates, models on different images, or settings that differ between
             rows or from the config.
     """
+    folder = Path(folder)
     config = read_config(folder)
     certificates = _read_intact(folder)
     ensemble, members = _named_models(folder, config)

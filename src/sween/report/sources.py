@@ -8,6 +8,7 @@ from typing import Any
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
 from sween.errors import BadInput, DataError, refuse_doubles
+from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
@@ -136,7 +137,7 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
             )
 
 
-def read_datasets(runs: Sequence[MeasuredRun], root: Path | None) -> dict[str, Dataset]:
+def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str, Dataset]:
     """By the run's name, the data sets whose images can be shown.
 
     Those that need no files, or whose files are here. Only the very images that were certified are

@@ -14,6 +14,7 @@ from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.panel import name_with_exit
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, read_certificates, to_row
 from sween.runs import read_config, run_folder, run_tag
@@ -34,7 +35,7 @@ def certify_images(
     dataset: Dataset,
     positions: Sequence[int],
     settings: CertifySettings,
-    out: Path,
+    out: AnyPath,
     *,
     exit: ExitPolicy | None = None,
     other_exits: Sequence[ExitPolicy] = (),
@@ -78,6 +79,7 @@ def certify_images(
     Returns:
         The certificates computed by this call.
     """
+    out = Path(out)
     _check_fit(loaded, dataset)
     if not positions:
         raise BadInput("positions", expected="at least one image", got="none", fix="name some")

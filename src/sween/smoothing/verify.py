@@ -10,6 +10,7 @@ from typing import Any
 from sween.data.selection import parse_indices
 from sween.ensemble.early_exit import EXITS
 from sween.errors import BadInput, CheckFailed, CheckpointError, SmallSampleWarning
+from sween.paths import AnyPath
 from sween.records import (
     Certificate,
     from_row,
@@ -63,7 +64,7 @@ class VerifiedRun:
     certified: int
 
 
-def verify_folder(folder: Path) -> VerifiedRun:
+def verify_folder(folder: AnyPath) -> VerifiedRun:
     """Check each row against its checksum, its own votes and the run's config.
 
     The radii, the prediction and the lower bound are computed again from the counts alone. Missing
@@ -74,6 +75,7 @@ def verify_folder(folder: Path) -> VerifiedRun:
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
+    folder = Path(folder)
     file, config = records_file(folder), _checked_config(folder)
     try:
         rows = read_rows(file)
