@@ -68,7 +68,7 @@ def test_certifying_needs_no_training_images(network: Path, root: Path, tmp_path
         f"weigh {network} --data-root {root} --out {tmp_path}/ensemble",
         "training images",
         "got none",
-        "add train/<class>/",
+        "as train/<class>/",
         watched=(tmp_path,),
     )
 

@@ -96,6 +96,7 @@ def run(
         every=every,
         everything=everything,
         skip_unreadable=skip_unreadable,
+        quiet=quiet,
     )
     classifier = SmoothedClassifier(
         loaded.to(choose_device(device)),

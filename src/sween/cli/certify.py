@@ -113,6 +113,7 @@ def run(
         every=every,
         everything=everything,
         skip_unreadable=skip_unreadable,
+        quiet=quiet,
     )
     devices = choose_devices(device)
     loaded.to(devices[0])

@@ -97,6 +97,7 @@ def choose_images(
     every: int | None,
     everything: bool,
     skip_unreadable: bool,
+    quiet: bool,
 ) -> tuple[list[int], list[int]]:
     """The test images asked for that can be read, and those that are left out.
 
@@ -112,7 +113,7 @@ def choose_images(
         note = few_classes_note(asked, dataset.test.labels.tolist(), dataset.class_names)
         if note is not None:
             warnings.warn(note, stacklevel=2)
-    unreadable = dataset.test.pixels.unreadable(asked)
+    unreadable = dataset.test.pixels.unreadable(asked, quiet=quiet)
     if not unreadable:
         return asked, []
     reasons = [f"image {position}, {error}" for position, error in unreadable.items()]

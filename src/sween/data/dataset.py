@@ -24,7 +24,7 @@ class Pixels(Protocol):
         """Every image, as `load` gives them; files are decoded once and kept for the next time."""
         ...
 
-    def unreadable(self, positions: Sequence[int]) -> dict[int, DataError]:
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         """Those of the images at these positions that cannot be decoded, and why."""
         ...
 
@@ -55,7 +55,7 @@ class StoredPixels:
     def load_all(self) -> torch.Tensor:
         return self.tensor
 
-    def unreadable(self, positions: Sequence[int]) -> dict[int, DataError]:
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         return {}
 
     def contents(self, positions: Sequence[int] | None = None) -> None:
@@ -129,5 +129,5 @@ class Dataset:
                 f"{self.name if self.root is None else self.root}: training images",
                 expected="some, to train on and to solve the weights on",
                 got="none",
-                fix="add train/<class>/ beside val/: only certifying and attacking need no more",
+                fix="add them, in a folder of images as train/<class>/; certifying needs none",
             )

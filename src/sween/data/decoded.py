@@ -133,18 +133,18 @@ def _decode(
     def fill(position: int) -> None:
         pixels[position] = read(position).numpy()
 
-    in_threads(fill, count)
+    in_threads(fill, count, quiet=count <= CHUNK)
     return torch.from_numpy(pixels)
 
 
-def in_threads(work: Callable[[int], None], count: int) -> None:
-    """`work` of each number below `count`, in several threads, with progress where it takes long.
+def in_threads(work: Callable[[int], None], count: int, *, quiet: bool = True) -> None:
+    """`work` of each number below `count`, in several threads.
 
     What it raises is raised here. Inference mode does not reach into the threads: tensors made
     outside cannot be filled there, arrays can.
     """
     with (
-        track("decode images", count, quiet=count <= CHUNK) as advance,
+        track("decode images", count, quiet=quiet) as advance,
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
         for start in range(0, count, CHUNK):

@@ -66,7 +66,7 @@ class FilePixels:
             hasher.update(f"{status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
         return decoded_once(hasher.hexdigest(), len(self), self._shape, self._read)
 
-    def unreadable(self, positions: Sequence[int]) -> dict[int, DataError]:
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         """Those that cannot be decoded, in the order given; the others are kept from now on.
 
         A file that an option would make readable, such as a grayscale image, is not one of them.
@@ -81,7 +81,7 @@ class FilePixels:
                     raise
                 found[positions[row]] = error
 
-        in_threads(attempt, len(positions))
+        in_threads(attempt, len(positions), quiet=quiet or len(positions) <= CHUNK)
         return {position: found[position] for position in positions if position in found}
 
     def contents(self, positions: Sequence[int] | None = None) -> str:
