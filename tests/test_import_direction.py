@@ -12,7 +12,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
 FACADE = "(the package itself)"
 ORDER = (
-    *("errors", "steps", "tracing", "philox", "seeding", "version", "records", "runs", "progress"),
+    *("errors", "paths", "steps", "tracing", "philox", "seeding", "version", "records"),
+    *("runs", "progress"),
     *(
         "data",
         "models",

@@ -239,3 +239,14 @@ def test_a_radius_is_never_rounded_up_and_never_by_a_whole_digit(
 )
 def test_radii_for_people(radius: float, text: str) -> None:
     assert format_radius(radius) == text
+
+
+def test_a_certificate_prints_in_one_line() -> None:
+    assert str(SAMPLE) == "index 888: class 3, radius 0.300 (n = 1,000, alpha = 0.001, sigma = 0.5)"
+    almost = dataclasses.replace(SAMPLE, radius=0.4999, label=7, samples=100_100)
+    assert str(almost) == (
+        "index 888: class 3, radius 0.499, true class 7 (n = 100,000, alpha = 0.001, sigma = 0.5)"
+    )
+    declined = dataclasses.replace(SAMPLE, prediction=ABSTAIN, radius=0.0, label=None)
+    assert str(declined) == "index 888: abstained (n = 1,000, alpha = 0.001, sigma = 0.5)"
+    assert repr(SAMPLE).startswith("Certificate(index=888, label=3,")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sween.data import Dataset, load_dataset
 from sween.ensemble import LoadedEnsemble, WeightSolution, load_members, save_ensemble, weigh
+from sween.paths import AnyPath
 from sween.records import Certificate, read_certificates
 from sween.smoothing import CertifySettings, certify_images
 from sween.training import TrainConfig, train
@@ -39,7 +40,7 @@ class DemoResult:
 
 
 def run_demo(
-    out: Path,
+    out: AnyPath,
     *,
     seed: int = 0,
     samples: int = SAMPLES,
@@ -55,6 +56,7 @@ def run_demo(
         positions: which test digits; all by default.
         quiet: no progress display.
     """
+    out = Path(out)
     settings = CertifySettings(n=samples, seed=seed)  # refuses a hopeless n before the work
     dataset = load_dataset("digits")
     runs = [

@@ -57,7 +57,10 @@ class UnknownName(BadInput):
 
 
 class DataError(BadInput):
-    """A file or folder of images that cannot be used."""
+    """A file or folder of images that cannot be used.
+
+    `unreadable` is true of an image file that no option makes readable.
+    """
 
     def __init__(
         self,
@@ -66,8 +69,10 @@ class DataError(BadInput):
         expected: str,
         got: object,
         fix: str,
+        unreadable: bool = False,
     ) -> None:
         self.path = Path(path)
+        self.unreadable = unreadable
         super().__init__(str(path), expected=expected, got=got, fix=fix)
 
 

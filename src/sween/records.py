@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self, get_origin
 
 from sween.errors import BadInput
+from sween.paths import AnyPath
 
 SCHEMA = 1
 """Version of the row layout; readers refuse rows from a newer one."""
@@ -88,6 +89,19 @@ class Certificate:
     def radius_if_correct(self) -> float:
         """What counts towards the average certified radius: 0 where wrong or abstained."""
         return self.radius if self.correct else 0.0
+
+    def __str__(self) -> str:
+        """One line for people; the radius is rounded down."""
+        if self.abstained:
+            answer = "abstained"
+        else:
+            answer = f"class {self.prediction}, radius {format_radius(self.radius)}"
+        if self.label is not None and not self.correct:
+            answer += f", true class {self.label}"
+        return (
+            f"index {self.index}: {answer} (n = {self.samples - self.n0:,}, "
+            f"alpha = {self.alpha:g}, sigma = {self.sigma:g})"
+        )
 
 
 _TYPES = {field.name: field.type for field in dataclasses.fields(Certificate)}
@@ -171,7 +185,8 @@ def to_line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: AnyPath) -> Iterator[bytes]:
+    path = Path(path)
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
         yield from stream
 
@@ -183,8 +198,9 @@ def _finite(text: str) -> float:
     return number
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: AnyPath) -> list[dict[str, Any]]:
     """All rows of a .jsonl or .jsonl.gz file; a torn last line is left out."""
+    path = Path(path)
     rows: list[dict[str, Any]] = []
     try:
         for number, line in enumerate(read_lines(path), start=1):
@@ -214,8 +230,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def records_file(folder: Path) -> Path:
+def records_file(folder: AnyPath) -> Path:
     """The folder's certificates.jsonl, or its compressed form."""
+    folder = Path(folder)
     for name in ("certificates.jsonl", "certificates.jsonl.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -227,8 +244,9 @@ def records_file(folder: Path) -> Path:
     )
 
 
-def read_certificates(path: Path) -> list[Certificate]:
+def read_certificates(path: AnyPath) -> list[Certificate]:
     """All certificates of a file or of a run folder, as they stand there: nothing is verified."""
+    path = Path(path)
     file = records_file(path) if path.is_dir() or not path.exists() else path
     return [
         from_row(row, where=f"{file}, line {number}")
@@ -239,8 +257,8 @@ def read_certificates(path: Path) -> list[Certificate]:
 class RowWriter:
     """Appends rows to a .jsonl file, alone; removes a torn last line first."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: AnyPath) -> None:
+        self.path = Path(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

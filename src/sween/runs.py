@@ -22,6 +22,7 @@ import scipy
 import torch
 
 from sween.errors import BadInput, CheckpointError
+from sween.paths import AnyPath
 from sween.version import __version__
 
 
@@ -95,8 +96,9 @@ def _toml_value(value: object) -> str:
     raise TypeError(f"no TOML for {type(value).__name__}")
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: AnyPath) -> dict[str, Any]:
     """The config.toml of a run folder."""
+    folder = Path(folder)
     path = folder / "config.toml"
     if not path.is_file():
         raise CheckpointError(

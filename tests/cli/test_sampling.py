@@ -29,7 +29,10 @@ def line(mode: str, made: Made, out: Path) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_verify_and_cost_less(mode: str, made: Made, tmp_path: Path) -> None:
-    succeed(line(mode, made, tmp_path / "out"))
+    said = succeed(line(mode, made, tmp_path / "out"))
+    assert said.startswith("certified accuracy in % at ")
+    assert ("  0.10  0.30  abstain" in said) == (mode == "decide")
+    assert ("ACR" in said) == (mode != "decide")
     rows = rows_of(tmp_path / "out")
     assert [row["index"] for row in rows] == list(range(IMAGES))
     assert {row["sampling"] for row in rows} == {mode}

@@ -117,10 +117,19 @@ def test_certify_by_indices(made: Made, tmp_path: Path) -> None:
     )
     code, stdout, stderr = run_line(line)
     assert code == 0
-    assert stdout == f"18 certificates written, {IMAGES} images in {tmp_path}/out\n"
+    title, heading, *models, last = stdout.splitlines()
+    assert title == f"certified accuracy in % at l2 radius, over {IMAGES} images:"
+    assert heading.split()[:2] == ["model", "0.00"]
+    assert heading.split()[-2:] == ["ACR", "abstain"]
+    names = ["digits-mlp-seed1", "digits-mlp-seed2", "SWEEN-2"]
+    assert [line.split()[0] for line in models] == names
+    assert last == f"18 certificates written, {IMAGES} images in {tmp_path}/out"
     assert "certify SWEEN-2 1800/1800" in stderr
     assert rows_of(tmp_path / "out") == rows_of(made.certificates)
-    assert run_line(line) == (0, f"0 certificates written, {IMAGES} images in {tmp_path}/out\n", "")
+    # The table is of all rows, also of those that an earlier call wrote.
+    code, again, stderr = run_line(line)
+    assert (code, stderr) == (0, "")
+    assert again == stdout.replace("18 certificates", "0 certificates")
 
 
 def test_certify_with_another_weighting(made: Made, tmp_path: Path) -> None:
@@ -200,7 +209,7 @@ def test_certify_every_so_many(made: Made, tmp_path: Path) -> None:
 def test_certify_all(made: Made, tmp_path: Path) -> None:
     checkpoint = made.runs[0] / "model.safetensors"
     said = succeed(f"certify {checkpoint} --all --n0 10 --n 100 --quiet --out {tmp_path}/out")
-    assert said.startswith("360 certificates written, 360 images")
+    assert "\n360 certificates written, 360 images" in said
     assert succeed(f"verify {tmp_path}/out").startswith("360 rows re-derived: 360 images, 1 models")
 
 
@@ -213,7 +222,7 @@ def test_certify_with_each_bound_and_exit(
         f"certify {made.ensemble} --indices 1,5,2 --n 200 --bound {bound} --exit {exit_name} "
         f"--members --quiet --out {tmp_path}/out"
     )
-    assert succeed(line).startswith("9 certificates written")
+    assert "\n9 certificates written" in succeed(line)
     rows = rows_of(tmp_path / "out")
     assert [row["index"] for row in rows] == [1, 1, 1, 5, 5, 5, 2, 2, 2]
     assert {row["bound"] for row in rows} == {bound}
@@ -231,7 +240,7 @@ def test_a_small_n_is_warned_about_in_one_line(made: Made, tmp_path: Path) -> No
         line = made.fill("certify {run} --indices 1 --n 20 --quiet --out {out}", tmp_path)
         code, stdout, stderr = run_line(line)
     assert code == 0
-    assert stdout.startswith("1 certificates written")
+    assert "\n1 certificates written" in stdout
     assert stderr.startswith("sween: warning: n = 20 at alpha = 0.001 certifies only images")
     assert stderr.count("\n") == 1
 

@@ -80,7 +80,7 @@ def test_an_array_that_must_not_be_written_to_is_copied() -> None:
         ("cat.png", ("a str",)),
         (None, ("NoneType",)),
     ],
-    ids=str,
+    ids=lambda value: value[0] if isinstance(value, tuple) else type(value).__name__,
 )
 def test_what_could_mean_two_things_is_refused_in_one_line(
     images: Any, parts: tuple[str, ...]

@@ -38,7 +38,7 @@ def test_decoded_once_and_the_same(
 ) -> None:
     wanted = files.load(range(5))
     assert torch.equal(files.load_all(), wanted)
-    (kept,) = cache.iterdir()
+    (kept,) = cache.glob("*.uint8")
     assert kept.stat().st_size == wanted.numel()
     monkeypatch.setattr(FilePixels, "_read", None)  # would fail if it were asked
     assert torch.equal(files.load_all(), wanted)
@@ -88,6 +88,58 @@ def test_a_damaged_file_is_named_and_nothing_is_kept(files: FilePixels, cache: P
     with pytest.raises(DataError, match=r"3\.png"):
         files.load_all()
     assert not cache.exists()
+
+
+def test_images_asked_for_one_by_one_are_decoded_once(
+    files: FilePixels, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = files.load([3, 1])
+    assert len(list(cache.rglob("*.uint8"))) == 2
+    with torch.inference_mode():  # as a network's accuracy is measured
+        assert torch.equal(files.load([0]), files.load_all()[:1])
+    monkeypatch.setattr(FilePixels, "_read", None)  # would fail if it were asked
+    assert torch.equal(files.load([3, 1]), wanted)
+    assert files.unreadable([1, 3]) == {}
+    assert files.contents([3, 1]) == files.contents([1, 3])
+    with pytest.raises(TypeError):
+        files.load([2])
+
+
+def test_a_damaged_image_of_the_cache_is_decoded_again(files: FilePixels, cache: Path) -> None:
+    wanted = files.load([3])
+    (kept,) = cache.rglob("*.uint8")
+    whole = kept.read_bytes()
+    for damage in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
+        kept.write_bytes(damage)
+        assert torch.equal(files.load([3]), wanted)
+        assert kept.read_bytes() == whole
+
+
+def test_another_folder_of_the_same_names_sizes_and_dates(
+    files: FilePixels, tmp_path: Path
+) -> None:
+    """Dates survive copying, and sizes a changed pixel: neither may stand for the content."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for index, name in enumerate(files.names):
+        Image.new("RGB", (8, 8), (index, 0, 0)).save(files.folder / name)
+        Image.new("RGB", (8, 8), (0, index, 0)).save(folder / name)
+        for path in (files.folder / name, folder / name):
+            path.write_bytes(path.read_bytes().ljust(100, b"\0"))  # read up to the image's end
+            os.utime(path, ns=(1, 1))
+    other = FilePixels(folder, files.names, 8)
+    assert other.fingerprint() == files.fingerprint()
+    for read in (lambda pixels: pixels.load(range(5)), FilePixels.load_all):
+        assert [read(one)[4, :, 0, 0].tolist() for one in (files, other)] == [[4, 0, 0], [0, 4, 0]]
+
+
+def test_images_that_cannot_be_kept_are_named_once(files: FilePixels, cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    wanted = files.load([1, 2])
+    with pytest.warns(UserWarning, match="decoded images are not kept: .*SWEEN_CACHE") as told:
+        files.contents([1, 2])
+    assert len(told) == 1
+    assert torch.equal(files.load([1, 2]), wanted)
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

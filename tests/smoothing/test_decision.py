@@ -1,5 +1,7 @@
 """What votes prove, and settings that could prove nothing."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from sween.errors import BadInput, SmallSampleWarning, UnknownName
 from sween.records import ABSTAIN
 from sween.smoothing.decision import binomial_p_value, decide, decide_prediction
 from sween.smoothing.radius import radius_cohen, radius_two_class
-from sween.smoothing.settings import CertifySettings, check_predict_settings
+from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
 
 
 def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
@@ -102,3 +104,19 @@ def test_whole_numbers_of_any_kind_and_nothing_else() -> None:
     for wrong in (200.0, True, "200"):
         with pytest.raises(BadInput, match="n: expected a whole number"):
             CertifySettings(n=wrong)  # type: ignore[arg-type]
+
+
+def test_a_prediction_prints_in_one_line() -> None:
+    answer = Prediction(
+        index=3,
+        prediction=7,
+        counts=(40, 1960),
+        p_value=1e-9,
+        n=2000,
+        alpha=0.001,
+        sigma=0.5,
+        seed=0,
+    )
+    votes = "1,960 of 2,000 votes (p = 1e-09, alpha = 0.001, sigma = 0.5)"
+    assert str(answer) == f"index 3: class 7, {votes}"
+    assert str(dataclasses.replace(answer, prediction=ABSTAIN)) == f"index 3: abstained, {votes}"

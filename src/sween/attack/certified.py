@@ -3,14 +3,17 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.smoothing.verify import read_run
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
+
+SAME_IF_KNOWN = ("labels", "contents")
+"""Likewise, but older configs do not have it; `contents` speaks of the images of `indices`."""
 
 
 def certified_name(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> str | None:
@@ -37,6 +40,11 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
         for name in SAME
         if attack.get(name) != certificates.get(name)
     ]
+    for name in SAME_IF_KNOWN:
+        own, other = attack.get(name), certificates.get(name)
+        comparable = name != "contents" or attack.get("indices") == certificates.get("indices")
+        if comparable and None not in (own, other) and own != other:
+            found.append(f"{name} {other!r}, not {own!r}")
     if certified_name(attack, certificates) is None:
         wanted = f"{attack.get('model')} with exit {attack.get('exit', 'none')!r}"
         found.append(f"none of {wanted}")
@@ -45,7 +53,7 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
     return found
 
 
-def read_certified(folder: Path, model: str) -> dict[int, Certificate]:
+def read_certified(folder: AnyPath, model: str) -> dict[int, Certificate]:
     """The certificates of one model of a folder by index; each is checked, see `read_run`."""
     rows = read_run(folder).certificates
     return {row.index: row for row in rows if row.model == model}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.records import ABSTAIN, Certificate, fits_type, read_rows, row_checksum
 
 SCHEMA = 2
@@ -126,16 +127,18 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> AttackOutcome:
     return AttackOutcome(**values | {"counts": tuple(row["counts"])})
 
 
-def outcomes_file(folder: Path) -> Path | None:
+def outcomes_file(folder: AnyPath) -> Path | None:
     """The folder's attacks.jsonl, or its compressed form; None where there is neither."""
+    folder = Path(folder)
     for name in ("attacks.jsonl", "attacks.jsonl.gz"):
         if (folder / name).is_file():
             return folder / name
     return None
 
 
-def read_outcomes(path: Path) -> list[AttackOutcome]:
+def read_outcomes(path: AnyPath) -> list[AttackOutcome]:
     """All outcomes of a file or of a run folder."""
+    path = Path(path)
     file = outcomes_file(path) if path.is_dir() else path
     if file is None or not file.exists():
         raise BadInput(

@@ -20,6 +20,7 @@ from sween.attack.verify import read_attack
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter
 from sween.runs import read_config, run_folder, run_tag
@@ -33,11 +34,12 @@ def attack_images(
     dataset: Dataset,
     positions: Sequence[int],
     settings: AttackSettings,
-    out: Path,
+    out: AnyPath,
     *,
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None = None,
     candidate_of: LoadedEnsemble | None = None,
+    skipped: Sequence[int] = (),
     quiet: bool = False,
 ) -> list[AttackOutcome]:
     """Attack test images and append the outcomes to `out`; a stopped run is taken up again.
@@ -52,11 +54,13 @@ def attack_images(
         certificates: by index; an answer that changes inside a certified radius is an alarm.
         candidate_of: the ensemble that `loaded` is one candidate of, where its certificates are
             among that ensemble's: the config then names both.
+        skipped: test images that were asked for and left out, for the config.
         quiet: no progress display.
 
     Returns:
         All outcomes of the run, in the order of the file.
     """
+    out = Path(out)
     if not positions or len(set(positions)) < len(positions):
         raise BadInput(
             "positions", expected="some images, each once", got=len(positions), fix="name some"
@@ -70,7 +74,7 @@ def attack_images(
     with gradients_of_images_alone(loaded):
         probabilities = probabilities_of(loaded, classifier.engine, image)
     config = attack_config(
-        loaded, dataset, positions, settings, classifier, certificates, candidate_of
+        loaded, dataset, positions, settings, classifier, certificates, candidate_of, skipped
     )
     config["gradients"] = probabilities.name
     with run_folder(out, config, rows="attacks.jsonl") as path:
@@ -107,6 +111,7 @@ def attack_config(
     classifier: SmoothedClassifier,
     certificates: Mapping[int, Certificate] | None,
     candidate_of: LoadedEnsemble | None = None,
+    skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
     """What an attack was asked to do, for its folder; the classifier is prepared."""
     engine, certified = classifier.engine, {}
@@ -118,7 +123,7 @@ def attack_config(
         certified = {"certified": digest_of_radii(radii)}
     return {
         "kind": "attacks",
-        **subject_config(candidate_of or loaded, dataset, positions),
+        **subject_config(candidate_of or loaded, dataset, positions, skipped),
         "model": loaded.name,
         "exit": engine.panel.exits[-1],
         "norm": "l2",

@@ -17,6 +17,7 @@ from sween.attack.scoring import judge_seed
 from sween.attack.settings import AttackSettings
 from sween.attack.unit import SURROGATE_ROWS, answers_of_an_image
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
+from sween.paths import AnyPath
 from sween.records import ABSTAIN, read_lines, read_rows, to_line
 from sween.runs import read_config, run_tag
 from sween.smoothing.decision import decide_prediction
@@ -85,7 +86,7 @@ class CheckedAttack:
         return f"{self.file}, line {place + 1} (index {self.outcomes[place].index})"
 
 
-def verify_attacks(folder: Path) -> VerifiedAttack:
+def verify_attacks(folder: AnyPath) -> VerifiedAttack:
     """Check each row against its checksum, its own votes, the run's config and the other rows.
 
     The answer and the outcome are derived from the counts again, and the alarm from distance and
@@ -96,6 +97,7 @@ def verify_attacks(folder: Path) -> VerifiedAttack:
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
+    folder = Path(folder)
     try:
         run = read_attack(folder)
     except CheckpointError:
@@ -113,7 +115,7 @@ def verify_attacks(folder: Path) -> VerifiedAttack:
     )
 
 
-def read_attack(folder: Path) -> CheckedAttack:
+def read_attack(folder: AnyPath) -> CheckedAttack:
     """The outcomes of a folder, each of them checked: what every reader of one goes by.
 
     Each row must fit its checksum, be of this run by its tag, have the settings of the config, and
@@ -124,6 +126,7 @@ def read_attack(folder: Path) -> CheckedAttack:
         RunMismatch: naming the first row that differs, and what differs in it.
         BadInput: rows that cannot be read.
     """
+    folder = Path(folder)
     outcomes, file = read_outcomes(folder), outcomes_file(folder)
     assert file is not None  # it was read
     config, settings = _checked_config(folder)

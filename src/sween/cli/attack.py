@@ -22,12 +22,14 @@ from sween.cli.options import (
     Precision,
     Quiet,
     Seed,
+    SkipUnreadable,
     Source,
     TrustedArch,
     choose_device,
+    choose_images,
     dataset_of,
 )
-from sween.data import parse_indices
+from sween.data import Dataset, parse_indices
 from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
@@ -60,6 +62,7 @@ def run(
     exit_alpha: ExitAlpha = 0.05,
     data_root: DataRoot = None,
     convert: Convert = False,
+    skip_unreadable: SkipUnreadable = False,
     arch: TrustedArch = None,
     batch_size: Annotated[
         int, typer.Option(help="images attacked together; a stopped run loses at most so many")
@@ -86,9 +89,14 @@ def run(
     loaded = ensemble if member is None else ensemble.alone(member)
     if member is not None and exit_name != "none":
         raise BadInput("--exit", expected="none for a lone member", got=exit_name, fix="leave out")
-    dataset = dataset_of(loaded, data_root, convert=convert)
-    positions = parse_indices(
-        indices=indices, every=every, everything=everything, size=len(dataset.test)
+    dataset = dataset_of(loaded, data_root, convert=convert, test_only=True)
+    positions, skipped = choose_images(
+        dataset,
+        indices=indices,
+        every=every,
+        everything=everything,
+        skip_unreadable=skip_unreadable,
+        quiet=quiet,
     )
     classifier = SmoothedClassifier(
         loaded.to(choose_device(device)),
@@ -107,7 +115,7 @@ def run(
             dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
         )
         own = attack_config(loaded, dataset, positions, settings, classifier, None, ensemble)
-        known = _certificates_of(certificates, own, positions)
+        known = _certificates_of(certificates, own, positions, dataset)
     outcomes = attack_images(
         loaded,
         dataset,
@@ -117,6 +125,7 @@ def run(
         classifier=classifier,
         certificates=known,
         candidate_of=ensemble,
+        skipped=skipped,
         quiet=quiet,
     )
     for radius in settings.eps:
@@ -145,9 +154,15 @@ def _line(radius: float, rows: list[AttackOutcome]) -> str:
 
 
 def _certificates_of(
-    folder: Path, own: Mapping[str, Any], positions: Sequence[int]
+    folder: Path, own: Mapping[str, Any], positions: Sequence[int], dataset: Dataset
 ) -> Mapping[int, Certificate]:
     config = read_config(folder)
+    if "contents" in config and isinstance(config.get("indices"), str):
+        certified = parse_indices(
+            indices=config["indices"], every=None, everything=False, size=len(dataset.test)
+        )
+        contents = dataset.test.pixels.contents(certified)
+        own = {**own, "indices": config["indices"], "contents": contents}
     certificates = read_certified(folder, certified_name(own, config) or own["model"])
     others = differences(own, config)
     if not certificates and not others:

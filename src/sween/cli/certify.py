@@ -20,13 +20,16 @@ from sween.cli.options import (
     Precision,
     Quiet,
     Seed,
+    SkipUnreadable,
     Source,
     TrustedArch,
     choose_devices,
+    choose_images,
     dataset_of,
 )
-from sween.data import parse_indices
 from sween.ensemble import ExitPolicy, load_weightings
+from sween.records import read_certificates
+from sween.report.summary import summarise
 from sween.smoothing import SAMPLING, CertifySettings, certify_images
 from sween.zoo import load
 
@@ -75,6 +78,7 @@ def run(
     ] = None,
     data_root: DataRoot = None,
     convert: Convert = False,
+    skip_unreadable: SkipUnreadable = False,
     arch: TrustedArch = None,
     batch_size: BatchSize = None,
     forward_rows: ForwardRows = None,
@@ -85,7 +89,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Certify test images; a stopped run goes on where it stopped."""
+    """Certify test images and print their certified accuracy; a stopped run is resumed."""
     settings = CertifySettings(
         n0=n0 if n0 is not None else 1000 if sampling in {"tolerance", "budget"} else 100,
         n=n,
@@ -102,9 +106,14 @@ def run(
         ExitPolicy(name, exit_threshold, exit_alpha) for name in exit_names or ["none"]
     )
     loaded = load(source, archs=arch or ())
-    dataset = dataset_of(loaded, data_root, convert=convert)
-    positions = parse_indices(
-        indices=indices, every=every, everything=everything, size=len(dataset.test)
+    dataset = dataset_of(loaded, data_root, convert=convert, test_only=True)
+    positions, skipped = choose_images(
+        dataset,
+        indices=indices,
+        every=every,
+        everything=everything,
+        skip_unreadable=skip_unreadable,
+        quiet=quiet,
     )
     devices = choose_devices(device)
     loaded.to(devices[0])
@@ -124,6 +133,8 @@ def run(
         batch_size=batch_size,
         forward_rows=forward_rows,
         devices=devices if len(devices) > 1 else None,
+        skipped=skipped,
         quiet=quiet,
     )
+    typer.echo(summarise(read_certificates(out), decided=settings.radii), nl=False)
     typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")

@@ -1,12 +1,14 @@
 """Options that several verbs share, so that they read the same everywhere."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from sween.data import Dataset, load_dataset
+from sween.data import Dataset, load_dataset, parse_indices
+from sween.data.selection import few_classes_note
 from sween.ensemble import PRECISIONS, LoadedEnsemble
 from sween.errors import BadInput
 
@@ -17,6 +19,10 @@ DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's 
 ImageSize = Annotated[int | None, typer.Option(help="pixels a side, for image_folder")]
 Convert = Annotated[
     bool, typer.Option("--convert", help="convert grayscale, palette or CMYK image files")
+]
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option("--skip-unreadable", help="leave out image files that cannot be read"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Seed = Annotated[int, typer.Option(help="of everything random")]
@@ -76,7 +82,48 @@ def choose_devices(name: str) -> list[torch.device]:
     return [first]
 
 
-def dataset_of(loaded: LoadedEnsemble, root: Path | None, *, convert: bool = False) -> Dataset:
+def dataset_of(
+    loaded: LoadedEnsemble, root: Path | None, *, convert: bool = False, test_only: bool = False
+) -> Dataset:
     """The data set that an ensemble's members were trained for, at their image size."""
     size = loaded.image_shape[1] if loaded.dataset == "image_folder" else None
-    return load_dataset(loaded.dataset, root, image_size=size, convert=convert)
+    return load_dataset(loaded.dataset, root, image_size=size, convert=convert, test_only=test_only)
+
+
+def choose_images(
+    dataset: Dataset,
+    *,
+    indices: str | None,
+    every: int | None,
+    everything: bool,
+    skip_unreadable: bool,
+    quiet: bool,
+) -> tuple[list[int], list[int]]:
+    """The test images asked for that can be read, and those that are left out.
+
+    Files that were not asked for are not looked at.
+
+    Raises:
+        BadInput: an image cannot be read and is not to be left out, or none can.
+    """
+    asked = parse_indices(
+        indices=indices, every=every, everything=everything, size=len(dataset.test)
+    )
+    if indices is not None:
+        note = few_classes_note(asked, dataset.test.labels.tolist(), dataset.class_names)
+        if note is not None:
+            warnings.warn(note, stacklevel=2)
+    unreadable = dataset.test.pixels.unreadable(asked, quiet=quiet)
+    if not unreadable:
+        return asked, []
+    reasons = [f"image {position}, {error}" for position, error in unreadable.items()]
+    if not skip_unreadable or len(unreadable) == len(asked):
+        more = f"; {len(reasons) - 1} more like it" if len(reasons) > 1 else ""
+        fix = "" if skip_unreadable else ", or leave such images out with --skip-unreadable"
+        raise BadInput(reasons[0] + more + fix)
+    warnings.warn(
+        f"{len(reasons)} of {len(asked)} images left out: {'; '.join(reasons[:3])}"
+        + ("; ..." if len(reasons) > 3 else ""),
+        stacklevel=2,
+    )
+    return [position for position in asked if position not in unreadable], list(unreadable)

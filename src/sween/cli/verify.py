@@ -74,7 +74,9 @@ def run(
     if recount is not None:
         config = read_config(folder)
         loaded = _model_of(config, model, arch or ())
-        dataset = dataset_of(loaded, data_root, convert=config.get("convert") is True)
+        dataset = dataset_of(
+            loaded, data_root, convert=config.get("convert") is True, test_only=True
+        )
         kind = "cpu" if device == "auto" and config.get("device") == "cpu" else device
         again = recount_folder(
             folder, loaded.to(choose_device(kind)), dataset, images=images, seed=seed, quiet=quiet

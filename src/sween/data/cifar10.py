@@ -13,6 +13,7 @@ import torch
 from sween.data.dataset import Dataset, Split, StoredPixels
 from sween.data.safe_pickle import loads_plain
 from sween.errors import DataError
+from sween.paths import AnyPath
 
 FOLDER = "cifar-10-batches-py"
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -35,7 +36,7 @@ _LARGEST_MEMBER = 64 * 2**20
 """Twice the largest published file: a tar that claims more is not read into memory."""
 
 
-def load_cifar10(root: Path) -> Dataset:
+def load_cifar10(root: AnyPath) -> Dataset:
     """CIFAR-10, every file checked against its published md5 before it is read.
 
     Args:
@@ -48,6 +49,7 @@ def load_cifar10(root: Path) -> Dataset:
     Raises:
         DataError: when a file is missing, truncated or altered.
     """
+    root = Path(root)
     source = _find_source(root)
     train = torch.empty((len(TRAIN_BATCHES) * BATCH_SIZE, *_SHAPE), dtype=torch.uint8)
     test = torch.empty((BATCH_SIZE, *_SHAPE), dtype=torch.uint8)

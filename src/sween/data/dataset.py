@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from sween.errors import BadInput, DataError
+
 
 class Pixels(Protocol):
     """Where a split's pixels come from: memory, or files decoded when asked for."""
@@ -22,8 +24,19 @@ class Pixels(Protocol):
         """Every image, as `load` gives them; files are decoded once and kept for the next time."""
         ...
 
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
+        """Those of the images at these positions that cannot be decoded, and why."""
+        ...
+
     def fingerprint(self) -> str:
         """What tells these pixels from others, without decoding files."""
+        ...
+
+    def contents(self, positions: Sequence[int] | None = None) -> str | None:
+        """SHA-256 of the images at these positions, of every image when None.
+
+        The order of the positions does not matter. None where `fingerprint` covers every pixel.
+        """
         ...
 
 
@@ -41,6 +54,12 @@ class StoredPixels:
 
     def load_all(self) -> torch.Tensor:
         return self.tensor
+
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
+        return {}
+
+    def contents(self, positions: Sequence[int] | None = None) -> None:
+        return None
 
     def fingerprint(self) -> str:
         """SHA-256 of shape and bytes."""
@@ -71,6 +90,10 @@ class Split:
         """Every image of the split at once; for splits that fit in memory."""
         return self.pixels.load_all().float() / self.white
 
+    def label_fingerprint(self) -> str:
+        """SHA-256 of the true classes, in their order."""
+        return hashlib.sha256(self.labels.to(torch.int64).numpy().tobytes()).hexdigest()
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -94,3 +117,17 @@ class Dataset:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    def check_trainable(self) -> None:
+        """Refuse a data set of test images alone, which can only be certified.
+
+        Raises:
+            BadInput: it has no images to train on or to solve weights on.
+        """
+        if not len(self.train) or not len(self.weights):
+            raise BadInput(
+                f"{self.name if self.root is None else self.root}: training images",
+                expected="some, to train on and to solve the weights on",
+                got="none",
+                fix="add them, in a folder of images as train/<class>/; certifying needs none",
+            )

@@ -6,12 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from sween.data.dataset import Dataset, Split
-from sween.data.decoded import decoded_once
+from sween.data.decoded import CHUNK, check_cache, decoded_once, in_threads, kept_image
 from sween.data.images import read_image
 from sween.errors import BadInput, DataError
+from sween.paths import AnyPath
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 DEFAULT_IMAGE_SIZE = 224
@@ -22,72 +24,151 @@ _LAYOUT = "lay it out as train/<class>/*.jpeg and val/<class>/*.jpeg"
 
 @dataclasses.dataclass(frozen=True)
 class FilePixels:
-    """Pixels decoded from files when asked for.
+    """Pixels decoded from files when asked for, and kept in the cache folder.
 
     Names, not paths: ImageNet has 1.3 million of them, and a `Path` takes several times the room.
+    Files whose `contents` were asked for must stay as they are while this object is in use.
     """
 
     folder: Path
     names: tuple[str, ...]
     image_size: int
     convert: bool = False
+    _digests: dict[int, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Of the files whose contents were asked for, by position."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
-        pixels = torch.empty((len(positions), *self._shape), dtype=torch.uint8)
-        for row, position in enumerate(positions):
-            pixels[row] = self._read(position)
-        return pixels
+        return self._load(positions)
+
+    def _load(self, positions: Sequence[int], *, remember: bool = False) -> torch.Tensor:
+        pixels = np.empty((len(positions), *self._shape), dtype=np.uint8)
+
+        def fill(row: int) -> None:
+            pixels[row] = self._kept(positions[row], remember=remember).numpy()
+
+        in_threads(fill, len(positions))
+        return torch.from_numpy(pixels)
 
     def load_all(self) -> torch.Tensor:
         """Every image, decoded once and kept in the cache folder."""
-        hasher = hashlib.sha256(self.fingerprint().encode())
-        for name in self.names:
-            hasher.update(str((self.folder / name).stat().st_mtime_ns).encode())
+        # Names and sizes may be those of another folder, and so may a date that was copied with
+        # its file; the time of a file's last change may not.
+        hasher = hashlib.sha256(f"{self.fingerprint()} {self.folder.resolve()}\n".encode())
+        for position, name in enumerate(self.names):
+            try:
+                status = (self.folder / name).stat()
+            except OSError:
+                self._read(position)  # says why it cannot
+                raise
+            hasher.update(f"{status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
         return decoded_once(hasher.hexdigest(), len(self), self._shape, self._read)
+
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
+        """Those that cannot be decoded, in the order given; the others are kept from now on.
+
+        A file that an option would make readable, such as a grayscale image, is not one of them.
+        """
+        found: dict[int, DataError] = {}
+
+        def attempt(row: int) -> None:
+            try:
+                self._kept(positions[row])
+            except DataError as error:
+                if not error.unreadable:
+                    raise
+                found[positions[row]] = error
+
+        in_threads(attempt, len(positions), quiet=quiet or len(positions) <= CHUNK)
+        return {position: found[position] for position in positions if position in found}
+
+    def contents(self, positions: Sequence[int] | None = None) -> str:
+        """SHA-256 of the decoded pixels, whatever the order; the files must not change from now."""
+        hasher = hashlib.sha256()
+        if positions is None:
+            hasher.update(self.load_all().flatten().numpy().data)
+            return hasher.hexdigest()
+        check_cache()
+        ordered = sorted(positions)
+        for start in range(0, len(ordered), CHUNK):
+            part = ordered[start : start + CHUNK]
+            hasher.update(f"{part}\n".encode())
+            hasher.update(self._load(part, remember=True).flatten().numpy().data)
+        return hasher.hexdigest()
 
     @property
     def _shape(self) -> tuple[int, int, int]:
         return (3, self.image_size, self.image_size)
 
-    def _read(self, position: int) -> torch.Tensor:
+    def _kept(self, position: int, *, remember: bool = False) -> torch.Tensor:
+        """An image from the cache folder, or decoded and put there."""
+        path = self.folder / self.names[position]
+        try:
+            content = path.read_bytes()
+        except OSError:
+            self._read(position)  # says why it cannot
+            raise
+        digest = hashlib.sha256(content).digest()
+        known = self._digests.get(position)
+        if known not in (None, digest):
+            raise DataError(
+                path,
+                expected="the image that it was when the run began",
+                got="another",
+                fix="restore it, or run the command again",
+            )
+        if remember:
+            self._digests[position] = digest
+        return kept_image(
+            f"{digest.hex()} {self.convert}", self._shape, lambda: self._read(position, content)
+        )
+
+    def _read(self, position: int, content: bytes | None = None) -> torch.Tensor:
         return read_image(
             self.folder / self.names[position],
             image_shape=self._shape,
             channels=3,
             convert=self.convert,
             resize=True,
+            content=content,
         )
 
     def fingerprint(self) -> str:
-        """SHA-256 of names, file sizes and how they are decoded."""
+        """SHA-256 of names, file sizes and how they are decoded; `contents` covers the pixels."""
         hasher = hashlib.sha256(f"{self.image_size} {self.convert}\n".encode())
         for name in self.names:
-            hasher.update(f"{name} {(self.folder / name).stat().st_size}\n".encode())
+            try:
+                size: int | None = (self.folder / name).stat().st_size
+            except OSError:  # a link that leads nowhere: a matter for who asks for that image
+                size = None
+            hasher.update(f"{name} {size}\n".encode())
         return hasher.hexdigest()
 
 
 def load_image_folder(
-    root: Path,
+    root: AnyPath,
     *,
     image_size: int = DEFAULT_IMAGE_SIZE,
     convert: bool = False,
     weights_fraction: float = 0.04,
+    test_only: bool = False,
 ) -> Dataset:
     """A data set of image files, listed now and decoded on demand.
 
     Every image is scaled so that its shortest side is `image_size`, then cropped at its centre.
     The last `weights_fraction` of each class's training files, in the order of their names and at
     most about `MOST_WEIGHT_IMAGES` in all, solve the ensemble's weights and do not train; `val` is
-    the test split, ordered by class and name.
+    the test split, ordered by class and name. Without `train` there are test images alone, which
+    can be certified and attacked.
 
     Args:
-        root: the folder with `train` and `val`.
+        root: the folder with `val`, and `train` for the other splits.
         image_size: height and width in pixels.
         convert: convert palette, grayscale, CMYK and alpha images to RGB instead of refusing them.
         weights_fraction: in (0, 1); at least one image of each class goes to either split.
+        test_only: do not look at `train`.
 
     Raises:
         BadInput: on an image_size or weights_fraction out of range.
@@ -100,9 +181,13 @@ def load_image_folder(
         raise BadInput(
             "weights_fraction", expected="between 0 and 1", got=weights_fraction, fix="use 0.04"
         )
-    train_files, test_files = _list_classes(root / "train"), _list_classes(root / "val")
-    _check_same_classes(root, set(train_files), set(test_files))
-    most_per_class = -(-MOST_WEIGHT_IMAGES // len(train_files))
+    # A folder with neither is the wrong one, and is told how both are laid out.
+    has_train = not test_only and ((root / "train").exists() or not (root / "val").exists())
+    train_files = _list_classes(root / "train") if has_train else {}
+    test_files = _list_classes(root / "val")
+    if has_train:
+        _check_same_classes(root, set(train_files), set(test_files))
+    most_per_class = -(-MOST_WEIGHT_IMAGES // len(test_files))
     kept: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
     for name, files in train_files.items():
@@ -118,13 +203,13 @@ def load_image_folder(
 
     def split(name: str, folder: str, files: dict[str, list[str]]) -> Split:
         names = tuple(f"{label}/{file}" for label in files for file in files[label])
-        counts = torch.tensor([len(files[label]) for label in files])
+        counts = torch.tensor([len(files[label]) for label in files], dtype=torch.long)
         labels = torch.repeat_interleave(torch.arange(len(files)), counts)
         return Split(name, FilePixels(root / folder, names, image_size, convert), labels)
 
     return Dataset(
         name="image_folder",
-        class_names=tuple(train_files),
+        class_names=tuple(test_files),
         image_shape=(3, image_size, image_size),
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
@@ -161,7 +246,9 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
 def _list_images(folder: Path) -> list[str]:
     names = []
     for entry in _visible(folder):
-        if not entry.is_file() or not entry.name.lower().endswith(SUFFIXES):
+        # A link that leads nowhere is an image that cannot be read, should it be asked for.
+        is_file = entry.is_file() or not os.path.exists(entry.path)
+        if not is_file or not entry.name.lower().endswith(SUFFIXES):
             raise DataError(
                 entry.path,
                 expected=f"only {' '.join(SUFFIXES)} files here",

@@ -4,6 +4,7 @@ Nothing is converted silently: a certificate is about exact pixel values, so a p
 alpha channel dropped or a 16-bit image cut to 8 must be asked for.
 """
 
+import io
 import threading
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from sween.errors import BadInput, DataError
+from sween.paths import AnyPath
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Formats tried; Pillow's others include some that hand the file to outside programs."""
@@ -30,12 +32,13 @@ _open_lock = threading.Lock()
 
 
 def read_image(
-    path: str | Path,
+    path: AnyPath,
     *,
     image_shape: tuple[int, int, int] | None,
     channels: int,
     convert: bool = False,
     resize: bool = False,
+    content: bytes | None = None,
 ) -> torch.Tensor:
     """Decode one image file. Pixels are as stored; an EXIF orientation is not applied.
 
@@ -46,6 +49,7 @@ def read_image(
         convert: convert other colour modes instead of refusing; alpha is dropped.
         resize: scale the shortest side to fit and crop the centre instead of refusing; bilinear,
             antialiased.
+        content: the file's bytes where they were read before; then the file is not.
 
     Returns:
         uint8 of shape (C, H, W).
@@ -56,11 +60,14 @@ def read_image(
     """
     path = Path(path)
     _check_arguments(image_shape, channels, resize)
-    if not path.is_file():
+    if content is None and not path.is_file():
         got = "a folder" if path.is_dir() else "no such file"
-        raise DataError(path, expected="an image file", got=got, fix="check the path")
+        raise DataError(
+            path, expected="an image file", got=got, fix="check the path", unreadable=True
+        )
     try:
-        with path.open("rb") as stream, _open(stream) as image:
+        opened = path.open("rb") if content is None else io.BytesIO(content)
+        with opened as stream, _open(stream) as image:
             plain = _in_mode(image, path, _MODE_OF_CHANNELS[channels], convert)
             if image_shape is not None:
                 plain = _in_size(plain, path, image_shape[1:], resize)
@@ -73,6 +80,7 @@ def read_image(
             expected=f"at most {Image.MAX_IMAGE_PIXELS} pixels",
             got="more (a decompression bomb?)",
             fix="re-save it smaller if you trust where it came from",
+            unreadable=True,
         ) from error
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise _unreadable(path, error) from error
@@ -108,7 +116,11 @@ def _open(stream: Any) -> Image.Image:
 def _unreadable(path: Path, error: Exception) -> DataError:
     if isinstance(error, PermissionError):
         return DataError(
-            path, expected="a readable file", got="permission denied", fix="change its permissions"
+            path,
+            expected="a readable file",
+            got="permission denied",
+            fix="change its permissions",
+            unreadable=True,
         )
     if isinstance(error, UnidentifiedImageError):
         got = "something else"
@@ -119,6 +131,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
         expected="a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image",
         got=got,
         fix="fetch or save the file again",
+        unreadable=True,
     )
 
 
@@ -144,6 +157,7 @@ def _in_mode(image: Image.Image, path: Path, mode: str, convert: bool) -> Image.
             expected=f"an image that converts to {name}",
             got=got,
             fix=f"re-save it as {name}, 8 bits per channel",
+            unreadable=True,
         ) from error
 
 

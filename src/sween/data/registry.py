@@ -10,6 +10,7 @@ from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
 from sween.data.image_folder import DEFAULT_IMAGE_SIZE, load_image_folder
 from sween.errors import BadInput, DataError, UnknownName
+from sween.paths import AnyPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +18,9 @@ class DatasetEntry:
     """What a user has to know to choose a data set."""
 
     summary: str
-    load: Callable[[Path, int, bool], Dataset]
-    """From root, image size and whether to convert; called once these are checked."""
+    load: Callable[[Path, int, bool, bool], Dataset]
+    """From root, image size, whether to convert, and whether the test images alone are wanted;
+    called once these are checked."""
     root_fix: str | None = None
     """How to get its files, in the words of an error's fix; None where it needs no root."""
     white: int = 255
@@ -39,22 +41,22 @@ DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
     {
         "digits": DatasetEntry(
             "1,797 handwritten digits, 8 x 8, inside scikit-learn",
-            lambda root, image_size, convert: load_digits(),
+            lambda root, image_size, convert, test_only: load_digits(),
             white=WHITE,
             classes=10,
             test_images=TEST_SIZE,
         ),
         "cifar10": DatasetEntry(
             "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",
-            lambda root, image_size, convert: load_cifar10(root),
+            lambda root, image_size, convert, test_only: load_cifar10(root),
             "fetch cifar-10-python.tar.gz from its source and pass its folder as --data-root",
             classes=10,
             test_images=10_000,
         ),
         "image_folder": DatasetEntry(
             "image files laid out like ImageNet: train/<class>/ and val/<class>/",
-            lambda root, image_size, convert: load_image_folder(
-                root, image_size=image_size, convert=convert
+            lambda root, image_size, convert, test_only: load_image_folder(
+                root, image_size=image_size, convert=convert, test_only=test_only
             ),
             "pass the folder that holds train/ and val/ as --data-root",
             reads_files=True,
@@ -65,10 +67,11 @@ DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
 
 def load_dataset(
     name: str,
-    root: Path | None = None,
+    root: AnyPath | None = None,
     *,
     image_size: int | None = None,
     convert: bool = False,
+    test_only: bool = False,
 ) -> Dataset:
     """Load a data set by its name.
 
@@ -77,6 +80,8 @@ def load_dataset(
         root: where its files are; the digits need none and ignore it.
         image_size: height and width, for `image_folder` only; 224 when not given.
         convert: convert image files of other colour modes to RGB, for `image_folder` only.
+        test_only: certifying needs no other images: do not look at the training files of an
+            `image_folder`.
 
     Raises:
         UnknownName: when no data set has this name.
@@ -95,10 +100,10 @@ def load_dataset(
             fix=f"leave --{option.replace('_', '-')} out",
         )
     size = DEFAULT_IMAGE_SIZE if image_size is None else image_size
-    return entry.load(_check_root(name, root, entry), size, convert)
+    return entry.load(_check_root(name, root, entry), size, convert, test_only)
 
 
-def _check_root(name: str, root: Path | None, entry: DatasetEntry) -> Path:
+def _check_root(name: str, root: AnyPath | None, entry: DatasetEntry) -> Path:
     if entry.root_fix is None:
         return Path()
     if root is None:

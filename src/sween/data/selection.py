@@ -1,5 +1,6 @@
 """Which images of a split a command works on: `--indices`, `--every` or `--all`."""
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -78,6 +79,26 @@ def count_indices(text: str) -> int:
         BadInput: the text is not of the form that `format_indices` gives.
     """
     return sum(len(_parse_part(part.strip(), 10**18)) for part in text.split(","))
+
+
+def few_classes_note(
+    positions: Sequence[int], labels: Sequence[int], class_names: Sequence[str]
+) -> str | None:
+    """What to say of positions in a split ordered by class that fall into few of its classes.
+
+    Folders of images are ordered by class: their first images are all of the first one, and a
+    certified accuracy over them is not one over the data set.
+    """
+    taken = sorted({labels[position] for position in positions})
+    possible = min(len(positions), len(class_names))
+    if 2 * len(taken) > possible or any(a > b for a, b in itertools.pairwise(labels)):
+        return None
+    names = ", ".join(class_names[label] for label in taken[:3])
+    return (
+        f"these {len(positions)} images are of {len(taken)} of {len(class_names)} classes "
+        f"({names}{', ...' if len(taken) > 3 else ''}), since the test images are ordered by "
+        f"class; --every {max(1, len(labels) // len(positions))} takes about as many of all classes"
+    )
 
 
 def _parse_list(text: str, size: int) -> list[int]:

@@ -14,16 +14,18 @@ from sween.ensemble.solve import WeightSolution, solve_weights
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError
 from sween.models import Manifest, load_checkpoint, read_manifest
+from sween.paths import AnyPath, as_paths
 from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
 
 
-def load_members(runs: Sequence[Path], *, archs: Sequence[str] = ()) -> LoadedEnsemble:
+def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> LoadedEnsemble:
     """Equal weights over the checkpoints of several runs, which must fit together.
 
     Args:
         runs: run folders or checkpoint files.
         archs: the callers' own `package.module:factory` names that may be imported.
     """
+    runs = as_paths("runs", runs)
     if not runs:
         raise BadInput("runs", expected="at least one run folder", got="none", fix="name one")
     members, manifests = [], []
@@ -87,6 +89,7 @@ def weigh(
             got=dataset.image_shape,
             fix="load the images at the members' size",
         )
+    dataset.check_trainable()
     return solve_weights(
         loaded,
         dataset.weights.all_images(),
@@ -100,9 +103,11 @@ def weigh(
 
 
 def save_ensemble(
-    loaded: LoadedEnsemble, runs: Sequence[Path], solution: WeightSolution, out: Path
+    loaded: LoadedEnsemble, runs: Sequence[AnyPath], solution: WeightSolution, out: AnyPath
 ) -> None:
     """Write the folder beside its place and move it there whole; see `check_place`."""
+    out = Path(out)
+    runs = as_paths("runs", runs)
     check_place(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
@@ -126,8 +131,9 @@ def save_ensemble(
         building.replace(out)
 
 
-def check_place(out: Path) -> None:
+def check_place(out: AnyPath) -> None:
     """An older ensemble folder may be replaced; refuse any other with something in it."""
+    out = Path(out)
     if out.exists() and not out.is_dir():
         raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
     if out.is_dir() and any(out.iterdir()) and not _is_ensemble(out):
@@ -143,8 +149,9 @@ def _is_ensemble(folder: Path) -> bool:
     return (folder / "config.toml").is_file() and read_config(folder).get("kind") == "ensemble"
 
 
-def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
+def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
     """Load an ensemble folder, a run folder or a single checkpoint file."""
+    path = Path(path)
     if path.is_file() or not (path / "config.toml").is_file() or not _is_ensemble(path):
         if path.is_dir() and not (path / "model.safetensors").is_file():
             raise CheckpointError(
@@ -169,9 +176,10 @@ def load_ensemble(path: Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
 
 
 def load_weightings(
-    loaded: LoadedEnsemble, folders: Sequence[Path], *, archs: Sequence[str] = ()
+    loaded: LoadedEnsemble, folders: Sequence[AnyPath], *, archs: Sequence[str] = ()
 ) -> dict[str, tuple[float, ...]]:
     """Weights of other ensemble folders of the same members, named after the folders."""
+    folders = as_paths("folders", folders)
     weightings: dict[str, tuple[float, ...]] = {}
     for folder in folders:
         other = load_ensemble(folder, archs=archs)

@@ -20,6 +20,7 @@ from torch import nn
 
 from sween.errors import CheckpointError
 from sween.models.registry import ARCHITECTURES, create_model, is_user_architecture
+from sween.paths import AnyPath
 from sween.runs import atomic_path
 
 MANIFEST_VERSION = 1
@@ -52,8 +53,9 @@ def fingerprint(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def save_checkpoint(model: nn.Module, path: Path, manifest: Manifest) -> Manifest:
+def save_checkpoint(model: nn.Module, path: AnyPath, manifest: Manifest) -> Manifest:
     """Write weights and manifest atomically; returns the manifest with its fingerprint."""
+    path = Path(path)
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in model.state_dict().items()
@@ -66,12 +68,13 @@ def save_checkpoint(model: nn.Module, path: Path, manifest: Manifest) -> Manifes
     return manifest
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: AnyPath) -> Manifest:
     """The manifest of a checkpoint file or run folder, without its weights."""
+    path = Path(path)
     return _read(_file_of(path), with_tensors=False)[0]
 
 
-def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, Manifest]:
+def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Module, Manifest]:
     """Rebuild the network of a checkpoint, in evaluation mode, on the CPU.
 
     Args:
@@ -82,6 +85,7 @@ def load_checkpoint(path: Path, *, arch: str | None = None) -> tuple[nn.Module, 
     Raises:
         CheckpointError: it is damaged or does not match, with what differs.
     """
+    path = Path(path)
     file = _file_of(path)
     manifest, tensors = _read(file, with_tensors=True)
     if arch is not None and arch != manifest.arch:

@@ -17,6 +17,7 @@ from sween.attack.verify import read_attack
 from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import Share, certified_accuracy, share_of_images
+from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.grid import Cell, Table, mark_best
 from sween.report.intervals import images_counted, reach
@@ -61,12 +62,13 @@ class AttackedRun:
         return [outcome for outcome in self.outcomes if outcome.eps == radius]
 
 
-def load_attacked(folder: Path) -> AttackedRun:
+def load_attacked(folder: AnyPath) -> AttackedRun:
     """Read and check a folder of `sween attack`.
 
     Raises:
         BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
     """
+    folder = Path(folder)
     checked = read_attack(folder)
     outcomes = checked.outcomes
     run = AttackedRun(folder.resolve().name, checked.config, outcomes, read_environment(folder))

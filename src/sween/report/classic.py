@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.records import ABSTAIN
 from sween.smoothing.radius import radius_cohen
 
@@ -84,7 +85,7 @@ class ClassicLog:
 
 
 def read_classic_log(
-    path: Path,
+    path: AnyPath,
     *,
     significant_digits: int | None = None,
     sigma: float | None = None,
@@ -108,6 +109,7 @@ def read_classic_log(
     Raises:
         BadInput: a file that is missing, empty, incomplete or inconsistent.
     """
+    path = Path(path)
     limit = largest_radius(sigma=sigma, n=n, alpha=alpha)
     if significant_digits is not None and significant_digits < 1:
         raise BadInput(

@@ -7,6 +7,7 @@ from typing import Any
 
 from sween.errors import BadInput
 from sween.models import ARCHITECTURES, count_flops, count_parameters, create_model
+from sween.paths import AnyPath
 from sween.records import read_rows
 from sween.report.grid import Cell, Table
 from sween.report.tables import plain_number
@@ -34,16 +35,18 @@ class TrainedRun:
     metrics: Sequence[dict[str, Any]]
 
 
-def metrics_file(folder: Path) -> Path | None:
+def metrics_file(folder: AnyPath) -> Path | None:
     """The folder's metrics.jsonl, or its compressed form; None where there is neither."""
+    folder = Path(folder)
     for name in ("metrics.jsonl", "metrics.jsonl.gz"):
         if (folder / name).is_file():
             return folder / name
     return None
 
 
-def load_trained(folder: Path) -> TrainedRun:
+def load_trained(folder: AnyPath) -> TrainedRun:
     """Read and check a folder of `sween train`; the weights need not be there."""
+    folder = Path(folder)
     file, config = metrics_file(folder), read_config(folder)
     if file is None or "arch" not in config:
         raise BadInput(

@@ -5,7 +5,6 @@ Each curve is exact: it steps at every certified radius.
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sween.errors import BadInput, UnknownName
@@ -16,6 +15,7 @@ from sween.evaluation import (
     envelope_curve,
     radius_accuracy_curve,
 )
+from sween.paths import AnyPath, as_paths
 from sween.records import Certificate, format_radius
 from sween.report import canvas
 from sween.report.canvas import (
@@ -77,7 +77,7 @@ def draw_curves(
 
 def write_curves(
     models: Mapping[str, Sequence[Certificate]],
-    paths: Sequence[Path],
+    paths: Sequence[AnyPath],
     *,
     title: str = "",
     subtitle: str = "",
@@ -86,6 +86,7 @@ def write_curves(
     radius: RadiusField = "radius",
 ) -> None:
     """Draw the curves once and write them to each path, .png or .svg, atomically."""
+    paths = as_paths("paths", paths)
     canvas.check_paths(paths)
     figure = draw_curves(
         models,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sween.errors import BadInput, UnknownName
+from sween.paths import AnyPath
 from sween.report.classic import (
     ClassicLog,
     ClassicRow,
@@ -27,7 +28,7 @@ Votes = Literal["hard", "soft"]
 
 
 def read_macer_mat(
-    path: Path,
+    path: AnyPath,
     *,
     start: int,
     skip: int = 1,
@@ -56,6 +57,7 @@ def read_macer_mat(
     Raises:
         BadInput: a file that is missing, is no such file, or holds values that are no radii.
     """
+    path = Path(path)
     limit = largest_radius(sigma=sigma, n=n, alpha=alpha)
     if votes not in ("hard", "soft"):
         raise UnknownName("votes", votes, ("hard", "soft"))

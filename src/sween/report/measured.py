@@ -16,6 +16,7 @@ from sween.evaluation import (
     by_model,
     paired_bootstrap,
 )
+from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.classic import SLACK, largest_radius
 from sween.report.rows import Kind, Row, build_rows, model_kinds
@@ -105,13 +106,14 @@ class MeasuredRun:
         return sorted({getattr(row, field) for rows in self.models.values() for row in rows})
 
 
-def load_run(folder: Path, *, radii: Sequence[float] | None = None) -> MeasuredRun:
+def load_run(folder: AnyPath, *, radii: Sequence[float] | None = None) -> MeasuredRun:
     """Read and check a run folder.
 
     Raises:
         BadInput: no certificates, models on different images, or rows that do not fit their
             checksum, their votes or the config; see `read_run`.
     """
+    folder = Path(folder)
     checked = read_run(folder)
     config, certificates = checked.config, checked.certificates
     ensemble, members = _named_models(folder, config)

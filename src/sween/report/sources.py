@@ -8,6 +8,7 @@ from typing import Any
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
 from sween.errors import BadInput, DataError, refuse_doubles
+from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
@@ -123,8 +124,11 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
     known: dict[str, MeasuredRun] = {}
     for run in runs:
         other = known.setdefault(run.dataset, run)
-        pixels = {one.config.get("data") for one in (run, other)} - {None}
-        if run.indices != other.indices or len(pixels) > 1:
+        differ = any(
+            len({one.config.get(name) for one in (run, other)} - {None}) > 1
+            for name in ("data", "labels", "contents")
+        )
+        if run.indices != other.indices or differ:
             raise BadInput(
                 f"images of {run.name}",
                 expected=f"those of {other.name}",
@@ -133,7 +137,7 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
             )
 
 
-def read_datasets(runs: Sequence[MeasuredRun], root: Path | None) -> dict[str, Dataset]:
+def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str, Dataset]:
     """By the run's name, the data sets whose images can be shown.
 
     Those that need no files, or whose files are here. Only the very images that were certified are
@@ -152,7 +156,7 @@ def read_datasets(runs: Sequence[MeasuredRun], root: Path | None) -> dict[str, D
         key = f"{run.dataset} {options}"
         if key not in loaded:
             try:
-                loaded[key] = load_dataset(run.dataset, root, **options)
+                loaded[key] = load_dataset(run.dataset, root, test_only=True, **options)
             except DataError as error:
                 missing.append(error)
                 continue
@@ -172,18 +176,27 @@ def _options(run: MeasuredRun) -> dict[str, Any] | None:
 
 
 def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
-    fingerprint = dataset.test.pixels.fingerprint()
-    if run.config.get("data", fingerprint) != fingerprint:
-        raise BadInput(
-            f"test images of {dataset.name}",
-            expected=f"those that {run.name} certified",
-            got="others",
-            fix="pass the --data-root that it was certified with",
-        )
-    if run.indices[-1] >= len(dataset.test):
+    test = dataset.test
+    _check_same(run, "data", "test images", test.pixels.fingerprint())
+    _check_same(run, "labels", "true classes", test.label_fingerprint())
+    if run.indices[-1] >= len(test):
         raise BadInput(
             f"indices of {run.name}",
-            expected=f"less than {len(dataset.test)}, the test images of {dataset.name}",
+            expected=f"less than {len(test)}, the test images of {dataset.name}",
             got=run.indices[-1],
             fix="restore the folder from its source",
+        )
+    if "contents" in run.config:
+        _check_same(run, "contents", "test images", test.pixels.contents(run.indices))
+
+
+def _check_same(run: MeasuredRun, key: str, what: str, here: str | None) -> None:
+    """Refuse what another fingerprint in the run's config says to be others."""
+    there = run.config.get(key, here)
+    if there != here:
+        raise BadInput(
+            f"{what} of {run.dataset}",
+            expected=f"those that {run.name} certified ({key} {there})",
+            got=here,
+            fix="pass the --data-root that it was certified with",
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sween.data import Dataset
 from sween.errors import BadInput
+from sween.paths import AnyPath, as_paths
 from sween.report import canvas, grid
 from sween.report.adaptive import adaptive_table
 from sween.report.alarms import alarm_table
@@ -51,13 +52,13 @@ ABOUT = {
 
 
 def write_report(
-    folders: Sequence[Path],
-    out: Path,
+    folders: Sequence[AnyPath],
+    out: AnyPath,
     *,
     radii: Sequence[float] | None = None,
     different_images: bool = False,
     log_format: LogFormat | None = None,
-    data_root: Path | None = None,
+    data_root: AnyPath | None = None,
 ) -> Path:
     """Write a page, tables, figures and the paired comparison of runs into a folder.
 
@@ -81,6 +82,8 @@ def write_report(
     Raises:
         BadInput: no folders, two of one name, or a folder whose rows do not belong together.
     """
+    out = Path(out)
+    folders = as_paths("folders", folders)
     _check(folders, out)
     sources = read_sources(folders, radii=radii, log_format=log_format)
     if not different_images:

@@ -9,13 +9,13 @@ image, or with another label, do not.
 import dataclasses
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from sween.data.dataset import Dataset
 from sween.ensemble.early_exit import exit_of
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput, CheckFailed
+from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate
 from sween.runs import config_differences
@@ -49,7 +49,7 @@ class RecountedRun:
 
 
 def recount_folder(
-    folder: Path,
+    folder: AnyPath,
     loaded: LoadedEnsemble,
     dataset: Dataset,
     *,

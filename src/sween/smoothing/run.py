@@ -14,6 +14,7 @@ from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.panel import name_with_exit
 from sween.errors import BadInput
+from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, to_row
 from sween.runs import read_config, run_folder, run_tag
@@ -35,7 +36,7 @@ def certify_images(
     dataset: Dataset,
     positions: Sequence[int],
     settings: CertifySettings,
-    out: Path,
+    out: AnyPath,
     *,
     exit: ExitPolicy | None = None,
     other_exits: Sequence[ExitPolicy] = (),
@@ -47,6 +48,7 @@ def certify_images(
     compile: bool | None = None,
     noise: str = "float32",
     devices: Sequence[torch.device] | None = None,
+    skipped: Sequence[int] = (),
     quiet: bool = False,
 ) -> list[Certificate]:
     """Certify test images and append their rows to `out`.
@@ -71,11 +73,14 @@ def certify_images(
         compile: whether to compile the members; on a GPU by default.
         noise: `float32`, or `exact` on the grid of the data set's pixels.
         devices: of one kind, to share the images; the ensemble's own when None.
+        skipped: test images that were asked for and left out, as those that cannot be read; for the
+            config.
         quiet: no progress display.
 
     Returns:
         The certificates computed by this call.
     """
+    out = Path(out)
     _check_fit(loaded, dataset)
     if not positions:
         raise BadInput("positions", expected="at least one image", got="none", fix="name some")
@@ -114,7 +119,9 @@ def certify_images(
                 got=each.precision,
                 fix="use --no-compile, or one device",
             )
-    config = run_config(loaded, dataset, positions, settings, policy, member_names, weightings)
+    config = run_config(
+        loaded, dataset, positions, settings, policy, member_names, weightings, skipped
+    )
     if other_exits:
         config["exits"] = {
             name_with_exit(loaded.name, other): other.describe() for other in other_exits
@@ -244,16 +251,20 @@ def _check_fit(loaded: LoadedEnsemble, dataset: Dataset) -> None:
 
 
 def subject_config(
-    loaded: LoadedEnsemble, dataset: Dataset, positions: Sequence[int]
+    loaded: LoadedEnsemble, dataset: Dataset, positions: Sequence[int], skipped: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Which ensemble on which test images: what the configs of all runs on them begin with."""
+    contents = dataset.test.pixels.contents(positions)
     return {
         "dataset": loaded.dataset,
         "split": "test",
         "data": dataset.test.pixels.fingerprint(),
+        "labels": dataset.test.label_fingerprint(),
+        **({} if contents is None else {"contents": contents}),
         **dataset.options,
         "indices": format_indices(positions),
         "images": len(positions),
+        **({"skipped": format_indices(skipped)} if skipped else {}),
         "model": loaded.name,
         "fingerprint": loaded.fingerprint,
         "candidates": list(loaded.member_names),
@@ -270,6 +281,7 @@ def run_config(
     policy: ExitPolicy,
     member_names: Sequence[str] | None,
     weightings: Mapping[str, Sequence[float]] | None = None,
+    skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The config of a certification run: enough to tell what was certified, and to check rows.
 
@@ -278,7 +290,7 @@ def run_config(
     """
     config: dict[str, Any] = {
         "kind": "certificates",
-        **subject_config(loaded, dataset, positions),
+        **subject_config(loaded, dataset, positions, skipped),
         "exit": policy.describe(),
         **settings.as_dict(),
     }

@@ -236,3 +236,11 @@ class Prediction:
     @property
     def abstained(self) -> bool:
         return self.prediction == ABSTAIN
+
+    def __str__(self) -> str:
+        """One line for people."""
+        answer = "abstained" if self.abstained else f"class {self.prediction}"
+        return (
+            f"index {self.index}: {answer}, {max(self.counts):,} of {self.n:,} votes "
+            f"(p = {self.p_value:.2g}, alpha = {self.alpha:g}, sigma = {self.sigma:g})"
+        )

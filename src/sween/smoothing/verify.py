@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from sween.ensemble.early_exit import exit_of
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch, SmallSampleWarning
+from sween.paths import AnyPath
 from sween.records import (
     Certificate,
     from_row,
@@ -95,7 +96,7 @@ class CheckedRun:
         return f"{self.file}, line {place + 1} (index {self.certificates[place].index})"
 
 
-def verify_folder(folder: Path) -> VerifiedRun:
+def verify_folder(folder: AnyPath) -> VerifiedRun:
     """Check each row against its checksum, its own votes, the run's config and the other rows.
 
     The radii, the prediction and the lower bound are computed again from the counts alone. Missing
@@ -109,6 +110,7 @@ def verify_folder(folder: Path) -> VerifiedRun:
     Raises:
         CheckFailed: naming the first row that differs and what differs in it.
     """
+    folder = Path(folder)
     try:
         run = read_run(folder)
     except CheckpointError:
@@ -128,7 +130,7 @@ def verify_folder(folder: Path) -> VerifiedRun:
     )
 
 
-def read_run(folder: Path) -> CheckedRun:
+def read_run(folder: AnyPath) -> CheckedRun:
     """The certificates of a run folder, each of them checked: what every reader of one goes by.
 
     Each row must fit its checksum, be of this run by its tag, have the settings of the config, and
@@ -140,6 +142,7 @@ def read_run(folder: Path) -> CheckedRun:
         RunMismatch: naming the first row that differs, and what differs in it.
         BadInput: rows that cannot be read.
     """
+    folder = Path(folder)
     file, config = records_file(folder), _checked_config(folder)
     problems = subject_problems(config)
     if problems:

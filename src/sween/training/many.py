@@ -10,6 +10,7 @@ from torch import nn
 from sween.data.dataset import Dataset
 from sween.errors import BadInput, CheckFailed, SweenError
 from sween.models import load_checkpoint
+from sween.paths import AnyPath, as_paths
 from sween.progress import track
 from sween.training.config import TrainConfig
 from sween.training.images import training_images
@@ -19,7 +20,7 @@ from sween.training.trainer import Trainer
 def train(
     config: TrainConfig,
     dataset: Dataset,
-    out: Path,
+    out: AnyPath,
     *,
     device: torch.device | None = None,
     quiet: bool = False,
@@ -29,6 +30,7 @@ def train(
     Returns:
         The trained network, in evaluation mode, on `device`.
     """
+    out = Path(out)
     device = device or torch.device("cpu")
     trainer = Trainer(config, dataset, out, device=device)
     with track(f"train {trainer.name}", trainer.steps_left, quiet=quiet) as advance:
@@ -40,7 +42,7 @@ def train(
 def train_many(
     configs: Sequence[TrainConfig],
     dataset: Dataset,
-    outs: Sequence[Path],
+    outs: Sequence[AnyPath],
     *,
     device: torch.device | None = None,
     quiet: bool = False,
@@ -53,6 +55,7 @@ def train_many(
     Raises:
         CheckFailed: some failed, once the others are done.
     """
+    outs = as_paths("outs", outs)
     device = device or torch.device("cpu")
     if len(configs) == 1:
         train(configs[0], dataset, outs[0], device=device, quiet=quiet)

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from sween.errors import BadInput, refuse_doubles
+from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
 
-def read_recipe(path: Path) -> list[dict[str, Any]]:
+def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
     """The options of each candidate of a recipe file; one without a list is one candidate."""
+    path = Path(path)
     if not path.is_file():
         raise BadInput(
             str(path), expected="a recipe file", got="no such file", fix="check --config"
@@ -71,8 +73,9 @@ def make_configs(
     return configs
 
 
-def run_folders(configs: Sequence[TrainConfig], out: Path) -> list[Path]:
+def run_folders(configs: Sequence[TrainConfig], out: AnyPath) -> list[Path]:
     """`out` itself for one candidate; a folder below it for each of several."""
+    out = Path(out)
     if len(configs) == 1:
         return [out]
     folders = [out / f"{config.arch.rpartition(':')[2]}-seed{config.seed}" for config in configs]

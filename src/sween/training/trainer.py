@@ -13,6 +13,7 @@ from torch import nn
 from sween.data.dataset import Dataset
 from sween.errors import BadInput, SweenError
 from sween.models import Manifest, check_member, create_model, save_checkpoint
+from sween.paths import AnyPath
 from sween.records import RowWriter, read_rows
 from sween.runs import run_folder, write_text
 from sween.seeding import torch_seed
@@ -49,14 +50,14 @@ class Trainer:
         self,
         config: TrainConfig,
         dataset: Dataset,
-        out: Path,
+        out: AnyPath,
         *,
         device: torch.device,
         images: tuple[torch.Tensor, torch.Tensor] | None = None,
         fast: bool | None = None,
     ) -> None:
         check_dataset(config, dataset)
-        self.config, self.dataset, self.out, self.device = config, dataset, out, device
+        self.config, self.dataset, self.out, self.device = config, dataset, Path(out), device
         self.fast = device.type == "cuda" if fast is None else fast
         self.batch_size = min(config.batch_size, len(dataset.train))
         self.steps_per_epoch = len(dataset.train) // self.batch_size

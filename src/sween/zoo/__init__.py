@@ -8,6 +8,7 @@ from typing import Any
 
 from sween.ensemble import LoadedEnsemble, load_ensemble
 from sween.errors import UnknownName
+from sween.paths import AnyPath
 from sween.runs import read_config
 
 MODELS = Path(__file__).parent / "models"
@@ -42,7 +43,7 @@ def list_zoo() -> list[ZooEntry]:
     return [_entry(folder) for folder in sorted(MODELS.iterdir()) if folder.is_dir()]
 
 
-def load(source: str | Path, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
+def load(source: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
     """A ready ensemble: one of the zoo by its name, or a folder or checkpoint by its path.
 
     It is a `WeightedEnsemble` in evaluation mode that also says what it was trained for: `sigma`,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.errors import BadInput, refuse_doubles
+from sween.paths import AnyPath
 from sween.report.page.content import page_content
 from sween.report.page.more import PageTable
 from sween.report.page.run import PageRun
@@ -31,7 +32,7 @@ SCRIPTS = (
 
 
 def write_page(
-    path: Path,
+    path: AnyPath,
     runs: Sequence[PageRun],
     *,
     tables: Sequence[PageTable] = (),
@@ -39,6 +40,7 @@ def write_page(
     title: str = "Certified robustness",
 ) -> None:
     """Write the page that `page_text` makes, whole or not at all."""
+    path = Path(path)
     write_text(path, page_text(runs, tables=tables, others=others, title=title))
 
 

@@ -1,0 +1,52 @@
+"""Weights are solved on the images held out for that, never on the ones that are certified."""
+
+import dataclasses
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from sween.data import Dataset, load_dataset
+from sween.data.dataset import Pixels
+from sween.ensemble import METHODS, load_members, solve_weights, weigh
+from sween.runs import read_config
+from tests.cli.command import succeed
+from tests.cli.conftest import SIGMA, Made
+from tests.training.datasets import UNTOUCHABLE, Untouchable
+
+
+def held_out_alone() -> Dataset:
+    """The digits, whose test images, and pixels to train on, raise when they are asked for."""
+    digits = load_dataset("digits")
+    train = dataclasses.replace(digits.train, pixels=cast(Pixels, Untouchable()))
+    return dataclasses.replace(digits, train=train, test=UNTOUCHABLE)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weigh_solves_on_the_held_out_split_alone(method: str, made: Made) -> None:
+    split = load_dataset("digits").weights
+    wanted = solve_weights(
+        load_members(made.runs),
+        split.all_images(),
+        split.labels,
+        sigma=SIGMA,
+        method=method,
+        samples=3,
+    )
+    loaded = load_members(made.runs)
+    got = weigh(loaded, held_out_alone(), method=method, samples=3, quiet=True)
+    assert (got.weights, got.loss) == (wanted.weights, wanted.loss)
+    assert loaded.weights.tolist() == list(wanted.weights)
+
+
+def test_the_command_solves_on_it_too(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = made.fill("weigh {runs} --method convex --samples 3 --quiet --out {out}", tmp_path)
+    monkeypatch.setattr("sween.cli.options.load_dataset", lambda *_, **__: held_out_alone())
+    succeed(line)
+    split = load_dataset("digits").weights
+    wanted = solve_weights(
+        load_members(made.runs), split.all_images(), split.labels, sigma=SIGMA, samples=3
+    )
+    assert read_config(tmp_path / "out")["weights"] == list(wanted.weights)
