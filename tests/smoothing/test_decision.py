@@ -11,6 +11,7 @@ from sween.records import ABSTAIN
 from sween.smoothing.decision import binomial_p_value, decide, decide_prediction
 from sween.smoothing.radius import radius_cohen, radius_two_class
 from sween.smoothing.settings import CertifySettings, check_predict_settings
+from tests.smoothing.reference import binomial_lower_tail
 
 
 def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
@@ -50,6 +51,14 @@ def test_the_p_value_is_scipys_rounded_up(first: int, second: int) -> None:
     exact = stats.binomtest(top, top + bottom, 0.5).pvalue
     assert binomial_p_value(top, bottom) >= exact * (1 - 1e-12)
     assert binomial_p_value(top, bottom) <= exact * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("top", [999, 1_000, 1_001, 10**6 - 1, 5 * 10**7, 374_369_891])
+@pytest.mark.parametrize("deviations", [0.1, 1, 3.3, 10, 25])
+def test_the_p_value_is_never_below_fifty_digits(top: int, deviations: float) -> None:
+    second = max(0, top - round(deviations * (2 * top) ** 0.5))
+    exact = 2 * binomial_lower_tail(second, top + second, 0.5)
+    assert 0 <= binomial_p_value(top, second) / exact - 1 < 2e-9
 
 
 def test_predict_abstains_by_the_binomial_test() -> None:

@@ -15,6 +15,7 @@ from sween.smoothing.bounds import upper_bound
 from sween.smoothing.decision import decide
 from sween.smoothing.radius import (
     fewest_certified_votes,
+    level_of_class,
     radius_cohen,
     radius_two_class,
     smallest_certifiable_n,
@@ -53,20 +54,28 @@ def test_half_the_votes_abstain() -> None:
 
 
 @pytest.mark.parametrize("bound", ["cohen", "two-class"])
-def test_abstention_is_judged_after_rounding(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+def test_abstention_is_judged_after_rounding(bound: str) -> None:
     """A bound a hair below 1/2 that rounding outward lifts above it certifies nothing."""
+    n, level = 10**9, level_of_class(0.001, bound)
+    misses = n // 2 - np.arange(40_000, 60_000)
+    inverse = special.betainccinv(misses + 1, n - misses, level)
+    between = (inverse < 0.5) & (upper_bound(misses, n, level) >= 0.5)
+    assert np.any(between), "of a thousand million votes some bound lies there"
+    for miss in misses[between].tolist():
+        decision = decide([90, 10], [n - miss, miss], alpha=0.001, sigma=1.0, bound=bound)
+        assert (decision.prediction, decision.radius) == (ABSTAIN, 0.0)
+    certified = int(misses[inverse < 0.5 * (1 - 3e-8)].max())
+    votes = [n - certified, certified]
+    assert decide([90, 10], votes, alpha=0.001, sigma=1.0, bound=bound).prediction == 0
 
-    def inverse(*_: object) -> np.ndarray:
-        return np.asarray(0.5 * (1 - 1e-10))
 
-    def below(*_: object) -> np.ndarray:
-        return np.asarray(0.5 * (1 - 1e-8))
-
-    monkeypatch.setattr("sween.smoothing.bounds.special.betainccinv", inverse)
-    decision = decide([90, 10], [60, 40], alpha=0.001, sigma=1.0, bound=bound)
-    assert (decision.prediction, decision.radius) == (ABSTAIN, 0.0)
-    monkeypatch.setattr("sween.smoothing.bounds.special.betainccinv", below)
-    assert decide([90, 10], [60, 40], alpha=0.001, sigma=1.0, bound=bound).prediction == 0
+@pytest.mark.parametrize("n", [5 * 10**5, 10**7, 10**9])
+@pytest.mark.parametrize("alpha", [1e-4, 1e-3, 0.2])
+def test_radii_grow_with_the_votes_around_a_thousand_misses(n: int, alpha: float) -> None:
+    misses = np.arange(1_100)[::-1]
+    assert np.all(np.diff(radius_cohen(n - misses, n, alpha=alpha, sigma=0.5)) > 0)
+    two_class = radius_two_class(n - misses, misses, n, alpha=alpha, sigma=0.5)
+    assert np.all(np.diff(two_class) > 0)
 
 
 @given(n=st.integers(1, 10**6), share=st.floats(0, 1), sigma=st.floats(0.01, 10))
