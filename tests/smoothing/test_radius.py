@@ -5,21 +5,27 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
 from sween.errors import BadInput, UnknownName
 from sween.records import ABSTAIN
+from sween.seeding import NOISE_BLOCK, derive_key, normals_of
 from sween.smoothing.bounds import upper_bound
-from sween.smoothing.decision import decide
+from sween.smoothing.decision import decide, decide_radii
+from sween.smoothing.exact import ExactNoise, noise_table
+from sween.smoothing.noise import GaussianNoise
 from sween.smoothing.radius import (
     fewest_certified_votes,
     level_of_class,
+    noise_level,
     radius_cohen,
     radius_two_class,
     smallest_certifiable_n,
 )
+from sween.smoothing.sequence import miss_of_radius
 from tests.smoothing.reference import exact_upper_bound
 
 N = 100_000
@@ -127,7 +133,39 @@ def test_fewest_votes() -> None:
     assert fewest_certified_votes(9, 0.001) == 10
 
 
-@pytest.mark.parametrize("sigma", [0.0, -0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("sigma", [0.12, 0.1, 0.3, 1 / 3])
+def test_noise_and_radius_share_one_level(sigma: float) -> None:
+    """float32 noise has a float32 level: 2.2e-8 below .12, and no radius may be of more."""
+    level = noise_level(sigma)
+    assert level != sigma
+    keys, images = [derive_key(0, "level")], torch.zeros(1, 1, 4, 4)
+    drawn, _ = GaussianNoise(sigma=sigma).copies(images, keys)
+    normals = normals_of(keys, (NOISE_BLOCK, 1, 4, 4), images.device)[0]
+    assert torch.equal(drawn, torch.tensor(level, dtype=torch.float32) * normals)
+    exact = ExactNoise(sigma=sigma, levels=16)
+    assert torch.equal(exact.table.cumulative, noise_table(level, 16).cumulative)
+    for radius in (
+        lambda s: radius_cohen(900, 1000, alpha=0.001, sigma=s),
+        lambda s: radius_two_class(900, 60, 1000, alpha=0.001, sigma=s),
+        lambda s: (
+            decide_radii([9, 1], [900, 100], [0.1], largest=10**4, alpha=0.001, sigma=s)[0].radius
+        ),
+    ):
+        assert float(radius(sigma)) == float(radius(level))
+    miss = float(upper_bound(100, 1000, 0.001))
+    assert float(radius_cohen(900, 1000, alpha=0.001, sigma=sigma)) <= -level * special.ndtri(miss)
+    assert float(miss_of_radius(0.1, sigma)) == float(miss_of_radius(0.1, level))
+
+
+@pytest.mark.parametrize("sigma", [0.0625, 0.25, 0.5, 1.0, 2])
+def test_levels_that_float32_has_stay_as_they_are(sigma: float) -> None:
+    assert noise_level(sigma) == sigma
+    miss = float(upper_bound(100, 1000, 0.001))
+    wanted = -sigma * special.ndtri(miss) * (1 - 1e-12)
+    assert float(radius_cohen(900, 1000, alpha=0.001, sigma=sigma)) == wanted
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.5, float("nan"), float("inf"), 1e-39, 1e39])
 def test_impossible_sigma(sigma: float) -> None:
     with pytest.raises(BadInput, match="sigma"):
         radius_cohen(5, 5, alpha=0.001, sigma=sigma)

@@ -24,6 +24,7 @@ from sween.errors import BadInput
 from sween.kernels import NoiseKernels
 from sween.philox import counters, random_words, stream_words
 from sween.seeding import NOISE_BLOCK
+from sween.smoothing.radius import noise_level
 
 Words62 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -52,7 +53,7 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
         raise BadInput(
             "sigma",
             expected=f"at least a step of the grid, 1/{levels} = {1 / levels:.4g}, for exact noise",
-            got=sigma,
+            got=f"{sigma:.6g}",
             fix="raise sigma, or use --noise float32",
         )
     if not sigma * levels <= MOST_STEPS:
@@ -60,7 +61,7 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
             "sigma",
             expected=f"at most {MOST_STEPS / levels:.4g}, {MOST_STEPS} steps of the grid, with "
             "exact noise",
-            got=sigma,
+            got=f"{sigma:.6g}",
             fix="lower sigma, or use --noise float32",
         )
     with mpmath.workdps(DIGITS):
@@ -101,7 +102,8 @@ class ExactNoise:
         compile: bool = False,
         kernels: NoiseKernels | None = None,
     ) -> None:
-        self.table, self.levels, self._kernels = noise_table(sigma, levels), levels, kernels
+        level = noise_level(sigma)  # a float32, as in every radius
+        self.table, self.levels, self._kernels = noise_table(level, levels), levels, kernels
         self._cumulative = self.table.cumulative
         self._divisor = torch.tensor(levels, dtype=torch.float32)
         self._words: Words62 = _compiled_words() if compile else words_of_62_bits

@@ -12,6 +12,7 @@ from sween.kernels import NoiseKernels
 from sween.philox import normal_draws, stream_words
 from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normals_of, philox_normals
 from sween.smoothing.exact import ExactNoise
+from sween.smoothing.radius import noise_level
 from sween.smoothing.settings import whole_number
 from sween.steps import sent
 
@@ -64,7 +65,7 @@ class GaussianNoise:
     """x + sigma * N(0, I) in float32; sound but for what rounding may leak (see `exact.py`).
 
     Args:
-        sigma: noise level.
+        sigma: noise level; its float32, as in every radius (see `noise_level`).
         compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
         kernels: draw through kernels of our own; only on a GPU.
     """
@@ -75,7 +76,7 @@ class GaussianNoise:
     def __init__(
         self, *, sigma: float, compile: bool = False, kernels: NoiseKernels | None = None
     ) -> None:
-        self.sigma, self._kernels = sigma, kernels
+        self.sigma, self._kernels = noise_level(sigma), kernels
         self._normals: Normals = _compiled_normals if compile else normals_of
 
     def check(self, images: torch.Tensor) -> None:
