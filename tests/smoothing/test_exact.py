@@ -14,6 +14,7 @@ from sween.smoothing import SmoothedClassifier
 from sween.smoothing.decision import decide, decide_prediction, decide_radii
 from sween.smoothing.exact import BITS, ExactNoise, noise_table, words_of_62_bits
 from sween.smoothing.radius import radius_cohen, radius_two_class
+from sween.smoothing.settings import Prediction
 from sween.smoothing.votes import VoteEngine
 
 CPU = torch.device("cpu")
@@ -193,13 +194,13 @@ def test_votes_of_the_two_laws_agree_on_a_smooth_classifier() -> None:
             lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
                 torch.full((3, 4, 4), 0.3), n=200
             ),
-            ("images", "multiples of 1/255", "--noise float32"),
+            ("images", "whole pixel values over 255", "multiple of 1/255", "--noise float32"),
         ),
         (
             lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
                 torch.full((3, 4, 4), 77 / 255 + 3e-8), n=200
             ),
-            ("images", "multiples of 1/255"),
+            ("images", "multiple of 1/255"),
         ),
         (
             lambda: SmoothedClassifier(
@@ -216,6 +217,32 @@ def test_bad_input_is_one_line(make, parts) -> None:  # type: ignore[no-untyped-
     assert len(message.splitlines()) == 1
     for part in parts:
         assert part in message
+
+
+def test_off_the_grid_no_rounding_is_advised() -> None:
+    """g(x') is certified, not g(round(x')), which lies further off and is answered otherwise."""
+    levels = 16
+
+    class Dark(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            score = 0.6 / levels - x.flatten(1).mean(1)
+            return torch.stack([score, -score], dim=1)
+
+    smoothed = SmoothedClassifier(Dark(), sigma=0.5, num_classes=2, noise="exact", levels=levels)
+    image = torch.zeros(1, 8, 8)
+    row = smoothed.certify(image, n=5_000)
+    assert isinstance(row, Certificate)
+    changed = torch.full_like(image, 0.51 / levels)
+    assert row.prediction == 0
+    assert row.radius > float((changed - image).norm())
+    for ask in (smoothed.predict, smoothed.certify):
+        with pytest.raises(BadInput) as caught:
+            ask(changed, n=200)
+        assert "round" not in str(caught.value)
+    rounded = (changed * levels).round() / levels
+    answer = smoothed.predict(rounded, n=5_000)
+    assert isinstance(answer, Prediction)
+    assert answer.prediction == 1, "so the advice to round would have broken the certificate"
 
 
 def test_an_unknown_noise_gets_the_nearest() -> None:

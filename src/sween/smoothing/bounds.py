@@ -78,10 +78,10 @@ def _widening(totals: Floats) -> Floats:
 
 
 def _inverse_tail(counts: Floats, totals: Floats, alpha: float) -> Floats:
-    """q with P(Binomial(n, q) <= count) = alpha, to within the widening on either side.
+    """q with P(Binomial(n, q) <= count) = alpha, so near that it is safe once it is widened.
 
-    On the unsafe side the widened q is safe; on the other q is no further from the exact bound than
-    the widening either, which keeps bounds of neighbouring counts and sizes in order.
+    Nor is it above the exact bound by more than a quarter of the widening, which keeps the bounds
+    of neighbouring counts in order.
     """
     failures = totals - counts
     # betainccinv has no value at failures = 0, nor is it needed there or at counts = 0.
@@ -90,7 +90,7 @@ def _inverse_tail(counts: Floats, totals: Floats, alpha: float) -> Floats:
     inverse = np.where(failures == 0, 1.0, inverse)
     width = _widening(totals)
     safe = _tail(counts, failures, inverse * (1 + width)) <= alpha * (1 - FORWARD_ERROR)
-    near = _tail(counts, failures, inverse * (1 - width)) >= alpha
+    near = _tail(counts, failures, inverse * (1 - width / 4)) >= alpha
     wrong = (counts > 0) & (failures > 0) & ~(safe & near)  # also where the inverse is NaN
     if np.any(wrong):
         inverse = np.array(inverse)

@@ -11,6 +11,14 @@ a law on whole numbers, drawn by comparing a 62-bit random number with a table o
 many digits. Sums of whole numbers are exact, and the conversion to float at the end is part of f.
 So the theorem holds for h as computed. The table rounds each probability down; what is lost in all
 (below 1e-14) belongs to no T, and a vote that draws it counts for no class.
+
+What is covered: for an image x on the grid with radius R, the smoothed classifier g of h answers
+alike at every x' closer than R, on the grid or off it. Votes can be drawn for an x' on the grid
+only: off it T has another law. Rounding such an x' first is no way around that, for it answers
+g(round(x')), and rounding moves d pixels by up to sqrt(d) / (2 levels), .11 for CIFAR images: round(x')
+is covered where it is itself closer than R to x, and may not be where x' is. So images off the grid
+are refused. Whoever receives 8-bit images receives points of the grid, and every one of them within
+R is covered.
 """
 
 import dataclasses
@@ -117,16 +125,20 @@ class ExactNoise:
         return f"{self.name} "
 
     def check(self, images: torch.Tensor) -> None:
-        """Refuse images off the grid: for them the law would be another."""
+        """Refuse images off the grid: for them the law would be another.
+
+        Rounding them is not advised: it answers for another image, which may lie beyond a radius
+        that the given one is within.
+        """
         grid = self._divided(self._positions(images))
         if not torch.equal(grid, images):
             away = float((images - grid).abs().max())
             raise BadInput(
                 "images",
-                expected=f"multiples of 1/{self.levels}, as pixels of {self.levels + 1} values "
-                "are, for exact noise",
-                got=f"one that is {away:.3g} away",
-                fix="round them to that grid first, or use --noise float32",
+                expected=f"whole pixel values over {self.levels} for exact noise, which certifies "
+                "an image as given",
+                got=f"a pixel {away:.3g} from the nearest multiple of 1/{self.levels}",
+                fix=f"pass the stored pixels divided by {self.levels}, or use --noise float32",
             )
 
     def copies(
