@@ -246,7 +246,7 @@ class SmoothedClassifier:
         batch, keys = self._checked(images, indices)
         truth = check_labels(labels, len(keys), self.num_classes)
         self.engine.prepare(batch[0])
-        check_sampling(self.engine, settings)
+        check_sampling(self.engine, settings, numbers=batch[0].numel())
         plans = None
         if settings.sampling == "budget":
             plans = plan_budget(self.engine, lambda: [(batch, keys)], settings)

@@ -14,11 +14,10 @@ So the theorem holds for h as computed. The table rounds each probability down; 
 
 What is covered: for an image x on the grid with radius R, the smoothed classifier g of h answers
 alike at every x' closer than R, on the grid or off it. Votes can be drawn for an x' on the grid
-only: off it T has another law. Rounding such an x' first is no way around that, for it answers
-g(round(x')), and rounding moves d pixels by up to sqrt(d) / (2 levels), .11 for CIFAR images: round(x')
-is covered where it is itself closer than R to x, and may not be where x' is. So images off the grid
-are refused. Whoever receives 8-bit images receives points of the grid, and every one of them within
-R is covered.
+only: off it T has another law. Rounding such an x' first is no way around that. It answers
+g(round(x')), and rounding moves d pixels by up to sqrt(d) / (2 levels), .11 for CIFAR images, so
+round(x') may lie beyond R where x' does not. So images off the grid are refused. Whoever receives
+8-bit images receives points of the grid, and every one of them within R is covered.
 """
 
 import dataclasses
@@ -140,6 +139,10 @@ class ExactNoise:
                 got=f"a pixel {away:.3g} from the nearest multiple of 1/{self.levels}",
                 fix=f"pass the stored pixels divided by {self.levels}, or use --noise float32",
             )
+
+    def missing(self, device: torch.device) -> float:
+        """None of the tail: what the table loses counts as a vote for no class."""
+        return 0.0
 
     def copies(
         self, images: torch.Tensor, keys: Sequence[int]
