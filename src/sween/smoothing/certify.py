@@ -29,8 +29,7 @@ from sween.smoothing.tally import Asked
 from sween.smoothing.votes import VoteEngine
 
 MOST_MISSING = 0.5
-"""Of the smallest miss probability that the votes can show: how much of it the noise never drawn may
-be."""
+"""The tail that is never drawn may have so much of the smallest miss probability votes can show."""
 
 
 def certify_each(
