@@ -126,6 +126,7 @@ def test_it_can_be_exported() -> None:
                 assert torch.equal(graph(more), ensemble(more))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own exporter
 def test_it_can_be_exported_to_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")

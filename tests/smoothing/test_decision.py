@@ -1,5 +1,6 @@
 """What votes prove, and settings that could prove nothing."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from sween.records import ABSTAIN
 from sween.smoothing.decision import binomial_p_value, decide, decide_prediction
 from sween.smoothing.radius import radius_cohen, radius_two_class
 from sween.smoothing.settings import CertifySettings, check_predict_settings
-from tests.smoothing.reference import binomial_lower_tail
+from tests.smoothing.reference import binomial_lower_tail, exact_upper_bound
 
 
 def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
@@ -24,6 +25,16 @@ def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
     expected = float(radius_two_class(550, 450, 1000, alpha=0.001, sigma=0.5))
     assert two_class.radius == expected
     assert cohen.candidate == two_class.candidate == 1
+
+
+@pytest.mark.parametrize(("bound", "share"), [("cohen", 1.0), ("two-class", 0.9)])
+def test_the_lower_bound_is_at_the_level_that_its_row_spends_on_the_class(
+    bound: str, share: float
+) -> None:
+    """At another level it would be wrong too often, or would not be the radius's own."""
+    decision = decide([90, 10], [550, 450], alpha=0.001, sigma=0.5, bound=bound)
+    exact = 1 - exact_upper_bound(450, 1000, mpmath.mpf(share) / 1000)
+    assert -1e-8 < decision.lower_bound / exact - 1 <= 0
 
 
 def test_an_abstention_keeps_its_candidate() -> None:

@@ -6,6 +6,7 @@ import torch
 from scipy import special, stats
 from torch import nn
 
+from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput, UnknownName
 from sween.philox import counters, stream_words
 from sween.records import ABSTAIN, Certificate
@@ -13,8 +14,9 @@ from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.decision import decide, decide_prediction, decide_radii
 from sween.smoothing.exact import BITS, ExactNoise, noise_table, words_of_62_bits
-from sween.smoothing.radius import radius_cohen, radius_two_class
+from sween.smoothing.radius import radius_cohen, radius_of_miss, radius_two_class
 from sween.smoothing.settings import Prediction
+from sween.smoothing.soft import soft_miss
 from sween.smoothing.votes import VoteEngine
 
 CPU = torch.device("cpu")
@@ -153,6 +155,31 @@ def test_lost_draws_count_against_the_answer(monkeypatch: pytest.MonkeyPatch) ->
     assert row.radius == float(radius_cohen(counted, 1_000, alpha=0.001, sigma=0.5))
     two = float(radius_two_class(counted, 1_000 - counted, 1_000, alpha=0.001, sigma=0.5))
     assert row.radius_two_class == two
+
+
+def test_lost_draws_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In soft votes too: what is drawn beyond the table has a score of 0, not its network's."""
+    whole = noise_table(0.5, 255)
+    short = type(whole)(whole.first, (whole.cumulative.double() * 0.9999).long())
+    monkeypatch.setattr("sween.smoothing.exact.noise_table", lambda *_: short)
+
+    class Always(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([30.0, 0.0]).expand(len(x), 2)
+
+    ensemble = WeightedEnsemble([Always()])
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, noise="exact")
+    row = smoothed.certify(torch.zeros(1, 10, 10), n=1_000, votes="soft")
+    assert isinstance(row, Certificate)
+    assert row.estimation_scores is not None
+    assert row.selection_scores is not None
+    scored = sum(row.estimation_scores[1::2])
+    assert 960 < scored < 998
+    assert scored == sum(row.estimation_counts)
+    assert sum(row.selection_scores[1::2]) == sum(row.selection_counts)
+    zeros = (0, 1_000 - scored, *row.estimation_scores)
+    miss = soft_miss(row.selection_scores, zeros, n=1_000, alpha=0.001)
+    assert row.radius == float(radius_of_miss(miss, 0.5))
 
 
 def test_decisions_take_lost_votes_for_the_runner_up() -> None:
