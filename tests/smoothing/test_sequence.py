@@ -191,6 +191,20 @@ def test_a_radius_is_granted_only_where_the_bound_reaches_it(radius: float) -> N
     assert granted >= 5
 
 
+@pytest.mark.parametrize("radius", [0.25, 0.5])
+def test_the_first_count_that_stops_as_certified_is_certified(radius: float) -> None:
+    """A stop for a radius a thousandth smaller would come a few votes of many too early."""
+    n = 50_000
+    needed = float(special.ndtr(-radius / 0.5))
+    counts = np.arange(round(n * (1 - needed)) + 1, n)
+    stops = settled(counts, n, [radius], largest=10**6, alpha=0.001, sigma=0.5)
+    first = int(counts[np.argmax(stops)])
+    _, decisions = decide_radii(
+        [9, 1], [first, n - first], [radius], largest=10**6, alpha=0.001, sigma=0.5
+    )
+    assert decisions == {repr(radius): True}
+
+
 def test_a_radius_is_granted_up_to_the_last_bit() -> None:
     def ask(radius: float) -> tuple[float, bool]:
         decision, decisions = decide_radii(
