@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.ensemble.early_exit import ExitVotes, vote_with_exit
+from sween.ensemble.early_exit import EXACT_MARGIN, ExitVotes, exact_margin, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward
 from sween.ensemble.panel import EnsemblePanel
 from sween.ensemble.prepare import Preparation
@@ -191,6 +191,60 @@ def test_each_input_decides_for_itself(name: str) -> None:
         alone = _vote(probabilities[:, row : row + 1], weights, policy)
         assert int(alone.labels) == int(together.labels[row])
         assert int(alone.evaluations) == int(together.evaluations[row])
+
+
+@pytest.mark.parametrize("members", [50, 200, 1000])
+def test_exact_exit_of_hundreds_of_members_whose_sum_rounds_up(members: int) -> None:
+    """Each of many small votes for the runner-up is rounded up by almost half a unit."""
+    unit = 2.0**-25  # of float32 numbers in [1/4, 1/2)
+    small = (2**22 // members // 64) * unit + unit / 2 + 2.0**-36
+    left = members - 1
+    rest = left * small
+    first = 1 - rest
+    rows, runner_up = [], 0.45
+    for lead in range(0, 1200, 2):  # the leader's lead over all that is left, in units
+        leader = runner_up + rest + lead * unit
+        rows.append([runner_up / first, leader / first, 1 - (runner_up + leader) / first])
+    large = torch.tensor(rows, dtype=torch.float64).float()
+    assert float(large.min()) > 0
+    against = torch.tensor([1.0, 0.0, 0.0]).expand(len(rows), 3)
+    probabilities = torch.stack([large, *[against] * left])
+    weights = [first, *[small] * left]
+    full = _vote(probabilities, weights, ExitPolicy())
+    exact = _vote(probabilities, weights, ExitPolicy("exact"))
+    assert torch.equal(full.labels, exact.labels)
+    assert bool((exact.evaluations < members).any()), "some exits were taken"
+    overtaken = int((full.labels == 0).sum())
+    assert overtaken * 2 * unit > (EXACT_MARGIN if members >= 200 else 0), (
+        "rounding alone overtakes a lead that the smallest margin would take for safe"
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([20, 200, 600]))
+def test_exact_exit_of_near_ties_among_hundreds(seed: int, members: int) -> None:
+    generator = numpy_generator(seed, "near ties")
+    weights = [float(weight) for weight in generator.dirichlet([0.5] * members)]
+    sides = torch.from_numpy(generator.integers(0, 2, (members, 300))).float()
+    probabilities = torch.stack([sides, 1 - sides], dim=2)
+    full = _vote(probabilities, weights, ExitPolicy())
+    assert torch.equal(_vote(probabilities, weights, ExitPolicy("exact")).labels, full.labels)
+
+
+def test_the_margin_of_a_few_members_is_the_smallest() -> None:
+    assert {exact_margin(left) for left in range(1, 7)} == {EXACT_MARGIN} == {1e-6}
+    assert all(exact_margin(left) >= (left + 10) * 2**-24 for left in range(1, 5_000))
+
+
+def test_the_paper_exits_strictly_above_its_marks() -> None:
+    """Line 9 of Algorithm 1 has >: a probability at the threshold, or a leader at 1/2, goes on."""
+    even = torch.tensor([[[0.5, 0.5]]]).repeat(3, 1, 1)
+    assert int(_vote(even, [0.5, 0.25, 0.25], ExitPolicy("paper")).evaluations) == 3
+    at = torch.tensor([[[0.75, 0.25]], [[0.25, 0.75]], [[0.25, 0.75]]])
+    weights = [0.5, 0.25, 0.25]
+    assert int(_vote(at, weights, ExitPolicy("paper", threshold=0.75)).evaluations) > 1
+    below = math.nextafter(0.75, 0)
+    assert int(_vote(at, weights, ExitPolicy("paper", threshold=below)).evaluations) == 1
 
 
 def test_uneven_weights_make_exact_cheap() -> None:

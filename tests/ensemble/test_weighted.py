@@ -17,6 +17,7 @@ from sween.ensemble import (
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError, ContractError
 from sween.models import Manifest, create_model, save_checkpoint
+from sween.smoothing import SmoothedClassifier
 
 SHAPE = (1, 8, 8)
 
@@ -70,6 +71,72 @@ def test_weights_are_uniform_by_default_and_stay_on_the_simplex() -> None:
 def test_weights_off_the_simplex(weights: list[float]) -> None:
     with pytest.raises(BadInput, match="weights"):
         WeightedEnsemble([_member(0), _member(1)], weights)
+
+
+OFF_THE_SIMPLEX = {
+    "nan": [float("nan"), 1.0],
+    "zeros": [0.0, 0.0],
+    "negative": [-0.1, 1.1],
+    "too short": [1.0],
+    "too long": [0.5, 0.25, 0.25],
+    "infinite": [float("inf"), 0.0],
+    "another sum": [0.5, 0.6],
+    "no numbers": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize("kind", OFF_THE_SIMPLEX)
+def test_other_weightings_are_checked_as_the_ensembles_own(kind: str) -> None:
+    """NaN weights would vote, for class 0."""
+    ensemble = WeightedEnsemble([_member(0), _member(1)])
+    with pytest.raises(BadInput, match="weighting other: expected"):
+        SmoothedClassifier(
+            ensemble,
+            sigma=0.5,
+            num_classes=10,
+            weightings={"other": OFF_THE_SIMPLEX[kind]},  # type: ignore[dict-item]
+        )
+
+
+def test_weights_that_were_tampered_with_do_not_vote() -> None:
+    ensemble = WeightedEnsemble([_member(0), _member(1)])
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    ensemble._weights = (float("nan"), 1.0)
+    with pytest.raises(BadInput, match="weights: expected non-negative numbers"):
+        smoothed.certify(_images(), n=200)
+    with pytest.raises(BadInput, match="weights: expected non-negative numbers"):
+        smoothed.predict(_images(), n=200)
+    ensemble.weights = [0.5, 0.5]
+    ensemble.members.append(_member(2))
+    with pytest.raises(BadInput, match="weights: expected 3 numbers"):
+        smoothed.predict(_images(), n=200)
+
+
+def test_it_can_be_exported() -> None:
+    """Into a graph that gives the same numbers, for any number of images."""
+    ensemble = WeightedEnsemble([_member(seed) for seed in range(3)], [0.2, 0.5, 0.3]).eval()
+    images = _images()
+    batch = torch.export.Dim("batch")
+    for shapes in (None, ({0: batch},)):
+        graph = torch.export.export(ensemble, (images,), dynamic_shapes=shapes).module()
+        with torch.inference_mode():
+            assert torch.equal(graph(images), ensemble(images))
+            if shapes is not None:
+                more = torch.cat([images] * 3)
+                assert torch.equal(graph(more), ensemble(more))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own exporter
+def test_it_can_be_exported_to_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    ensemble = WeightedEnsemble([_member(seed) for seed in range(3)], [0.2, 0.5, 0.3]).eval()
+    path = tmp_path / "ensemble.onnx"
+    torch.onnx.export(ensemble, (_images(),), path, dynamo=True)
+    session = runtime.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: _images().numpy()})
+    with torch.inference_mode():
+        torch.testing.assert_close(torch.from_numpy(found), ensemble(_images()))
 
 
 def test_members_must_be_modules_of_one_class_count() -> None:

@@ -5,10 +5,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from sween.errors import BadInput
-from sween.smoothing.bounds import lower_bound, upper_bound, upper_bound_of_miss
+from sween.seeding import numpy_generator
+from sween.smoothing.bounds import (
+    FORWARD_ERROR,
+    SMALLEST_ALPHA,
+    lower_bound,
+    upper_bound,
+    upper_bound_of_miss,
+)
+from sween.smoothing.sequence import sequential_miss
 from tests.smoothing.reference import binomial_lower_tail
 
 CLOSE = 3e-8
@@ -44,6 +52,90 @@ def test_never_unsafe_and_never_far(count: int, n: int, alpha: float) -> None:
 )
 def test_a_thousand_million_votes(count: int) -> None:
     assert_tight(count, 10**9, 0.001)
+
+
+ALPHAS = (SMALLEST_ALPHA, 1e-20, 1e-4, 9e-4, 1e-3, 0.05, 0.2, 0.5)
+LANDMARKS = sorted(
+    {
+        mark + step
+        for mark in (*(10**power for power in range(9)), *(2**power for power in range(4, 30, 3)))
+        for step in (-1, 0, 1)
+    }
+    | {1000 * thousands - 1 for thousands in range(1, 11)}
+)
+"""Counts where implementations change their method: powers, thousands and their neighbours."""
+
+
+@pytest.mark.parametrize("n", [10**5, 5 * 10**5, 10**7, 10**8, 10**9])
+def test_counts_around_powers_and_thousands(n: int) -> None:
+    """scipy's inverse is wrong at 999 of very many, by a factor of 7 in the tail at n = 1e9."""
+    for position, count in enumerate(LANDMARKS):
+        for alpha in ALPHAS[position % 2 :: 2] if count != 999 else ALPHAS:
+            if 0 < count < n and float(upper_bound(count, n, alpha)) < 1:
+                assert_tight(count, n, alpha)
+
+
+def _anywhere(seed: int, cases: int) -> list[tuple[int, int, float]]:
+    generator, found = numpy_generator(seed, "bounds anywhere"), list[tuple[int, int, float]]()
+    while len(found) < cases:
+        n = round(10 ** generator.uniform(0.5, 9))
+        count = generator.choice([generator.choice(LANDMARKS), generator.integers(n)])
+        count = int(generator.choice([count, n - count]))
+        if 0 < count < n:
+            found.append((count, n, float(10 ** generator.uniform(-100, np.log10(0.5)))))
+    return found
+
+
+def _check_anywhere(seed: int, cases: int) -> None:
+    """Safe and near; and the function that says so is as accurate as it is taken to be."""
+    for count, n, alpha in _anywhere(seed, cases):
+        bound = float(upper_bound(count, n, alpha))
+        if bound < 1:
+            assert_tight(count, n, alpha)
+            exact = binomial_lower_tail(count, n, bound)
+            forward = float(special.betaincc(count + 1, n - count, bound))
+            assert abs(forward / exact - 1) < FORWARD_ERROR / 2, (count, n, alpha)
+
+
+def test_anywhere() -> None:
+    _check_anywhere(0, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_anywhere_densely(seed: int) -> None:
+    _check_anywhere(seed, 2_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2**20, 10**7, 10**7 + 1, 2**27, 10**9])
+def test_every_small_count_and_every_thousand(n: int) -> None:
+    for count in (*range(1, 60), *range(990, 1010), *range(999, 20_000, 1_000)):
+        for alpha in ALPHAS:
+            assert_tight(count, n, alpha)
+
+
+@pytest.mark.parametrize("n", [10**4, 5 * 10**5, 10**7, 10**7 + 1, 10**9])
+def test_bounds_grow_with_the_count_everywhere(n: int) -> None:
+    """Every count of long stretches, among them those where scipy's inverse leaps."""
+    for alpha in (1e-20, 1e-3, 0.2):
+        for first in (0, n // 10, n // 2, n - 3_000):
+            counts = np.arange(first, min(first + 3_000, n) + 1)
+            assert np.all(np.diff(upper_bound(counts, n, alpha)) >= 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 999, 1_000, 9_999])
+def test_bounds_fall_with_the_trials(count: int) -> None:
+    """Up to 1e8; beyond, one trial more changes a bound by less than it is widened."""
+    for first in (count + 1, 10**5, 5 * 10**5, 10**7 - 500, 10**8):
+        trials = np.arange(first, first + 1_000)
+        assert np.all(np.diff(upper_bound(count, trials, 1e-3)) <= 0)
+
+
+@pytest.mark.parametrize("n", [10**8, 10**9])
+def test_the_last_look_of_a_sequence_is_safe_too(n: int) -> None:
+    miss = float(sequential_miss(n - 999, n, largest=n, alpha=0.001))
+    assert binomial_lower_tail(999, n, miss) <= 0.0005
 
 
 @pytest.mark.parametrize(("count", "n", "p"), [(0, 3, 0.4), (7, 40, 0.3), (90, 100, 0.95)])

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from sween.records import ABSTAIN
 from sween.smoothing.decision import binomial_p_value, decide, decide_prediction
 from sween.smoothing.radius import radius_cohen, radius_two_class
 from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
+from tests.smoothing.reference import binomial_lower_tail, exact_upper_bound
 
 
 def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
@@ -25,6 +27,16 @@ def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
     expected = float(radius_two_class(550, 450, 1000, alpha=0.001, sigma=0.5))
     assert two_class.radius == expected
     assert cohen.candidate == two_class.candidate == 1
+
+
+@pytest.mark.parametrize(("bound", "share"), [("cohen", 1.0), ("two-class", 0.9)])
+def test_the_lower_bound_is_at_the_level_that_its_row_spends_on_the_class(
+    bound: str, share: float
+) -> None:
+    """At another level it would be wrong too often, or would not be the radius's own."""
+    decision = decide([90, 10], [550, 450], alpha=0.001, sigma=0.5, bound=bound)
+    exact = 1 - exact_upper_bound(450, 1000, mpmath.mpf(share) / 1000)
+    assert -1e-8 < decision.lower_bound / exact - 1 <= 0
 
 
 def test_an_abstention_keeps_its_candidate() -> None:
@@ -52,6 +64,14 @@ def test_the_p_value_is_scipys_rounded_up(first: int, second: int) -> None:
     exact = stats.binomtest(top, top + bottom, 0.5).pvalue
     assert binomial_p_value(top, bottom) >= exact * (1 - 1e-12)
     assert binomial_p_value(top, bottom) <= exact * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("top", [999, 1_000, 1_001, 10**6 - 1, 5 * 10**7, 374_369_891])
+@pytest.mark.parametrize("deviations", [0.1, 1, 3.3, 10, 25])
+def test_the_p_value_is_never_below_fifty_digits(top: int, deviations: float) -> None:
+    second = max(0, top - round(deviations * (2 * top) ** 0.5))
+    exact = 2 * binomial_lower_tail(second, top + second, 0.5)
+    assert 0 <= binomial_p_value(top, second) / exact - 1 < 2e-9
 
 
 def test_predict_abstains_by_the_binomial_test() -> None:

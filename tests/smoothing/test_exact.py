@@ -6,6 +6,7 @@ import torch
 from scipy import special, stats
 from torch import nn
 
+from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput, UnknownName
 from sween.philox import counters, stream_words
 from sween.records import ABSTAIN, Certificate
@@ -13,7 +14,9 @@ from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.decision import decide, decide_prediction, decide_radii
 from sween.smoothing.exact import BITS, ExactNoise, noise_table, words_of_62_bits
-from sween.smoothing.radius import radius_cohen, radius_two_class
+from sween.smoothing.radius import radius_cohen, radius_of_miss, radius_two_class
+from sween.smoothing.settings import Prediction
+from sween.smoothing.soft import soft_miss
 from sween.smoothing.votes import VoteEngine
 
 CPU = torch.device("cpu")
@@ -154,6 +157,31 @@ def test_lost_draws_count_against_the_answer(monkeypatch: pytest.MonkeyPatch) ->
     assert row.radius_two_class == two
 
 
+def test_lost_draws_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In soft votes too: what is drawn beyond the table has a score of 0, not its network's."""
+    whole = noise_table(0.5, 255)
+    short = type(whole)(whole.first, (whole.cumulative.double() * 0.9999).long())
+    monkeypatch.setattr("sween.smoothing.exact.noise_table", lambda *_: short)
+
+    class Always(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([30.0, 0.0]).expand(len(x), 2)
+
+    ensemble = WeightedEnsemble([Always()])
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, noise="exact")
+    row = smoothed.certify(torch.zeros(1, 10, 10), n=1_000, votes="soft")
+    assert isinstance(row, Certificate)
+    assert row.estimation_scores is not None
+    assert row.selection_scores is not None
+    scored = sum(row.estimation_scores[1::2])
+    assert 960 < scored < 998
+    assert scored == sum(row.estimation_counts)
+    assert sum(row.selection_scores[1::2]) == sum(row.selection_counts)
+    zeros = (0, 1_000 - scored, *row.estimation_scores)
+    miss = soft_miss(row.selection_scores, zeros, n=1_000, alpha=0.001)
+    assert row.radius == float(radius_of_miss(miss, 0.5))
+
+
 def test_decisions_take_lost_votes_for_the_runner_up() -> None:
     full = decide([9, 1, 0], [900, 60, 40], alpha=0.001, sigma=1.0)
     lost = decide([9, 1, 0], [900, 60, 30], n=1000, alpha=0.001, sigma=1.0)
@@ -193,13 +221,13 @@ def test_votes_of_the_two_laws_agree_on_a_smooth_classifier() -> None:
             lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
                 torch.full((3, 4, 4), 0.3), n=200
             ),
-            ("images", "multiples of 1/255", "--noise float32"),
+            ("images", "whole pixel values over 255", "multiple of 1/255", "--noise float32"),
         ),
         (
             lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
                 torch.full((3, 4, 4), 77 / 255 + 3e-8), n=200
             ),
-            ("images", "multiples of 1/255"),
+            ("images", "multiple of 1/255"),
         ),
         (
             lambda: SmoothedClassifier(
@@ -216,6 +244,32 @@ def test_bad_input_is_one_line(make, parts) -> None:  # type: ignore[no-untyped-
     assert len(message.splitlines()) == 1
     for part in parts:
         assert part in message
+
+
+def test_off_the_grid_no_rounding_is_advised() -> None:
+    """g(x') is certified, not g(round(x')), which lies further off and is answered otherwise."""
+    levels = 16
+
+    class Dark(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            score = 0.6 / levels - x.flatten(1).mean(1)
+            return torch.stack([score, -score], dim=1)
+
+    smoothed = SmoothedClassifier(Dark(), sigma=0.5, num_classes=2, noise="exact", levels=levels)
+    image = torch.zeros(1, 8, 8)
+    row = smoothed.certify(image, n=5_000)
+    assert isinstance(row, Certificate)
+    changed = torch.full_like(image, 0.51 / levels)
+    assert row.prediction == 0
+    assert row.radius > float((changed - image).norm())
+    for ask in (smoothed.predict, smoothed.certify):
+        with pytest.raises(BadInput) as caught:
+            ask(changed, n=200)
+        assert "round" not in str(caught.value)
+    rounded = (changed * levels).round() / levels
+    answer = smoothed.predict(rounded, n=5_000)
+    assert isinstance(answer, Prediction)
+    assert answer.prediction == 1, "so the advice to round would have broken the certificate"
 
 
 def test_an_unknown_noise_gets_the_nearest() -> None:

@@ -5,20 +5,27 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
 from sween.errors import BadInput, UnknownName
 from sween.records import ABSTAIN
+from sween.seeding import NOISE_BLOCK, derive_key, normals_of
 from sween.smoothing.bounds import upper_bound
-from sween.smoothing.decision import decide
+from sween.smoothing.decision import decide, decide_radii
+from sween.smoothing.exact import ExactNoise, noise_table
+from sween.smoothing.noise import GaussianNoise
 from sween.smoothing.radius import (
     fewest_certified_votes,
+    level_of_class,
+    noise_level,
     radius_cohen,
     radius_two_class,
     smallest_certifiable_n,
 )
+from sween.smoothing.sequence import miss_of_radius
 from tests.smoothing.reference import exact_upper_bound
 
 N = 100_000
@@ -53,20 +60,28 @@ def test_half_the_votes_abstain() -> None:
 
 
 @pytest.mark.parametrize("bound", ["cohen", "two-class"])
-def test_abstention_is_judged_after_rounding(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+def test_abstention_is_judged_after_rounding(bound: str) -> None:
     """A bound a hair below 1/2 that rounding outward lifts above it certifies nothing."""
+    n, level = 10**9, level_of_class(0.001, bound)
+    misses = n // 2 - np.arange(40_000, 60_000)
+    inverse = special.betainccinv(misses + 1, n - misses, level)
+    between = (inverse < 0.5) & (upper_bound(misses, n, level) >= 0.5)
+    assert np.any(between), "of a thousand million votes some bound lies there"
+    for miss in misses[between].tolist():
+        decision = decide([90, 10], [n - miss, miss], alpha=0.001, sigma=1.0, bound=bound)
+        assert (decision.prediction, decision.radius) == (ABSTAIN, 0.0)
+    certified = int(misses[inverse < 0.5 * (1 - 3e-8)].max())
+    votes = [n - certified, certified]
+    assert decide([90, 10], votes, alpha=0.001, sigma=1.0, bound=bound).prediction == 0
 
-    def inverse(*_: object) -> np.ndarray:
-        return np.asarray(0.5 * (1 - 1e-10))
 
-    def below(*_: object) -> np.ndarray:
-        return np.asarray(0.5 * (1 - 1e-8))
-
-    monkeypatch.setattr("sween.smoothing.bounds.special.betainccinv", inverse)
-    decision = decide([90, 10], [60, 40], alpha=0.001, sigma=1.0, bound=bound)
-    assert (decision.prediction, decision.radius) == (ABSTAIN, 0.0)
-    monkeypatch.setattr("sween.smoothing.bounds.special.betainccinv", below)
-    assert decide([90, 10], [60, 40], alpha=0.001, sigma=1.0, bound=bound).prediction == 0
+@pytest.mark.parametrize("n", [5 * 10**5, 10**7, 10**9])
+@pytest.mark.parametrize("alpha", [1e-4, 1e-3, 0.2])
+def test_radii_grow_with_the_votes_around_a_thousand_misses(n: int, alpha: float) -> None:
+    misses = np.arange(1_100)[::-1]
+    assert np.all(np.diff(radius_cohen(n - misses, n, alpha=alpha, sigma=0.5)) > 0)
+    two_class = radius_two_class(n - misses, misses, n, alpha=alpha, sigma=0.5)
+    assert np.all(np.diff(two_class) > 0)
 
 
 @given(n=st.integers(1, 10**6), share=st.floats(0, 1), sigma=st.floats(0.01, 10))
@@ -118,7 +133,39 @@ def test_fewest_votes() -> None:
     assert fewest_certified_votes(9, 0.001) == 10
 
 
-@pytest.mark.parametrize("sigma", [0.0, -0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("sigma", [0.12, 0.1, 0.3, 1 / 3])
+def test_noise_and_radius_share_one_level(sigma: float) -> None:
+    """float32 noise has a float32 level: 2.2e-8 below .12, and no radius may be of more."""
+    level = noise_level(sigma)
+    assert level != sigma
+    keys, images = [derive_key(0, "level")], torch.zeros(1, 1, 4, 4)
+    drawn, _ = GaussianNoise(sigma=sigma).copies(images, keys)
+    normals = normals_of(keys, (NOISE_BLOCK, 1, 4, 4), images.device)[0]
+    assert torch.equal(drawn, torch.tensor(level, dtype=torch.float32) * normals)
+    exact = ExactNoise(sigma=sigma, levels=16)
+    assert torch.equal(exact.table.cumulative, noise_table(level, 16).cumulative)
+    for radius in (
+        lambda s: radius_cohen(900, 1000, alpha=0.001, sigma=s),
+        lambda s: radius_two_class(900, 60, 1000, alpha=0.001, sigma=s),
+        lambda s: (
+            decide_radii([9, 1], [900, 100], [0.1], largest=10**4, alpha=0.001, sigma=s)[0].radius
+        ),
+    ):
+        assert float(radius(sigma)) == float(radius(level))
+    miss = float(upper_bound(100, 1000, 0.001))
+    assert float(radius_cohen(900, 1000, alpha=0.001, sigma=sigma)) <= -level * special.ndtri(miss)
+    assert float(miss_of_radius(0.1, sigma)) == float(miss_of_radius(0.1, level))
+
+
+@pytest.mark.parametrize("sigma", [0.0625, 0.25, 0.5, 1.0, 2])
+def test_levels_that_float32_has_stay_as_they_are(sigma: float) -> None:
+    assert noise_level(sigma) == sigma
+    miss = float(upper_bound(100, 1000, 0.001))
+    wanted = -sigma * special.ndtri(miss) * (1 - 1e-12)
+    assert float(radius_cohen(900, 1000, alpha=0.001, sigma=sigma)) == wanted
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.5, float("nan"), float("inf"), 1e-39, 1e39])
 def test_impossible_sigma(sigma: float) -> None:
     with pytest.raises(BadInput, match="sigma"):
         radius_cohen(5, 5, alpha=0.001, sigma=sigma)

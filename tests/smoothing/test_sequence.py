@@ -154,6 +154,69 @@ def test_false_decisions_stay_within_alpha(name: str) -> None:
     assert int(yes.sum()) <= most_failures(RUNS, ALPHA)
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.001])
+@pytest.mark.parametrize("missed", [0.0, 0.002, 0.1, 0.4])
+def test_looks_spend_half_of_alpha_and_the_last_the_other_half(alpha: float, missed: float) -> None:
+    """At 50 digits: an early bound stands on evidence of 2/alpha, the last one on a tail too.
+
+    Early looks at all of alpha and a last one at half of it would fail 1.5 alpha of the time.
+    """
+    for n in looks(20_000)[3::7]:
+        count = n - round(missed * n)
+        bound = float(sequential_miss(count, n, largest=20_000, alpha=alpha))
+        assert bound < 1
+        assert exact_log_evidence(count, n, bound) >= -np.log(alpha / 2)
+        last = float(sequential_miss(count, n, largest=n, alpha=alpha))
+        assert last < bound
+        assert binomial_lower_tail(n - count, n, last) <= alpha / 2
+
+
+@pytest.mark.parametrize("radius", [0.25, 0.5, 1.0])
+def test_a_radius_is_granted_only_where_the_bound_reaches_it(radius: float) -> None:
+    """At every look at which the sampling stops, and not by a thousandth less than the radius."""
+    granted = 0
+    for n in (200, 1_000, 5_000):
+        for count in range(n // 2, n + 1, max(1, n // 200)):
+            stops = bool(settled(count, n, [radius], largest=10**5, alpha=0.001, sigma=0.5))
+            _, decisions = decide_radii(
+                [9, 1], [count, n - count], [radius], largest=10**5, alpha=0.001, sigma=0.5
+            )
+            miss = float(anytime_upper_bound_of_miss(count, n, 0.0005))
+            reached = miss < 0.5 and -0.5 * special.ndtri(miss) >= radius * (1 + 1e-11)
+            assert decisions[repr(radius)] == reached
+            needed = float(special.ndtr(-radius / 0.5))
+            if stops and n - count < needed * n:
+                assert reached, "stopped as certified, so it is"
+            granted += int(reached)
+    assert granted >= 5
+
+
+@pytest.mark.parametrize("radius", [0.25, 0.5])
+def test_the_first_count_that_stops_as_certified_is_certified(radius: float) -> None:
+    """A stop for a radius a thousandth smaller would come a few votes of many too early."""
+    n = 50_000
+    needed = float(special.ndtr(-radius / 0.5))
+    counts = np.arange(round(n * (1 - needed)) + 1, n)
+    stops = settled(counts, n, [radius], largest=10**6, alpha=0.001, sigma=0.5)
+    first = int(counts[np.argmax(stops)])
+    _, decisions = decide_radii(
+        [9, 1], [first, n - first], [radius], largest=10**6, alpha=0.001, sigma=0.5
+    )
+    assert decisions == {repr(radius): True}
+
+
+def test_a_radius_is_granted_up_to_the_last_bit() -> None:
+    def ask(radius: float) -> tuple[float, bool]:
+        decision, decisions = decide_radii(
+            [90, 10], [980, 20], [radius], largest=100_000, alpha=0.001, sigma=0.5
+        )
+        return decision.radius, decisions[repr(radius)]
+
+    radius, _ = ask(0.5)
+    assert ask(radius) == (radius, True)
+    assert ask(float(np.nextafter(radius, 1))) == (radius, False)
+
+
 def test_the_simulation_would_catch_looks_without_a_correction() -> None:
     """Trap 5: the bound for one look, used at all of them."""
     counts, sizes = _paths(0.5, "one half")

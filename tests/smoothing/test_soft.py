@@ -1,6 +1,7 @@
 """Soft votes: a bound on a mean that holds, scores rounded down, rows that can be derived again."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,25 @@ def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
         low, high = (low, middle) if wealth(middle) < goal else (middle, high)
     assert got == pytest.approx(1 - low, rel=1e-6)
     assert abs(got - soft_miss(histogram(scores), histogram(scores), n=2000, alpha=0.001)) > 1e-4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bisection_stopped_at_any_time_is_on_the_safe_side(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two ends of the interval the answer is the one that is refuted."""
+    generator = numpy_generator(seed, "bisection")
+    pilot, scores = generator.beta(6, 2, 100), generator.beta(6, 2, 1000)
+
+    def bound(bisections: int) -> float:
+        monkeypatch.setattr("sween.smoothing.soft._BISECTIONS", bisections)
+        return soft_miss(histogram(pilot), histogram(scores), n=1000, alpha=0.001)
+
+    bounds = [bound(bisections) for bisections in range(40)]
+    assert bounds[0] == 1.0, "nothing was refuted yet"
+    assert all(later <= earlier for earlier, later in pairwise(bounds))
+    assert bounds[-1] >= bound(100)
+    assert bounds[20] - bound(100) < 1e-5
 
 
 def test_scores_are_rounded_down() -> None:

@@ -291,6 +291,23 @@ def test_a_model_is_evaluated_in_evaluation_mode_and_left_as_it_was() -> None:
     assert [norm.training for norm in norms] == [False, True, True]
 
 
+@pytest.mark.parametrize("wrong", [float("inf"), float("-inf")])
+@pytest.mark.parametrize("ensembled", [False, True])
+def test_an_infinite_answer_is_not_counted(wrong: float, ensembled: bool) -> None:
+    """An argmax, or a softmax for -inf, would make a vote of it; here of one copy in 700."""
+
+    class Overflows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first = torch.where(x[:, 0, 0, 0] > 1.5, wrong, 1.0)
+            return torch.stack([first, torch.zeros_like(first)], dim=1)
+
+    model = WeightedEnsemble([Overflows()]) if ensembled else Overflows()
+    smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=2)
+    for ask in (smoothed.certify, smoothed.predict):
+        with pytest.raises(ContractError, match="finite numbers for every noisy image"):
+            ask(torch.zeros(*SHAPE), n=5_000)
+
+
 def test_a_nan_answer_is_not_counted() -> None:
     class NotANumber(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from sween.steps import Steps
 EXITS = ("none", "paper", "exact")
 
 EXACT_MARGIN = 1e-6
-"""Room for kernels that round differently; probabilities differ by less."""
+"""Room that an exact exit leaves at least; see `exact_margin`."""
 
 MemberEvaluation = Callable[[int, torch.Tensor | None], Steps[torch.Tensor]]
 """(member, undecided) -> probabilities (B, M) of that member, at the rows where undecided (B,) is
@@ -36,6 +36,7 @@ class ExitPolicy:
     exact: as soon as the members left cannot change the answer, so it always answers as the full
            ensemble does: with partial scores S and remaining weight R, no class can overtake the
            leader when top1(S) - top2(S) > R, since one member moves a score by at most its weight.
+           The scores are float32 sums; `exact_margin` bounds what their rounding can add to R.
     """
 
     name: str = "none"
@@ -131,12 +132,27 @@ def _stops(
     """Which rows stop after len(seen) members; weights in descending order."""
     if policy.name == "paper":
         return _paper_stops(seen, scores, weights, leaders, policy)
-    return _exact_stops(scores, sum(weights[len(seen) :]))
+    return _exact_stops(scores, weights[len(seen) :])
 
 
-def _exact_stops(scores: torch.Tensor, remaining: float) -> torch.Tensor:
+def exact_margin(left: int) -> float:
+    """What rounding can add to the remaining weight R of `left` members, as a bound.
+
+    Let u = 2**-24. Scores only grow, and rounding keeps order, so the leader's computed score never
+    falls. Another class with score s gets at most fl(w) <= w (1 + u) of each member, a probability
+    being at most 1 + 4u, and each of the `left` sums rounds up by a factor of at most 1 + u: it
+    ends at or below (s + R) (1 + u)^(left + 6). Where s + R is below the leader's score, itself at
+    most 1 and a rounding, that is s + R + (left + 7) u. The float32 difference of the scores and
+    the float32 mark it is compared with are off by u each. Hence (left + 10) u suffices, the last u
+    being for all second-order terms, up to thousands of members. EXACT_MARGIN is more with up to
+    six of them.
+    """
+    return max(EXACT_MARGIN, (left + 10) * 2.0**-24)
+
+
+def _exact_stops(scores: torch.Tensor, remaining: Sequence[float]) -> torch.Tensor:
     top = scores.topk(2, dim=1).values
-    return top[:, 0] - top[:, 1] > remaining + EXACT_MARGIN
+    return top[:, 0] - top[:, 1] > sum(remaining) + exact_margin(len(remaining))
 
 
 def _paper_stops(

@@ -10,7 +10,7 @@ from torch import nn
 from sween.ensemble.early_exit import ExitPolicy, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward, check_row_independence, probe_batch
 from sween.ensemble.prepare import Member, Preparation
-from sween.ensemble.weighted import WeightedEnsemble, add_weighted
+from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights
 from sween.errors import BadInput
 from sween.steps import Steps, done
 
@@ -152,8 +152,12 @@ class EnsemblePanel:
         self.preparation = preparation
         self.members = [Member(member, preparation) for member in ensemble.members]
         self.with_members = member_names is not None
+        checked = {
+            other: check_weights(weights, len(self.members), what=f"weighting {other}").tolist()
+            for other, weights in (weightings or {}).items()
+        }
         self.variants = [
-            *(Variant(other, weights, policy) for other, weights in (weightings or {}).items()),
+            *(Variant(other, weights, policy) for other, weights in checked.items()),
             *(Variant(name_with_exit(name, other), None, other) for other in exits),
             Variant(name, None, policy),
         ]
@@ -175,6 +179,7 @@ class EnsemblePanel:
 
     def follow(self) -> None:
         """Whoever exchanges a member of the ensemble exchanges who votes."""
+        check_weights(self.ensemble.weights, len(self.ensemble.members))
         known = {id(member.module): member for member in self.members}
         self.members = [
             known.get(id(module)) or Member(module, self.preparation)

@@ -10,12 +10,19 @@ from sween.errors import BadInput, ContractError
 SIMPLEX_TOLERANCE = 1e-6
 
 
-def check_weights(weights: Sequence[float] | torch.Tensor, members: int) -> torch.Tensor:
+def check_weights(
+    weights: Sequence[float] | torch.Tensor, members: int, *, what: str = "weights"
+) -> torch.Tensor:
     """Weights as a float64 vector on the simplex, exactly normalised; refuse anything else."""
-    vector = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
+    try:
+        vector = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise BadInput(
+            what, expected="numbers", got=repr(weights), fix="pass one number a member"
+        ) from None
     if vector.shape != (members,):
         raise BadInput(
-            "weights",
+            what,
             expected=f"{members} numbers, one a member",
             got=f"shape {tuple(vector.shape)}",
             fix="pass as many weights as members",
@@ -24,7 +31,7 @@ def check_weights(weights: Sequence[float] | torch.Tensor, members: int) -> torc
     valid = bool(torch.isfinite(vector).all()) and bool((vector >= 0).all())
     if not valid or abs(total - 1) > SIMPLEX_TOLERANCE:
         raise BadInput(
-            "weights",
+            what,
             expected="non-negative numbers that sum to 1",
             got=f"{[round(float(w), 6) for w in vector]} with sum {total:.6g}",
             fix="divide them by their sum",
@@ -74,20 +81,23 @@ class WeightedEnsemble(nn.Module):
                 )
         self.members = nn.ModuleList(modules)
         uniform = [1 / len(modules)] * len(modules)
-        self._weights = check_weights(uniform if weights is None else weights, len(modules))
+        # Plain numbers: what is computed with them does not depend on a tensor's content, so that
+        # the module can be exported.
+        self._weights: tuple[float, ...]
+        self.weights = uniform if weights is None else weights
 
     @property
     def weights(self) -> torch.Tensor:
         """The weights, float64 on the CPU, non-negative, summing to 1."""
-        return self._weights.clone()
+        return torch.tensor(self._weights, dtype=torch.float64)
 
     @weights.setter
     def weights(self, weights: Sequence[float] | torch.Tensor) -> None:
-        self._weights = check_weights(weights, len(self.members))
+        self._weights = tuple(check_weights(weights, len(self.members)).tolist())
 
     def get_extra_state(self) -> torch.Tensor:
         """The weights travel with `state_dict`."""
-        return self._weights.clone()
+        return self.weights
 
     def set_extra_state(self, state: torch.Tensor) -> None:
         self.weights = state
@@ -95,7 +105,7 @@ class WeightedEnsemble(nn.Module):
     @property
     def order(self) -> list[int]:
         """Members by descending weight; equal weights keep their order."""
-        return sorted(range(len(self.members)), key=lambda k: (-float(self._weights[k]), k))
+        return sorted(range(len(self.members)), key=lambda k: (-self._weights[k], k))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor | None = None
@@ -108,6 +118,6 @@ class WeightedEnsemble(nn.Module):
                     got=f"{probabilities.shape[1]}",
                     fix="ensemble only members of one data set",
                 )
-            scores = add_weighted(scores, float(self._weights[k]), probabilities)
+            scores = add_weighted(scores, self._weights[k], probabilities)
         assert scores is not None  # there is at least one member
         return scores

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from sween.errors import BadInput
 from sween.records import Certificate
 from sween.smoothing.allocation import sizes_for_budget
+from sween.smoothing.bounds import upper_bound
 from sween.smoothing.decision import decide, decide_radii, decide_soft
 from sween.smoothing.draws import (
     Counting,
@@ -20,9 +22,14 @@ from sween.smoothing.draws import (
     planned,
     softly,
 )
+from sween.smoothing.noise import Noise
+from sween.smoothing.radius import level_of_class
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.tally import Asked
 from sween.smoothing.votes import VoteEngine
+
+MOST_MISSING = 0.5
+"""The tail that is never drawn may have so much of the smallest miss probability votes can show."""
 
 
 def certify_each(
@@ -182,8 +189,45 @@ def _certificate(
     )
 
 
-def check_sampling(engine: VoteEngine, settings: CertifySettings) -> None:
-    """Refuse for several classifiers what only one can have; refuse an exit with soft votes."""
+def check_tail(noise: Noise, device: torch.device, settings: CertifySettings, numbers: int) -> None:
+    """Refuse so many votes that the tail which the noise never draws would matter.
+
+    float32 noise ends after some standard deviations, so its law is away from the Gaussian one by a
+    total variation of up to numbers * missing, and so is the probability of every class. Where that
+    is not well below the smallest miss probability that n votes can show, about log(1/alpha) / n, a
+    classifier that answers otherwise in the tail alone could get too large a radius. Up to a share
+    of MOST_MISSING the noise is treated as exactly Gaussian, as float32 noise is in every other
+    respect; the share is 0.5% for CIFAR images on a GPU with n = 100,000, and 25% at 224 px. Beyond
+    it the votes are refused: on a GPU at alpha = 0.001 from n = 9.7 million for CIFAR images and
+    n = 200,000 at 224 px, on a CPU for no n up to 1e9 at these sizes. Exact noise has no limit. Nor
+    have predictions: no n up to 1e9 tells classes apart whose probabilities differ by so little.
+
+    Args:
+        noise: its law.
+        device: where it is drawn.
+        settings: of the sampling.
+        numbers: of one image.
+    """
+    variation = numbers * noise.missing(device)
+    level = level_of_class(settings.alpha, settings.bound)
+    if variation <= MOST_MISSING * float(upper_bound(0, settings.n, level)):
+        return
+    most = int(math.log(level) / math.log1p(-min(variation / MOST_MISSING, 0.5)))
+    raise BadInput(
+        "n",
+        expected=f"at most {most:,} with float32 noise on {device.type} and images of {numbers:,} "
+        f"numbers, whose law lacks tails of {variation:.2g} in all",
+        got=f"{settings.n:,}",
+        fix="use --noise exact, which has no such limit, or fewer votes",
+    )
+
+
+def check_sampling(engine: VoteEngine, settings: CertifySettings, *, numbers: int) -> None:
+    """Refuse for several classifiers what only one can have; refuse an exit with soft votes.
+
+    And more votes than the tail of the noise allows for images of so many `numbers`: `check_tail`.
+    """
+    check_tail(engine.noise, engine.device, settings, numbers)
     names, soft = engine.panel.names, settings.votes == "soft"
     if settings.sampling != "fixed" and settings.bound != "cohen":
         # Their sizes are those that Cohen's radius needs. Sound, so that old rows still verify.

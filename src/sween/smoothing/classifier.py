@@ -71,7 +71,8 @@ class SmoothedClassifier:
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the model; on a GPU by default.
         noise: `float32`, or `exact`, whose certificates hold in floating point too: then what is
-            certified, and answers, is the model on images rounded to multiples of 1/levels.
+            certified, and answers, is the model on images rounded to multiples of 1/levels, and the
+            images must lie on that grid.
         levels: of exact noise; when None those of the images that a loaded ensemble was trained
             on, 255 for another model.
     """
@@ -277,7 +278,7 @@ class SmoothedClassifier:
     ) -> list[list[Certificate]]:
         batch = as_batch(images)
         truth = check_labels(labels, len(batch), self.num_classes)
-        check_sampling(self.engine, settings)
+        check_sampling(self.engine, settings, numbers=batch[0].numel())
         seed = settings.seed if watched else None
         keys = self._keyed(batch, "certification", seed, indices)
         batch = batch.to(self.engine.device)

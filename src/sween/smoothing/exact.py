@@ -11,6 +11,13 @@ a law on whole numbers, drawn by comparing a 62-bit random number with a table o
 many digits. Sums of whole numbers are exact, and the conversion to float at the end is part of f.
 So the theorem holds for h as computed. The table rounds each probability down; what is lost in all
 (below 1e-14) belongs to no T, and a vote that draws it counts for no class.
+
+What is covered: for an image x on the grid with radius R, the smoothed classifier g of h answers
+alike at every x' closer than R, on the grid or off it. Votes can be drawn for an x' on the grid
+only: off it T has another law. Rounding such an x' first is no way around that. It answers
+g(round(x')), and rounding moves d pixels by up to sqrt(d) / (2 levels), .11 for CIFAR images, so
+round(x') may lie beyond R where x' does not. So images off the grid are refused. Whoever receives
+8-bit images receives points of the grid, and every one of them within R is covered.
 """
 
 import dataclasses
@@ -24,6 +31,7 @@ from sween.errors import BadInput
 from sween.kernels import NoiseKernels
 from sween.philox import counters, random_words, stream_words
 from sween.seeding import NOISE_BLOCK
+from sween.smoothing.radius import noise_level
 from sween.tracing import compile_locked
 
 Words62 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -53,7 +61,7 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
         raise BadInput(
             "sigma",
             expected=f"at least a step of the grid, 1/{levels} = {1 / levels:.4g}, for exact noise",
-            got=sigma,
+            got=f"{sigma:.6g}",
             fix="raise sigma, or use --noise float32",
         )
     if not sigma * levels <= MOST_STEPS:
@@ -61,7 +69,7 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
             "sigma",
             expected=f"at most {MOST_STEPS / levels:.4g}, {MOST_STEPS} steps of the grid, with "
             "exact noise",
-            got=sigma,
+            got=f"{sigma:.6g}",
             fix="lower sigma, or use --noise float32",
         )
     with mpmath.workdps(DIGITS):
@@ -102,7 +110,8 @@ class ExactNoise:
         compile: bool = False,
         kernels: NoiseKernels | None = None,
     ) -> None:
-        self.table, self.levels, self._kernels = noise_table(sigma, levels), levels, kernels
+        level = noise_level(sigma)  # a float32, as in every radius
+        self.table, self.levels, self._kernels = noise_table(level, levels), levels, kernels
         self._cumulative = self.table.cumulative
         self._divisor = torch.tensor(levels, dtype=torch.float32)
         self._words: Words62 = _compiled_words() if compile else words_of_62_bits
@@ -116,17 +125,25 @@ class ExactNoise:
         return f"{self.name} "
 
     def check(self, images: torch.Tensor) -> None:
-        """Refuse images off the grid: for them the law would be another."""
+        """Refuse images off the grid: for them the law would be another.
+
+        Rounding them is not advised: it answers for another image, which may lie beyond a radius
+        that the given one is within.
+        """
         grid = self._divided(self._positions(images))
         if not torch.equal(grid, images):
             away = float((images - grid).abs().max())
             raise BadInput(
                 "images",
-                expected=f"multiples of 1/{self.levels}, as pixels of {self.levels + 1} values "
-                "are, for exact noise",
-                got=f"one that is {away:.3g} away",
-                fix="round them to that grid first, or use --noise float32",
+                expected=f"whole pixel values over {self.levels} for exact noise, which certifies "
+                "an image as given",
+                got=f"a pixel {away:.3g} from the nearest multiple of 1/{self.levels}",
+                fix=f"pass the stored pixels divided by {self.levels}, or use --noise float32",
             )
+
+    def missing(self, device: torch.device) -> float:
+        """None of the tail: what the table loses counts as a vote for no class."""
+        return 0.0
 
     def copies(
         self, images: torch.Tensor, keys: Sequence[int]

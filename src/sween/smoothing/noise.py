@@ -12,6 +12,7 @@ from sween.kernels import NoiseKernels
 from sween.philox import normal_draws, stream_words
 from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normals_of, philox_normals
 from sween.smoothing.exact import ExactNoise
+from sween.smoothing.radius import noise_level
 from sween.smoothing.settings import whole_number
 from sween.steps import sent
 from sween.tracing import compile_locked
@@ -34,6 +35,16 @@ class Job:
     used: int
 
 
+GPU_MISSING, CPU_MISSING = 2.0**-33, 1.1e-15
+"""How far the law of one number of float32 noise is from the Gaussian one for want of a tail, in
+total variation at most.
+
+On a GPU a pair of numbers has a radius of at most sqrt(66 log 2) = 6.764, from 32-bit uniforms by
+Box and Muller's transform; a Gaussian pair lies beyond with probability 2**-33. On a CPU numpy's
+ziggurat draws its tail from uniforms of 23 bits or more, so that |z| reaches 8.01, beyond which is
+1.1e-15."""
+
+
 class Noise(Protocol):
     """A law of noise."""
 
@@ -51,6 +62,10 @@ class Noise(Protocol):
         """Refuse images that it cannot be added to."""
         ...
 
+    def missing(self, device: torch.device) -> float:
+        """Total variation from the Gaussian law, per number, for want of a tail."""
+        ...
+
     def copies(
         self, images: torch.Tensor, keys: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -65,7 +80,7 @@ class GaussianNoise:
     """x + sigma * N(0, I) in float32; sound but for what rounding may leak (see `exact.py`).
 
     Args:
-        sigma: noise level.
+        sigma: noise level; its float32, as in every radius (see `noise_level`).
         compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
         kernels: draw through kernels of our own; only on a GPU.
     """
@@ -76,11 +91,15 @@ class GaussianNoise:
     def __init__(
         self, *, sigma: float, compile: bool = False, kernels: NoiseKernels | None = None
     ) -> None:
-        self.sigma, self._kernels = sigma, kernels
+        self.sigma, self._kernels = noise_level(sigma), kernels
         self._normals: Normals = _compiled_normals if compile else normals_of
 
     def check(self, images: torch.Tensor) -> None:
         """Any images will do."""
+
+    def missing(self, device: torch.device) -> float:
+        """The tail ends sooner on a GPU; see `GPU_MISSING`."""
+        return CPU_MISSING if device.type == "cpu" else GPU_MISSING
 
     def copies(
         self, images: torch.Tensor, keys: Sequence[int]

@@ -5,6 +5,9 @@ the class A probability at least pA and every other class at most pB, its answer
 closer than sigma/2 * (icdf(pA) - icdf(pB)). They assume that the votes are independent draws of one
 deterministic base classifier under N(0, sigma^2 I), and that A was fixed before these votes were
 drawn.
+
+Noise is drawn in float32, and so is its level: `noise_level` is the one number that noise and radii
+have in common, where sigma itself (0.12, say) has no float32.
 """
 
 import math
@@ -30,16 +33,26 @@ SHARE_OF_CLASS_A = 0.9
 """The two-class bound spends 90% of alpha on the class and 10% on the runner-up."""
 
 
+_SIGMAS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+"""Levels that float32 can hold."""
+
+
 def check_sigma(sigma: float) -> None:
-    """Refuse a noise level that is not a positive finite number."""
+    """Refuse a noise level that is not a positive finite number, in float32 too."""
     number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
-    if not (number and math.isfinite(sigma) and sigma > 0):
+    if not (number and math.isfinite(sigma) and _SIGMAS[0] <= sigma <= _SIGMAS[1]):
         raise BadInput(
             "sigma",
             expected="a positive number, in units of pixels scaled to [0,1]",
             got=sigma,
             fix="try 0.25, 0.5 or 1.0",
         )
+
+
+def noise_level(sigma: float) -> float:
+    """The float32 nearest to sigma: the level of the noise drawn, and so of every radius."""
+    check_sigma(sigma)
+    return float(np.float32(sigma))
 
 
 def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Floats:
@@ -59,10 +72,13 @@ def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Flo
 
 
 def radius_of_miss(miss: float | Floats, sigma: float) -> Floats:
-    """sigma * icdf(1 - miss) of a bound on the miss probability, rounded down; 0 means abstain."""
-    check_sigma(sigma)
+    """sigma * icdf(1 - miss) of a bound on the miss probability, rounded down; 0 means abstain.
+
+    sigma is the level of the noise drawn, `noise_level`.
+    """
+    level = noise_level(sigma)
     bound = np.asarray(miss, np.float64)
-    return _nonnegative(-sigma * special.ndtri(np.minimum(bound, 0.5)), bound < 0.5)
+    return _nonnegative(-level * special.ndtri(np.minimum(bound, 0.5)), bound < 0.5)
 
 
 def radius_two_class(
@@ -83,7 +99,7 @@ def radius_two_class(
         alpha: failure probability.
         sigma: noise level.
     """
-    check_sigma(sigma)
+    level = noise_level(sigma)
     check_probability("alpha", alpha)
     counts, rivals, totals = np.broadcast_arrays(count, runner_up_count, n)
     if np.any(counts + rivals > totals):
@@ -100,7 +116,7 @@ def radius_two_class(
     certified = np.nextafter(1 - miss, 0) > rival
     own, other = -special.ndtri(miss), -special.ndtri(rival)
     margin = own + other - 8 * np.finfo(np.float64).eps * (abs(own) + abs(other))
-    return _nonnegative(sigma / 2 * np.where(certified, margin, 0.0), certified)
+    return _nonnegative(level / 2 * np.where(certified, margin, 0.0), certified)
 
 
 def _nonnegative(radius: Floats, certified: np.ndarray) -> Floats:

@@ -7,6 +7,7 @@ image, or with another label, do not.
 """
 
 import dataclasses
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -86,7 +87,7 @@ def recount_folder(
     with track(f"recount {loaded.name}", len(chosen), quiet=quiet) as advance:
         for rows, keys in _by_forward_rows(run, chosen).items():
             engine = _engine(run, loaded, dataset, rows, keys[0])
-            check_sampling(engine, settings)
+            check_sampling(engine, settings, numbers=math.prod(dataset.image_shape))
             plans = plans_of(engine, dataset, indices_of(run.config), settings)
             _check_pilots(run, plans)
 

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def certify_images(
 
     engines = [engine_on(device) for device in devices or (None,)]
     engine = engines[0]
-    check_sampling(engine, settings)
+    check_sampling(engine, settings, numbers=math.prod(dataset.image_shape))
     for each in engines:
         each.prepare(dataset.test.images(positions[:1]).to(each.device)[0])
         if each.precision != engine.precision:

@@ -19,6 +19,7 @@ from scipy import special
 
 from sween.errors import BadInput
 from sween.smoothing.bounds import Counts, Floats, check_probability, upper_bound_of_miss
+from sween.smoothing.radius import noise_level
 
 EARLY_SHARE = 0.5
 """Of alpha, for stopping early; the rest is for the exact bound at the last look."""
@@ -88,7 +89,7 @@ def anytime_upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Float
 
 def miss_of_radius(radius: float | Floats, sigma: float) -> Floats:
     """The probability of all other classes at which Cohen's radius is this one, rounded down."""
-    return cast(Floats, special.ndtr(-np.asarray(radius, np.float64) / sigma) / WIDEN)
+    return cast(Floats, special.ndtr(-np.asarray(radius, np.float64) / noise_level(sigma)) / WIDEN)
 
 
 def looks(largest: int) -> list[int]:

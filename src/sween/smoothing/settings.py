@@ -28,7 +28,7 @@ OPTION_OF = {"decide": "radii", "tolerance": "tolerance", "budget": "budget"}
 """What each adaptive sampling needs to be told."""
 
 LARGEST_N = 10**9
-"""The error of the inverse beta function was measured up to here."""
+"""The error of the incomplete beta function was measured up to here."""
 
 SMALLEST_ASKED = 1e-96
 """Of alpha: the smallest part of it that a bound gets is still above what bounds take."""

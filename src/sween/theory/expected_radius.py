@@ -16,6 +16,7 @@ from sween.smoothing.bounds import Floats, check_probability
 from sween.smoothing.radius import (
     check_sigma,
     fewest_certified_votes,
+    noise_level,
     radius_cohen,
     radius_two_class,
 )
@@ -130,7 +131,7 @@ def _outlook_cohen(p: float, n: int, alpha: float, sigma: float) -> Outlook:
     return Outlook(
         expected=float(radii @ mass),
         abstain_probability=abstain,
-        asymptotic=sigma * max(float(special.ndtri(p)), 0.0),
+        asymptotic=noise_level(sigma) * max(float(special.ndtri(p)), 0.0),
         largest=float(radius_cohen(n, n, alpha=alpha, sigma=sigma)),
     )
 
@@ -170,7 +171,7 @@ def _outlook_two_class(
     return Outlook(
         expected=float(radii.mean()),
         abstain_probability=float((radii == 0).mean()),
-        asymptotic=sigma / 2 * margin if margin > 0 else 0.0,
+        asymptotic=noise_level(sigma) / 2 * margin if margin > 0 else 0.0,
         largest=float(radius_two_class(n, 0, n, alpha=alpha, sigma=sigma)),
         draws=DRAWS,
         standard_error=float(np.std(radii - radii[0], ddof=1)) / math.sqrt(DRAWS),
