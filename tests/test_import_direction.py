@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
 FACADE = "(the package itself)"
 ORDER = (
-    *("errors", "steps", "philox", "seeding", "version", "records", "runs", "progress"),
+    *("errors", "steps", "philox", "seeding", "version", "locks", "records", "runs", "progress"),
     *(
         "data",
         "models",

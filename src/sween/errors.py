@@ -5,6 +5,7 @@ SweenError
 │   ├── UnknownName            a name that is not registered, with the nearest one that is
 │   ├── DataError              a file or folder of images that cannot be used
 │   ├── CheckpointError        a checkpoint, run or ensemble folder that does not match
+│   ├── FolderBusy             a folder that another process is writing in
 │   └── ContractError          a model that breaks the contract of a member
 ├── MissingExtra (ImportError) exit code 2: an optional part is not installed
 └── CheckFailed                exit code 1: the input was fine, the thing checked was not
@@ -71,6 +72,10 @@ class DataError(BadInput):
 
 class CheckpointError(BadInput):
     """A checkpoint, run or ensemble folder that does not match what was asked for."""
+
+
+class FolderBusy(BadInput):
+    """A folder that another process is writing in; whoever finds it so touches nothing there."""
 
 
 class ContractError(BadInput):

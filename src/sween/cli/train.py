@@ -111,6 +111,9 @@ def run(
     folders = run_folders(configs, out)
     chosen = choose_device(device)
     images = load_dataset(configs[0].dataset, data_root, image_size=image_size, convert=convert)
-    train_many(configs, images, folders, device=chosen, quiet=quiet)
-    for one, folder in zip(configs, folders, strict=True):
-        typer.echo(f"trained {one.arch} on {one.dataset} at sigma {one.sigma} into {folder}")
+    trained = train_many(configs, images, folders, device=chosen, quiet=quiet)
+    for one, folder, new in zip(configs, folders, trained, strict=True):
+        what = f"{one.arch} on {one.dataset} at sigma {one.sigma}"
+        typer.echo(
+            f"trained {what} into {folder}" if new else f"already trained: {what} in {folder}"
+        )

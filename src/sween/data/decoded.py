@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from sween.locks import remove_leftovers
 from sween.progress import track
 from sween.runs import atomic_path
 
@@ -51,6 +52,7 @@ def decoded_once(
     pixels = _decode(count, shape, read)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)  # a killed process may have left gigabytes
         with atomic_path(path) as temporary:
             pixels.numpy().tofile(temporary)
     except OSError as error:
