@@ -176,7 +176,7 @@ class Trainer:
             metrics.append([row])
             board.add(row)
             self.epochs_done = epoch + 1
-            measured = f", loss {row['loss']:.3g}, accuracy {100 * row['noisy_accuracy']:.1f}%"
+            measured = f", loss {row['loss']:.3g}, acc {100 * row['noisy_accuracy']:.1f}%"
             self.note = f"epoch {epoch + 1}/{self.config.epochs}{measured}"
             if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
                 save_state(self.out, self._state())
