@@ -11,10 +11,11 @@ from torch import nn
 import sween
 from sween.data import load_dataset
 from sween.errors import BadInput
+from sween.models.device import is_out_of_memory
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import CertifySettings, SmoothedClassifier, certify_images, verify_folder
 from sween.smoothing.tally import Asked, Votes
-from sween.smoothing.votes import VoteEngine, is_out_of_memory
+from sween.smoothing.votes import VoteEngine
 from tests.smoothing.small import PROBED, SETTINGS
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import images as _images

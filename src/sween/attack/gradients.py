@@ -18,7 +18,8 @@ from sween.ensemble.fold import fold_batch_norm
 from sween.ensemble.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble.weighted import add_weighted
 from sween.errors import go_on_without
-from sween.smoothing.votes import VoteEngine, is_out_of_memory
+from sween.models.device import is_out_of_memory
+from sween.smoothing.votes import VoteEngine
 
 PASS_ROWS = 512
 """Rows of one compiled pass: enough to keep a GPU busy, few to fill up."""

@@ -22,11 +22,10 @@ from sween.attack.surrogate import SmoothedLogits
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
-from sween.models.device import evaluating
+from sween.models.device import evaluating, is_out_of_memory
 from sween.records import Certificate
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.settings import Prediction
-from sween.smoothing.votes import is_out_of_memory
 
 SURROGATE_ROWS = 4096
 """Noisy images in one pass of the attacker; halved where memory runs out."""

@@ -24,7 +24,8 @@ from sween.cli import (
     weigh,
     zoo,
 )
-from sween.errors import CheckFailed, SweenError
+from sween.errors import CheckFailed, OutOfMemory, SweenError
+from sween.models.device import is_out_of_memory
 
 app = typer.Typer(
     name="sween",
@@ -79,6 +80,8 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
         # Typer has its own copy of click, so usage errors are known by what they can do.
         format_message = getattr(error, "format_message", None)
         if format_message is None:
+            if is_out_of_memory(error):
+                return _complain(f"error: {OutOfMemory('at work', error)}", 2)
             raise
         return _complain(f"error: {format_message()}; see sween --help", 2)
 

@@ -1,10 +1,12 @@
-"""Where a module lives, and evaluating it without leaving a trace."""
+"""Where a module lives, evaluating it without leaving a trace, and when there is no room."""
 
 import contextlib
 from collections.abc import Iterator
 
 import torch
 from torch import nn
+
+from sween.errors import SweenError
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -24,3 +26,12 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Torch's own error for it, or one of the many words that libraries have for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    said = str(error).lower()
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory", "alloc_failed")
+    return not isinstance(error, SweenError) and any(word in said for word in words)

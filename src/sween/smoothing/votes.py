@@ -17,7 +17,7 @@ from torch import nn
 from sween.ensemble.forward import default_forward_rows, refuse_non_finite
 from sween.ensemble.panel import Panel, arithmetic_of, check_panel
 from sween.errors import BadInput
-from sween.models.device import device_of, evaluating
+from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.seeding import NOISE_BLOCK, noise_blocks
 from sween.smoothing.fast_noise import fast_noise
 from sween.smoothing.noise import Job, Noise, NoiseKind, noisy_of_jobs
@@ -286,12 +286,3 @@ class VoteEngine:
             # Compiled noise comes in one size; of the blocks that fill the batch no draw counts.
             idle = full - len(jobs) if self.compiled else 0
             yield jobs + [dataclasses.replace(jobs[-1], used=0)] * idle
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Torch's own error for it, or one of the many words that libraries have for it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    said = str(error).lower()
-    words = ("can't allocate memory", "out of memory", "alloc_failed")
-    return isinstance(error, RuntimeError) and any(word in said for word in words)
