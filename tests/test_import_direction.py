@@ -12,8 +12,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
 FACADE = "(the package itself)"
 ORDER = (
-    *("errors", "paths", "steps", "tracing", "philox", "seeding", "version", "records"),
-    *("runs", "progress"),
+    *("errors", "paths", "steps", "tracing", "philox", "seeding", "version", "locks"),
+    *("records", "runs", "progress"),
     *(
         "data",
         "models",

@@ -4,22 +4,30 @@ ensemble = sween.WeightedEnsemble([net_a, net_b, net_c])
 sween.solve_weights(ensemble, images, labels, sigma=0.5)
 smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
 certificate = smoothed.certify(x, n=100_000, alpha=0.001)
+
+Names are imported when they are first used: torch takes seconds, in which the command line must be
+able to answer an interrupt.
 """
 
-from sween.data import load_dataset
-from sween.ensemble import (
-    ExitPolicy,
-    WeightedEnsemble,
-    WeightSolution,
-    solve_weights,
-)
-from sween.errors import SweenError
-from sween.models import create_model
-from sween.records import ABSTAIN, Certificate
-from sween.smoothing import Prediction, SmoothedClassifier
-from sween.training import TrainConfig, train
+import importlib
+from typing import TYPE_CHECKING
+
 from sween.version import __version__
-from sween.zoo import load
+
+if TYPE_CHECKING:  # the same names as in _ROOMS below
+    from sween.data import load_dataset
+    from sween.ensemble import (
+        ExitPolicy,
+        WeightedEnsemble,
+        WeightSolution,
+        solve_weights,
+    )
+    from sween.errors import SweenError
+    from sween.models import create_model
+    from sween.records import ABSTAIN, Certificate
+    from sween.smoothing import Prediction, SmoothedClassifier
+    from sween.training import TrainConfig, train
+    from sween.zoo import load
 
 __all__ = [
     "ABSTAIN",
@@ -38,3 +46,39 @@ __all__ = [
     "solve_weights",
     "train",
 ]
+
+_ROOMS = {
+    "ABSTAIN": "records",
+    "Certificate": "records",
+    "ExitPolicy": "ensemble",
+    "Prediction": "smoothing",
+    "SmoothedClassifier": "smoothing",
+    "SweenError": "errors",
+    "TrainConfig": "training",
+    "WeightSolution": "ensemble",
+    "WeightedEnsemble": "ensemble",
+    "create_model": "models",
+    "load": "zoo",
+    "load_dataset": "data",
+    "solve_weights": "ensemble",
+    "train": "training",
+}
+
+
+if not TYPE_CHECKING:  # to a type checker this would say that every name exists
+
+    def __getattr__(name: str) -> object:
+        if name in _ROOMS:
+            value = getattr(importlib.import_module(f"sween.{_ROOMS[name]}"), name)
+            globals()[name] = value
+            return value
+        if not name.startswith("_"):
+            try:
+                return importlib.import_module(f"sween.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"sween.{name}":
+                    raise
+        raise AttributeError(f"module 'sween' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

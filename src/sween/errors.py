@@ -6,8 +6,10 @@ SweenError
 │   ├── DataError              a file or folder of images that cannot be used
 │   ├── CheckpointError        a checkpoint, run or ensemble folder that does not match
 │   ├── RunMismatch            rows that do not fit their votes, their config or each other
+│   ├── FolderBusy             a folder that another process is writing in
 │   └── ContractError          a model that breaks the contract of a member
 ├── MissingExtra (ImportError) exit code 2: an optional part is not installed
+├── OutOfMemory (MemoryError)  exit code 2: there was no room for what was asked
 └── CheckFailed                exit code 1: the input was fine, the thing checked was not
 
 SmallSampleWarning             sound, but almost everything will abstain
@@ -88,6 +90,10 @@ class RunMismatch(BadInput):
         super().__init__(self.finding, fix=fix)
 
 
+class FolderBusy(BadInput):
+    """A folder that another process is writing in; whoever finds it so touches nothing there."""
+
+
 class ContractError(BadInput):
     """A model that is not a function from one [0,1] image to logits of the right shape."""
 
@@ -98,6 +104,17 @@ class MissingExtra(SweenError, ImportError):
     def __init__(self, package: str, extra: str, needed_for: str) -> None:
         super().__init__(
             f"{needed_for} needs {package}, which is not installed; pip install 'sween[{extra}]'"
+        )
+
+
+class OutOfMemory(SweenError, MemoryError):
+    """There was no room for what was asked, which may be right in itself."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        super().__init__(
+            f"memory ran out {what}: {said}; free some memory, or use a smaller network, smaller "
+            "images or another --device"
         )
 
 

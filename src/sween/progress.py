@@ -1,4 +1,4 @@
-"""Progress with rate and time left: a bar on a terminal, a line now and then in a log."""
+"""Progress with rate and time left: one line on a terminal, a line now and then in a log."""
 
 import contextlib
 import sys
@@ -6,16 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, ProgressColumn, Task
+from rich.table import Column
 from rich.text import Text
 
 Advance = Callable[[int, str], None]
@@ -23,11 +15,9 @@ Advance = Callable[[int, str], None]
 
 SECONDS_BETWEEN_LINES = 15.0
 
-
-class _RateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.1f}/s")
+MOST_BAR, LEAST_BAR = 24, 6
+LEAST_DESCRIPTION = 8
+"""Columns; where even this much does not fit, the note is cut as well."""
 
 
 @contextlib.contextmanager
@@ -39,42 +29,128 @@ def track(description: str, total: int, *, quiet: bool = False) -> Iterator[Adva
         with _bar(description, total) as advance:
             yield advance
     else:
-        yield _logger(description, total)
+        with _log(description, total) as advance:
+            yield advance
 
 
 @contextlib.contextmanager
 def _bar(description: str, total: int) -> Iterator[Advance]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        _RateColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(_Line(console), console=console) as bar:
         task = bar.add_task(description, total=total, note="")
         yield lambda done, note: bar.update(task, advance=done, note=note)
 
 
-def _logger(description: str, total: int) -> Advance:
-    started = last_line = time.monotonic()
-    done_so_far = 0
+class _Line(ProgressColumn):
+    """Everything in one column, which alone knows how much room there is for each part."""
 
-    def advance(done: int, note: str) -> None:
-        nonlocal done_so_far, last_line
-        done_so_far += done
-        now = time.monotonic()
-        finished = done_so_far >= total
-        if not finished and now - last_line < SECONDS_BETWEEN_LINES:
-            return
-        last_line = now
-        rate = done_so_far / max(now - started, 1e-9)
-        left = (total - done_so_far) / max(rate, 1e-9)
-        when = f"took {now - started:.1f} s" if finished else f"{left:.0f} s left"
-        line = f"{description} {done_so_far}/{total}  {rate:,.1f}/s  {when}  {note}"
+    def __init__(self, console: Console) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._console = console
+
+    def render(self, task: Task) -> Text:
+        total, done = int(task.total or 0), int(task.completed)
+        elapsed = task.finished_time or task.elapsed or 0.0
+        # The recent speed; of units that take minutes each, the mean.
+        speed = task.finished_speed or task.speed or (done / elapsed if elapsed else 0.0)
+        if done >= total:
+            when = f"took {format_seconds(elapsed)}"
+        else:
+            when = f"{format_seconds((total - done) / speed) if speed else '?'} left"
+        numbers = [
+            f"{format_count(min(done, total))}/{format_count(total)}",
+            format_rate(speed) if speed else "",
+            when,
+        ]
+        return _fit(
+            task.description,
+            [number for number in numbers if number],
+            task.fields["note"],
+            share=done / total if total else 1.0,
+            width=self._console.width,
+            glyph="-" if self._console.options.ascii_only else "━",
+        )
+
+
+def _fit(
+    description: str, numbers: list[str], note: str, *, share: float, width: int, glyph: str
+) -> Text:
+    """Description, bar, numbers and note on one line of at most `width` columns.
+
+    The numbers stay whole: the bar gives way first, then the description, then the note.
+    """
+    tail = "  ".join([*numbers, *([note] if note else [])])
+    room = width - len(description) - len(tail) - 4
+    if room >= LEAST_BAR:
+        size = min(room, MOST_BAR)
+        filled = int(size * min(share, 1.0))
+        return Text.assemble(
+            f"{description}  ",
+            (glyph * filled, "bar.complete"),
+            # Without colours the two would look alike.
+            (" " * (size - filled)),
+            f"  {tail}",
+        )
+    least = min(len(description), LEAST_DESCRIPTION)
+    tail = _cut(tail, width - least - 2)
+    return Text(_cut(f"{_cut(description, max(width - len(tail) - 2, least))}  {tail}", width))
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: max(size - 1, 0)]}…"[: max(size, 0)]
+
+
+def format_count(count: int) -> str:
+    """A count in at most six characters, such as 9999, 12.3k or 1.2M; rounded down."""
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= max(unit, 10_000):
+            tenths = count * 10 // unit
+            return f"{tenths // 10}.{tenths % 10}{name}"
+    return str(count)
+
+
+def format_rate(rate: float) -> str:
+    """Units a second, to three digits or so."""
+    if rate >= 10_000:
+        return f"{format_count(int(rate))}/s"
+    return f"{rate:.{0 if rate >= 100 else 1 if rate >= 10 else 2}f}/s"
+
+
+def format_seconds(seconds: float) -> str:
+    """A time in at most five characters or so: 45s, 2m05s, 12m, 3h20m."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s" if minutes < 10 else f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m"
+
+
+@contextlib.contextmanager
+def _log(description: str, total: int) -> Iterator[Advance]:
+    started = last_line = time.monotonic()
+    done_so_far, last_note, used = 0, "", False
+
+    def write(when: str) -> None:
+        done, rate = min(done_so_far, total), done_so_far / max(time.monotonic() - started, 1e-9)
+        count = f"{format_count(done)}/{format_count(total)}"
+        line = f"{description} {count}  {rate:,.1f}/s  {when}  {last_note}"
         sys.stderr.write(line.rstrip() + "\n")
 
-    return advance
+    def advance(done: int, note: str) -> None:
+        nonlocal done_so_far, last_line, last_note, used
+        done_so_far, last_note, used = done_so_far + done, note, True
+        now = time.monotonic()
+        if done_so_far >= total or now - last_line < SECONDS_BETWEEN_LINES:
+            return
+        last_line = now
+        left = (total - done_so_far) * (now - started) / max(done_so_far, 1e-9)
+        write(f"{left:.0f} s left")
+
+    yield advance
+    # The last line comes when the block is done: the note that came with the last unit may have
+    # been made before what it tells of.
+    if used and done_so_far >= total:
+        write(f"took {time.monotonic() - started:.1f} s")

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_origin
 
-from sween.errors import BadInput
+from sween.errors import BadInput, FolderBusy
 from sween.paths import AnyPath
 
 SCHEMA = 1
@@ -264,7 +264,7 @@ class RowWriter:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise BadInput(
+            raise FolderBusy(
                 str(path),
                 expected="to be the only one writing it",
                 got="another process at work in that folder",

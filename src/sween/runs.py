@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import subprocess
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,8 @@ import numpy as np
 import scipy
 import torch
 
-from sween.errors import BadInput, CheckpointError
+from sween.errors import BadInput, CheckpointError, FolderBusy
+from sween.locks import FolderLock, temporary_file
 from sween.paths import AnyPath
 from sween.version import __version__
 
@@ -30,20 +30,14 @@ from sween.version import __version__
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path that becomes `path` when the block succeeds and is removed when it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(
-        prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
-    )
-    os.close(descriptor)
-    temporary = Path(name)
     try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        with temporary_file(path.parent) as temporary:
+            yield temporary
+            temporary.chmod(0o644)
+            temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # a failed write knows no name, and nobody knows the temporary
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -131,25 +125,29 @@ def run_tag(config: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def start_run(folder: Path, config: Mapping[str, Any]) -> None:
-    """Create the folder with config and environment, or check that it holds the same config.
-
-    A folder with the same config is taken up again; one with another config is refused, so that
-    rows of two settings never mix.
-    """
-    text = to_toml(config)
+def check_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds a run with another config: rows of two settings never mix."""
     if (folder / "config.toml").exists():
-        differences = config_differences(read_config(folder), tomllib.loads(text))
+        differences = config_differences(read_config(folder), tomllib.loads(to_toml(config)))
         if differences:
             raise CheckpointError(
                 f"{folder} holds a run with another config ({'; '.join(differences)})",
                 fix="choose another --out, or delete that folder",
             )
+
+
+def start_run(folder: Path, config: Mapping[str, Any]) -> None:
+    """Create the folder with config and environment, or check that it holds the same config.
+
+    A folder with the same config is taken up again; see `check_config` for one with another.
+    """
+    check_config(folder, config)
+    if (folder / "config.toml").exists():
         _note_other_environment(folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "environment.json", describe_environment())
-    write_text(folder / "config.toml", text)
+    write_text(folder / "config.toml", to_toml(config))
 
 
 def _note_other_environment(folder: Path) -> None:
@@ -166,42 +164,58 @@ def _note_other_environment(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def run_folder(folder: Path, config: Mapping[str, Any], *, rows: str) -> Iterator[Path]:
+def run_folder(
+    folder: Path, config: Mapping[str, Any], *, rows: str, lock: FolderLock | None = None
+) -> Iterator[Path]:
     """`start_run` for a block that appends to the file `rows`, whose path it gives.
 
-    A block that fails before its first row leaves nothing behind: no folder that holds a config and
-    would refuse the corrected command. Rows without a config are refused, since nobody can tell
-    what they are rows of; so are packed rows, since one cannot append to them.
+    Nobody else writes in the folder while the block runs. A block that fails before its first row
+    leaves nothing behind: no folder that holds a config and would refuse the corrected command.
+    Rows without a config are refused, since nobody can tell what they are rows of; so are packed
+    rows, since one cannot append to them.
+
+    Args:
+        folder: of the run, new or to be taken up.
+        config: of the run.
+        rows: name of the file.
+        lock: of that folder, where the caller has it already; taken for the block otherwise.
+
+    Raises:
+        FolderBusy: another process writes there; nothing was touched.
     """
-    path = folder / rows
-    if not path.exists() and (folder / f"{rows}.gz").exists():
+    with FolderLock(folder) if lock is None else contextlib.nullcontext():
+        path = folder / rows
+        _check_rows(path)
+        made = (path, folder / "config.toml", folder / "environment.json")
+        new_files = [file for file in made if not file.exists()]
+        try:
+            start_run(folder, config)
+            yield path
+        except FolderBusy:
+            raise  # the rows are being written from another machine: the files may be its own
+        except Exception:
+            if not path.exists() or path.stat().st_size == 0:
+                with contextlib.suppress(OSError):
+                    for file in new_files:
+                        file.unlink(missing_ok=True)
+            raise
+
+
+def _check_rows(path: Path) -> None:
+    if not path.exists() and path.with_name(f"{path.name}.gz").exists():
         raise BadInput(
             f"{path}.gz",
             expected="unpacked rows to go on from",
             got="packed ones",
             fix="unpack it with gunzip, or choose another --out",
         )
-    made = (path, folder / "config.toml", folder / "environment.json")
-    if path.exists() and not made[1].exists():
+    if path.exists() and not path.with_name("config.toml").exists():
         raise CheckpointError(
-            str(folder),
-            expected=f"config.toml beside {rows}",
+            str(path.parent),
+            expected=f"config.toml beside {path.name}",
             got="none",
             fix="restore it, or choose another --out",
         )
-    new_files = [file for file in made if not file.exists()]
-    new_folders = [part for part in (folder, *folder.parents) if not part.exists()]
-    try:
-        start_run(folder, config)
-        yield path
-    except Exception:
-        if not path.exists() or path.stat().st_size == 0:
-            with contextlib.suppress(OSError):  # never made, or something else is in there by now
-                for file in new_files:
-                    file.unlink(missing_ok=True)
-                for part in new_folders:
-                    part.rmdir()
-        raise
 
 
 def describe_environment() -> dict[str, Any]:

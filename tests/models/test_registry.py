@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.errors import BadInput, ContractError, UnknownName
+from sween.errors import BadInput, ContractError, OutOfMemory, UnknownName
 from sween.models import ARCHITECTURES, check_member, create_model, list_models
 
 DIGITS = (1, 8, 8)
@@ -170,3 +170,47 @@ def test_a_factory_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     for name, why in (("broken_networks", "KeyError"), ("unreadable_networks", "SyntaxError")):
         with pytest.raises(BadInput, match=rf"{name}:fails.*{why}.*; "):
             create_model(f"{name}:fails", num_classes=3, image_shape=(1, 8, 8))
+
+
+ROOM_WORDS: list[Exception] = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    MemoryError(),
+]
+
+
+class NoRoom(nn.Module):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", ROOM_WORDS, ids=lambda error: type(error).__name__)
+def test_running_out_of_memory_is_not_a_wrong_architecture(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OutOfMemory, match=r"memory ran out while .*\(3, 224, 224\).*--device") as e:
+        check_member(NoRoom(error), num_classes=10, image_shape=(3, 224, 224))
+    assert "architecture" not in str(e.value)
+    assert len(str(e.value).splitlines()) == 1
+
+    def build(num_classes: int) -> nn.Module:
+        raise error
+
+    monkeypatch.setattr(f"{FACTORIES}.with_classes", build)
+    with pytest.raises(OutOfMemory, match=r"while tests\.models\.factories:with_classes was built"):
+        create_model(f"{FACTORIES}:with_classes", num_classes=7, image_shape=DIGITS)
+
+
+def test_a_real_lack_of_memory() -> None:
+    """A layer that asks the CPU for more than any machine has."""
+
+    class Huge(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.new_empty(len(x), 1 << 55)
+
+    with pytest.raises(OutOfMemory, match="memory ran out while the network was checked on cpu"):
+        check_member(Huge(), num_classes=10, image_shape=DIGITS)

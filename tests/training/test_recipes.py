@@ -1,12 +1,14 @@
 """Recipes: files of training options, and what the command line makes of them."""
 
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from sween.errors import BadInput, UnknownName
-from sween.training import make_configs, read_recipe
-from sween.training.recipes import run_folders
+from sween.training import make_configs, read_recipe, recipes
+from sween.training.recipes import find_recipe, list_recipes, run_folders
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ALL = sorted(CONFIGS.glob("*/*.toml"))
@@ -81,3 +83,42 @@ def test_a_missing_recipe_and_twins() -> None:
     base = [{"dataset": "digits", "sigma": 0.5, "arch": "digits-mlp"}]
     with pytest.raises(BadInput, match="digits-mlp-seed0 2 times"):
         run_folders(make_configs(base * 2, {}), Path("runs"))
+
+
+def test_shipped_recipes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert list(list_recipes().values()) == ALL
+    for path in ALL:
+        name = f"{path.parent.name}/{path.stem}"
+        assert find_recipe(Path(name)) == find_recipe(Path(f"{name}.toml")) == path
+        assert read_recipe(Path(name)) == read_recipe(path)
+    own = tmp_path / "fast" / "gaussian"
+    own.parent.mkdir()
+    own.write_text('arch = "digits-mlp"', encoding="utf-8")
+    assert read_recipe(Path("fast/gaussian")) == [{"arch": "digits-mlp"}], "a file wins"
+
+
+def test_an_installed_package_has_them_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "lib" / "site-packages" / "sween"
+    shutil.copytree(CONFIGS, package / "configs")
+    monkeypatch.setattr(recipes, "__file__", str(package / "training" / "recipes.py"))
+    assert set(list_recipes()) == {f"{path.parent.name}/{path.stem}" for path in ALL}
+    assert find_recipe(Path("fast/gaussian")) == package / "configs" / "fast" / "gaussian.toml"
+
+
+def test_the_wheel_includes_them() -> None:
+    project = tomllib.loads((CONFIGS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"configs": "sween/configs"}
+
+
+@pytest.mark.parametrize("name", ["fast/gausian", "gaussian", "../configs/fast/gaussian", "fast"])
+def test_an_unknown_recipe_gets_the_list(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        read_recipe(Path(name))
+    assert all(known in str(caught.value) for known in list_recipes())

@@ -16,7 +16,7 @@ from sween.errors import CheckFailed, CheckpointError, UnknownName
 from sween.records import read_rows
 from sween.training import TrainConfig, train, train_many
 from sween.training import trainer as trainer_module
-from sween.training.state import STATE_FILE, load_state
+from sween.training.state import STATE_FILE, TrainingState, load_state, save_state
 from sween.training.trainer import Trainer
 
 from .datasets import few_digits
@@ -135,6 +135,55 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     state.write_bytes(state.read_bytes()[:200])
     with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
         train(config(), few_digits(), tmp_path / "run", quiet=True)
+
+
+def test_any_flipped_bit_of_the_state_is_found(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "model.weight": torch.randn(3, 4, generator=generator),
+        "model.count": torch.tensor(7),
+        "momentum.weight": torch.randn(3, 4, generator=generator).half(),
+    }
+    save_state(tmp_path, TrainingState(3, tensors))
+    state, path = load_state(tmp_path), tmp_path / STATE_FILE
+    assert state is not None
+    assert state.epochs_done == 3
+    assert same(state.tensors, tensors)
+    content = path.read_bytes()
+    for place in range(len(content)):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(flipped)
+            with pytest.raises(CheckpointError, match=rf"{STATE_FILE}: expected a whole .*delete"):
+                load_state(tmp_path)
+
+
+@pytest.mark.usefixtures("save_every_epoch")
+def test_a_run_does_not_go_on_from_a_flipped_byte(tmp_path: Path) -> None:
+    steps = Trainer(config(), few_digits(), tmp_path, device=_cpu()).run()
+    for _ in range(9):
+        next(steps)
+    steps.close()
+    path = tmp_path / STATE_FILE
+    content = path.read_bytes()
+    for place in range(7, len(content), len(content) // 40):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
+            train(config(), few_digits(), tmp_path, quiet=True)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_the_note_has_loss_and_accuracy_of_the_last_epoch(tmp_path: Path) -> None:
+    trainer = Trainer(config(epochs=2), few_digits(50), tmp_path, device=_cpu())
+    notes = list(trainer.run())
+    (first, last) = read_rows(tmp_path / "metrics.jsonl")
+    wanted = [
+        f"loss {row['loss']:.3g}, acc {100 * row['noisy_accuracy']:.1f}%" for row in (first, last)
+    ]
+    assert notes == ["epoch 1/2"] * 3 + [f"epoch 2/2, {wanted[0]}"] * 3
+    assert trainer.note == f"epoch 2/2, {wanted[1]}"
 
 
 def test_many_at_once_give_what_each_gives_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sween.models import load_checkpoint, read_manifest
 from sween.records import read_rows
 from sween.runs import read_config
 from sween.training import TrainConfig, train
+from sween.training.images import describe_images
 from sween.training.step import StepInputs, TrainingStep
 from sween.training.validation import noisy_accuracy
 
@@ -96,7 +97,8 @@ def test_the_folder_holds_what_was_asked_and_made(tmp_path: Path) -> None:
     assert manifest.image_shape == (1, 8, 8)
     assert manifest.class_names == tuple("0123456789")
     assert manifest.sigma == 0.25
-    assert manifest.training == wanted.as_dict()
+    assert manifest.training == wanted.as_dict() | describe_images(few_digits())
+    assert read_config(out)["image_shape"] == [1, 8, 8]
     mean, std = digits().mean[0], digits().std[0]
     assert loaded.state_dict()["0.mean"].item() == pytest.approx(mean)
     assert loaded.state_dict()["0.std"].item() == pytest.approx(std)

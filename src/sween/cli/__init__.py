@@ -1,5 +1,56 @@
 """The command line: verbs of a few lines that call public functions. No logic lives here."""
 
-from sween.cli.app import main
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+INTERRUPTED = 130
+
+_STOPPED = "sween: stopped; train, certify and attack go on from what they saved when run again\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb. Exit codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
+
+    Args:
+        arguments: of the verb; those of this process when None, which is then the command itself.
+    """
+    try:
+        with _leaving_at_once() if arguments is None else contextlib.nullcontext():
+            from sween.cli.app import run_verb  # takes seconds
+
+        return run_verb(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write(_STOPPED)
+        return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """End the process at an interrupt: raised amid an import, it is lost in other people's code.
+
+    numpy, for one, answers it by another attempt, which fails for another reason.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or (
+        threading.current_thread() is not threading.main_thread()
+    ):
+        yield  # somebody else's, or ignored
+        return
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os.write(sys.stderr.fileno(), _STOPPED.encode())
+    os._exit(INTERRUPTED)
+
 
 __all__ = ["main"]

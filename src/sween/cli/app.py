@@ -11,6 +11,7 @@ import typer
 
 from sween import __version__
 from sween.cli import (
+    INTERRUPTED,
     attack,
     bench,
     certify,
@@ -23,7 +24,8 @@ from sween.cli import (
     weigh,
     zoo,
 )
-from sween.errors import CheckFailed, SweenError
+from sween.errors import CheckFailed, OutOfMemory, SweenError
+from sween.models.device import is_out_of_memory
 
 app = typer.Typer(
     name="sween",
@@ -33,9 +35,6 @@ app = typer.Typer(
 )
 for verb in (demo, train, weigh, certify, predict, attack, report, verify, plan, zoo, bench):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
-
-
-_INTERRUPTED = 130
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,8 +52,12 @@ def _application(
     """Certified robust image classification by randomized smoothing of weighted ensembles."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Exit codes: 0 done, 1 a check failed, 2 bad input."""
+def run_verb(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and give its exit code; see `sween.cli.main`.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
     warnings.showwarning = _show_warning
     try:
         code = typer.main.get_command(app).main(
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name="sween",
             standalone_mode=False,
         )
-        if code == _INTERRUPTED:  # what Typer makes of a KeyboardInterrupt
+        if code == INTERRUPTED:  # what Typer makes of a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)
     except CheckFailed as failure:
@@ -71,15 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"error: {error}", 2)
     except OSError as error:
         return _complain(f"error: {_describe(error)}", 2)
-    except (KeyboardInterrupt, typer.Abort):
-        return _complain(
-            "stopped; train, certify and attack go on from what they saved when run again",
-            _INTERRUPTED,
-        )
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except Exception as error:
         # Typer has its own copy of click, so usage errors are known by what they can do.
         format_message = getattr(error, "format_message", None)
         if format_message is None:
+            if is_out_of_memory(error):
+                return _complain(f"error: {OutOfMemory('at work', error)}", 2)
             raise
         return _complain(f"error: {format_message()}; see sween --help", 2)
 

@@ -10,7 +10,7 @@ from sween.data import DATASETS, load_dataset
 from sween.models import list_models
 from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, train_many
 from sween.training.config import STORES
-from sween.training.recipes import run_folders
+from sween.training.recipes import list_recipes, run_folders
 from sween.training.schedules import SCHEDULES
 
 _ARCHS = ", ".join(list_models())
@@ -22,7 +22,9 @@ def _default(name: str) -> Any:
 
 def run(
     out: Annotated[Path, typer.Option(help="run folder; with several candidates, their parent")],
-    config: Annotated[Path | None, typer.Option(help="recipe file, see configs/")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help=f"recipe file, or one of {', '.join(list_recipes())}")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help=f"one of {', '.join(DATASETS)}")] = None,
     arch: Annotated[
         list[str] | None,
@@ -111,6 +113,9 @@ def run(
     folders = run_folders(configs, out)
     chosen = choose_device(device)
     images = load_dataset(configs[0].dataset, data_root, image_size=image_size, convert=convert)
-    train_many(configs, images, folders, device=chosen, quiet=quiet)
-    for one, folder in zip(configs, folders, strict=True):
-        typer.echo(f"trained {one.arch} on {one.dataset} at sigma {one.sigma} into {folder}")
+    trained = train_many(configs, images, folders, device=chosen, quiet=quiet)
+    for one, folder, new in zip(configs, folders, trained, strict=True):
+        what = f"{one.arch} on {one.dataset} at sigma {one.sigma}"
+        typer.echo(
+            f"trained {what} into {folder}" if new else f"already trained: {what} in {folder}"
+        )

@@ -15,8 +15,8 @@ from sween.cli.options import (
     choose_device,
     dataset_of,
 )
-from sween.ensemble import METHODS, load_members, save_ensemble, weigh
-from sween.ensemble.folder import check_place
+from sween.ensemble import METHODS, load_members, weigh
+from sween.ensemble.folder import new_ensemble, write_ensemble
 
 
 def run(
@@ -32,12 +32,12 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Solve for the ensemble weights on the split held out for it."""
-    check_place(out)
-    loaded = load_members(runs, archs=arch or ())
-    dataset = dataset_of(loaded, data_root, convert=convert)
-    loaded.to(choose_device(device))
-    solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
-    save_ensemble(loaded, runs, solution, out)
+    with new_ensemble(out) as building:
+        loaded = load_members(runs, archs=arch or ())
+        dataset = dataset_of(loaded, data_root, convert=convert)
+        loaded.to(choose_device(device))
+        solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
+        write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):
         typer.echo(f"{name:24} {weight:.6f}")
     typer.echo(

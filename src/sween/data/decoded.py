@@ -17,6 +17,7 @@ import numpy as np
 import PIL
 import torch
 
+from sween.locks import remove_leftovers
 from sween.progress import track
 from sween.runs import atomic_path
 from sween.version import __version__
@@ -65,6 +66,7 @@ def decoded_once(
     pixels = _decode(count, shape, read)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)  # a killed process may have left gigabytes
         with atomic_path(path) as temporary:
             pixels.numpy().tofile(temporary)
     except OSError as error:

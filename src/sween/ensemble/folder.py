@@ -1,9 +1,11 @@
 """Ensemble folders: members' checkpoints, weights and how they were solved, self-contained."""
 
+import contextlib
 import dataclasses
+import errno
+import os
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.solve import WeightSolution, solve_weights
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError
+from sween.locks import FolderLock, remove_leftovers, temporary_folder
 from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.paths import AnyPath, as_paths
 from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
@@ -105,30 +108,71 @@ def weigh(
 def save_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[AnyPath], solution: WeightSolution, out: AnyPath
 ) -> None:
-    """Write the folder beside its place and move it there whole; see `check_place`."""
+    """Write the folder beside its place and move it there whole; see `new_ensemble`."""
+    with new_ensemble(out) as building:
+        write_ensemble(loaded, as_paths("runs", runs), solution, building)
+
+
+@contextlib.contextmanager
+def new_ensemble(out: AnyPath) -> Iterator[Path]:
+    """A folder to write an ensemble into, which becomes `out` when the block succeeds.
+
+    Whatever forbids that is found before the block: `out` holds something else than an ensemble,
+    may not be written, or another process writes there. An older ensemble stays until the new one
+    takes its place.
+    """
     out = Path(out)
-    runs = as_paths("runs", runs)
     check_place(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
-        building = Path(name) / "ensemble"
-        (building / "members").mkdir(parents=True)
-        for run, member in zip(runs, loaded.member_names, strict=True):
-            source = run / "model.safetensors" if run.is_dir() else run
-            shutil.copyfile(source, building / "members" / f"{member}.safetensors")
-        config = {
-            "kind": "ensemble",
-            "dataset": loaded.dataset,
-            "sigma": loaded.sigma,
-            "members": list(loaded.member_names),
-            "fingerprints": [manifest.fingerprint for manifest in loaded.manifests],
-            **dataclasses.asdict(solution),
-        }
-        write_json(building / "environment.json", describe_environment())
-        write_text(building / "config.toml", to_toml(config))
-        if out.exists():
-            out.replace(Path(name) / "old") if any(out.iterdir()) else out.rmdir()
-        building.replace(out)
+    out = out.resolve()  # a link stays one, to the new folder
+    with FolderLock(out):
+        check_place(out)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
+        remove_leftovers(out.parent)
+        with temporary_folder(out.parent) as temporary:
+            building = temporary / "ensemble"
+            (building / "members").mkdir(parents=True)
+            yield building
+            _put_in_place(building, out, temporary / "old")
+
+
+def _put_in_place(building: Path, out: Path, old: Path) -> None:
+    """Empty `out` and rename the new folder onto it.
+
+    `out` itself is never away: its lock would be, and another process could make it anew.
+    """
+    old.mkdir()
+    # The config goes last: without its members the folder still counts as an ensemble, which the
+    # next one may replace.
+    parts = sorted(out.iterdir(), key=lambda part: part.name == "config.toml")
+    try:
+        for part in parts:
+            part.rename(old / part.name)
+        building.rename(out)
+    except BaseException:
+        if building.exists():
+            for part in old.iterdir():
+                part.rename(out / part.name)
+        raise
+
+
+def write_ensemble(
+    loaded: LoadedEnsemble, runs: Sequence[Path], solution: WeightSolution, building: Path
+) -> None:
+    """Copy the members' checkpoints and describe the ensemble in a folder of `new_ensemble`."""
+    for run, member in zip(runs, loaded.member_names, strict=True):
+        source = run / "model.safetensors" if run.is_dir() else run
+        shutil.copyfile(source, building / "members" / f"{member}.safetensors")
+    config = {
+        "kind": "ensemble",
+        "dataset": loaded.dataset,
+        "sigma": loaded.sigma,
+        "members": list(loaded.member_names),
+        "fingerprints": [manifest.fingerprint for manifest in loaded.manifests],
+        **dataclasses.asdict(solution),
+    }
+    write_json(building / "environment.json", describe_environment())
+    write_text(building / "config.toml", to_toml(config))
 
 
 def check_place(out: AnyPath) -> None:

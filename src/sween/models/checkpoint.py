@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from sween.errors import CheckpointError
+from sween.errors import CheckpointError, OutOfMemory
+from sween.models.device import is_out_of_memory
 from sween.models.registry import ARCHITECTURES, create_model, is_user_architecture
 from sween.paths import AnyPath
 from sween.runs import atomic_path
@@ -154,7 +155,9 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.
             header = (stream.metadata() or {}).get(_HEADER_KEY)
             names = stream.keys() if with_tensors else ()
             tensors = {name: stream.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"while {path} was read", error) from None
         raise CheckpointError(
             str(path),
             expected="a whole safetensors file",

@@ -1,4 +1,4 @@
-"""Where a module lives, and evaluating it without leaving a trace."""
+"""Where a module lives, evaluating it without leaving a trace, and when there is no room."""
 
 import contextlib
 import threading
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+
+from sween.errors import SweenError
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -67,5 +69,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     said = str(error).lower()
-    words = ("can't allocate memory", "out of memory", "alloc_failed")
-    return isinstance(error, RuntimeError) and any(word in said for word in words)
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory", "alloc_failed")
+    return not isinstance(error, SweenError) and any(word in said for word in words)

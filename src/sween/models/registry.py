@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from sween.errors import BadInput, ContractError, UnknownName
+from sween.errors import BadInput, ContractError, OutOfMemory, UnknownName
 from sween.models.cifar_resnet import CifarResNet
-from sween.models.device import device_of, evaluating
+from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
 from sween.models.imagenet_resnet import ImageNetResNet
 from sween.models.normalize import Normalize
@@ -118,6 +118,8 @@ def _build_from_factory(name: str, num_classes: int) -> nn.Module:
     try:
         model = factory(num_classes=num_classes) if takes_classes else factory()
     except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"while {name} was built", error) from None
         raise BadInput(
             f"architecture {name!r}",
             expected="a factory that builds the network",
@@ -140,6 +142,9 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
         with torch.inference_mode(), evaluating(model):
             output = model(torch.full((2, *image_shape), 0.5, device=device_of(model)))
     except Exception as error:  # a caller's own module may raise anything
+        if is_out_of_memory(error):
+            where = f"{device_of(model)}, on two images of shape ({_shape(image_shape)})"
+            raise OutOfMemory(f"while the network was checked on {where}", error) from None
         raise ContractError(
             "member",
             expected=f"a module that takes images of shape (N, {_shape(image_shape)})",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sween.errors import BadInput
+from sween.locks import FolderLock
 from sween.report import canvas
 from sween.runs import write_json, write_text
 
@@ -53,6 +54,10 @@ class ReportFiles:
 
     def write(self, out: Path) -> None:
         """Write all files, each whole or not at all, and remove what an earlier report left."""
+        with FolderLock(out):
+            self._write(out)
+
+    def _write(self, out: Path) -> None:
         earlier = listed(out)
         # Before the first file: a run that is killed leaves nothing that the next does not know.
         write_json(out / LISTING, {"kind": KIND, "files": sorted({*earlier, *self.names})})

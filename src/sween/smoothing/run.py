@@ -177,6 +177,7 @@ def _certify_left(
     if not left:
         return []
     written: list[Certificate] = []
+    done = 0
     names = engines[0].panel.names
     together = images_at_once(engines[0], settings)
     groups = [left[start : start + together] for start in range(0, len(left), together)]
@@ -188,9 +189,10 @@ def _certify_left(
     ):
 
         def handle(item: Item) -> None:
+            nonlocal done
             if isinstance(item, int):
                 if known_cost:
-                    advance(item, _note(written, len(names), len(left)))
+                    advance(item, _note(written, done, len(left)))
                 return
             fresh = [
                 dataclasses.replace(row, run=tag)
@@ -199,10 +201,13 @@ def _certify_left(
             ]
             writer.append([to_row(certificate) for certificate in fresh])
             written.extend(fresh)
+            done += 1
             if not known_cost:
                 advance(1, f"images, last radius {format_radius(item[-1].radius)}")
 
         run_all(engines, groups, work_on(dataset, settings, plans), handle)
+        if known_cost:  # the last votes were counted before their row was made of them
+            advance(0, _note(written, done, len(left)))
     return written
 
 
@@ -224,11 +229,9 @@ def work_on(dataset: Dataset, settings: CertifySettings, plans: Mapping[int, Pla
     return work
 
 
-def _note(written: Sequence[Certificate], models: int, images: int) -> str:
-    if not written:
-        return f"samples; 0/{images} images"
-    radius = format_radius(written[-1].radius)
-    return f"samples; {len(written) // models}/{images} images, last radius {radius}"
+def _note(written: Sequence[Certificate], done: int, images: int) -> str:
+    last = f", radius {format_radius(written[-1].radius)}" if written else ""
+    return f"votes; {done}/{images} images{last}"
 
 
 def _check_exits(policy: ExitPolicy, others: Sequence[ExitPolicy]) -> None:

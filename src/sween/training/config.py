@@ -12,6 +12,9 @@ from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
 
+DATA_KEYS = ("image_shape", "train_data", "weights_data")
+"""What a run's config.toml says beside its `TrainConfig`: the images it is trained on."""
+
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -199,8 +202,13 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The config of a config.toml or a recipe; refuses keys it does not know."""
+        """The config of a config.toml or a recipe; refuses keys it does not know.
+
+        A run's config.toml also says which images it was trained on; as a recipe it may be used on
+        others.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
+        content = {name: value for name, value in content.items() if name not in DATA_KEYS}
         for name in content:
             if name not in known:
                 raise UnknownName("training option", name, known)

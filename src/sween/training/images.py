@@ -1,8 +1,11 @@
 """The images that candidates are trained on."""
 
+import hashlib
+from typing import Any
+
 import torch
 
-from sween.data.dataset import Dataset
+from sween.data.dataset import Dataset, Split
 from sween.errors import BadInput
 from sween.training.config import TrainConfig
 
@@ -12,6 +15,28 @@ def training_images(dataset: Dataset, device: torch.device) -> tuple[torch.Tenso
     dataset.check_trainable()
     train = dataset.train
     return train.pixels.load_all().to(device), train.labels.to(device)
+
+
+def describe_images(dataset: Dataset) -> dict[str, Any]:
+    """What a run records of its images, under the names of `DATA_KEYS`.
+
+    Both splits that training sees: one trains, accuracy is watched on the other, and the ensemble's
+    weights are solved on it afterwards.
+    """
+    return {
+        "image_shape": list(dataset.image_shape),
+        "train_data": _fingerprint(dataset, dataset.train),
+        "weights_data": _fingerprint(dataset, dataset.weights),
+    }
+
+
+def _fingerprint(dataset: Dataset, split: Split) -> str:
+    """BLAKE2b over pixels, labels and what the two mean."""
+    pixels = split.pixels.fingerprint(), split.pixels.contents()
+    about = repr((*pixels, split.white, dataset.class_names))
+    hasher = hashlib.blake2b(about.encode(), digest_size=16)
+    hasher.update(split.labels.to(dtype=torch.int64, device="cpu").contiguous().numpy().tobytes())
+    return hasher.hexdigest()
 
 
 def check_dataset(config: TrainConfig, dataset: Dataset) -> None:

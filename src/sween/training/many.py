@@ -1,5 +1,6 @@
 """Training one candidate, or many at once on one device."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,12 @@ from torch import nn
 
 from sween.data.dataset import Dataset
 from sween.errors import BadInput, CheckFailed, SweenError
+from sween.locks import FolderLock
 from sween.models import load_checkpoint
 from sween.paths import AnyPath, as_paths
 from sween.progress import track
 from sween.training.config import TrainConfig
-from sween.training.images import training_images
+from sween.training.images import describe_images, training_images
 from sween.training.trainer import Trainer
 
 
@@ -32,11 +34,20 @@ def train(
     """
     out = Path(out)
     device = device or torch.device("cpu")
-    trainer = Trainer(config, dataset, out, device=device)
-    with track(f"train {trainer.name}", trainer.steps_left, quiet=quiet) as advance:
-        for note in trainer.run():
+    with FolderLock(out) as lock:
+        _train_alone(Trainer(config, dataset, out, device=device, lock=lock), quiet)
+        return load_checkpoint(out, arch=config.arch)[0].to(device)
+
+
+def _train_alone(trainer: Trainer, quiet: bool) -> None:
+    quiet = quiet or trainer.finished
+    with (
+        track(f"train {trainer.name}", trainer.steps_left, quiet=quiet) as advance,
+        contextlib.closing(trainer.run()) as steps,
+    ):
+        for note in steps:
             advance(1, note)
-    return load_checkpoint(out, arch=config.arch)[0].to(device)
+        advance(0, trainer.note)
 
 
 def train_many(
@@ -46,20 +57,40 @@ def train_many(
     *,
     device: torch.device | None = None,
     quiet: bool = False,
-) -> None:
+) -> list[bool]:
     """Train several candidates at once, a step of each in turn.
 
     On a GPU each has its own stream, and small networks fill it together where one alone would
     leave it idle. One that fails is named and left; the others go on.
 
+    Returns:
+        Of each, whether it was trained; False where its folder held the finished run already.
+
     Raises:
+        BadInput: what was asked is wrong, or a folder is another run's or another process's; none
+            is trained then.
         CheckFailed: some failed, once the others are done.
     """
     outs = as_paths("outs", outs)
     device = device or torch.device("cpu")
-    if len(configs) == 1:
-        train(configs[0], dataset, outs[0], device=device, quiet=quiet)
-        return
+    with contextlib.ExitStack() as stack:
+        # All of them before the work: another process may be at one of these folders.
+        locks = [stack.enter_context(FolderLock(out)) for out in outs]
+        if len(configs) == 1:
+            trainer = Trainer(configs[0], dataset, outs[0], device=device, lock=locks[0])
+            _train_alone(trainer, quiet)
+            return [not trainer.already_trained]
+        return _train_together(configs, dataset, outs, locks, device, quiet)
+
+
+def _train_together(
+    configs: Sequence[TrainConfig],
+    dataset: Dataset,
+    outs: Sequence[Path],
+    locks: Sequence[FolderLock],
+    device: torch.device,
+    quiet: bool,
+) -> list[bool]:
     failures: list[str] = []
 
     def left_out(out: Path, error: Exception) -> None:
@@ -69,26 +100,37 @@ def train_many(
         failures.append(f"{out}: {said}" if known else f"{out}: {type(error).__name__}: {said}")
         sys.stderr.write(f"sween: error: {failures[-1]}\n")
 
-    images = training_images(dataset, device)
+    images, described = training_images(dataset, device), describe_images(dataset)
     trainers: list[Trainer] = []
-    for config, out in zip(configs, outs, strict=True):
+    for config, out, lock in zip(configs, outs, locks, strict=True):
         try:
-            trainers.append(Trainer(config, dataset, out, device=device, images=images))
+            trainer = Trainer(
+                config, dataset, out, device=device, images=images, described=described, lock=lock
+            )
+            trainer.check_folder()
+            trainers.append(trainer)
         except BadInput:
             raise  # what was asked is wrong: better said before the others train for hours
         except Exception as error:
             left_out(out, error)
-    running = {trainer: trainer.run() for trainer in trainers}
     total = sum(trainer.steps_left for trainer in trainers if not trainer.finished)
-    with track(f"train {len(trainers)} candidates", total, quiet=quiet) as advance:
+    with (
+        track(f"train {len(trainers)} candidates", total, quiet=quiet or not total) as advance,
+        contextlib.ExitStack() as stack,
+    ):
+        running = {
+            trainer: stack.enter_context(contextlib.closing(trainer.run())) for trainer in trainers
+        }
         while running:
             for trainer, steps in list(running.items()):
                 try:
                     advance(1, next(steps))
                 except StopIteration:
                     del running[trainer]
+                    advance(0, trainer.note)
                 except Exception as error:
                     del running[trainer]
                     left_out(trainer.out, error)
     if failures:
         raise CheckFailed(f"{len(failures)} of {len(configs)} candidates failed: {failures[0]}")
+    return [not trainer.already_trained for trainer in trainers]

@@ -1,5 +1,7 @@
 """Recipes: training options in a TOML file, for one candidate or a list of them.
 
+Those that come with sween have names, such as fast/gaussian.
+
 epochs = 100                 # options of `sween train`, with underscores
 learning_rate = 0.2
 
@@ -7,6 +9,7 @@ learning_rate = 0.2
 arch = "resnet20"
 """
 
+import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -18,13 +21,42 @@ from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
 
-def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
-    """The options of each candidate of a recipe file; one without a list is one candidate."""
+def list_recipes() -> dict[str, Path]:
+    """The recipes that come with sween, by name."""
+    package = Path(__file__).resolve().parents[1]
+    # In a wheel they lie inside the package; in a checkout at its root, where people look.
+    places = (package / "configs", package.parents[1] / "configs")
+    folder = next((place for place in places if place.is_dir()), places[0])
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.glob("*/*.toml"))
+    }
+
+
+def find_recipe(path: AnyPath) -> Path:
+    """The file at a path, or else the recipe of that name, with or without .toml."""
     path = Path(path)
-    if not path.is_file():
-        raise BadInput(
-            str(path), expected="a recipe file", got="no such file", fix="check --config"
-        )
+    if path.is_file():
+        return path
+    name, known = path.as_posix().removesuffix(".toml"), list_recipes()
+    if name in known:
+        return known[name]
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    raise BadInput(
+        str(path),
+        expected=f"a recipe file, or one of {', '.join(known)}",
+        got="a folder" if path.is_dir() else "no such file",
+        fix=f"did you mean {nearest[0]}?" if nearest else "check --config",
+    )
+
+
+def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
+    """The options of each candidate of a recipe; one without a list is one candidate.
+
+    Args:
+        path: a file, or the name of a recipe that comes with sween.
+    """
+    path = find_recipe(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

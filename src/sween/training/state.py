@@ -5,7 +5,9 @@ generators: a run that goes on from the end of an epoch draws what it would have
 """
 
 import dataclasses
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -32,27 +34,43 @@ def save_state(folder: Path, state: TrainingState) -> None:
     tensors = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()
     }
+    epochs = json.dumps(state.epochs_done)
+    metadata = {"epochs_done": epochs, "checksum": _checksum(epochs, tensors)}
     # As bytes: a full disk is then an OSError like any other.
-    content = save(tensors, metadata={"epochs_done": json.dumps(state.epochs_done)})
+    content = save(tensors, metadata=metadata)
     with atomic_path(folder / STATE_FILE) as temporary:
         temporary.write_bytes(content)
 
 
+def _checksum(epochs_done: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """BLAKE2b over the epochs and the name, type, shape and bytes of each tensor."""
+    hasher = hashlib.blake2b(f"{epochs_done}|".encode(), digest_size=32)
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        hasher.update(f"{name!r}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        hasher.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
+
+
 def load_state(folder: Path) -> TrainingState | None:
-    """The saved state, or None where there is none."""
+    """The saved state, or None where there is none; refuses one that any byte was changed of."""
     path = folder / STATE_FILE
     if not path.exists():
         return None
     try:
         with safe_open(path, framework="pt") as stream:
-            epochs_done = int(json.loads((stream.metadata() or {})["epochs_done"]))
-            names = list(stream.keys())
-            return TrainingState(epochs_done, {name: stream.get_tensor(name) for name in names})
+            metadata = stream.metadata() or {}
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        found = _checksum(metadata["epochs_done"], tensors)
+        if found != metadata["checksum"]:
+            raise ValueError(f"checksum {found[:16]} where {metadata['checksum'][:16]} is recorded")
+        return TrainingState(int(json.loads(metadata["epochs_done"])), tensors)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
+        missing = isinstance(error, KeyError)
         raise CheckpointError(
             str(path),
             expected="a whole training state",
-            got=str(error).splitlines()[0],
+            got=f"no {error}" if missing else str(error).splitlines()[0],
             fix="delete that file to train from the start",
         ) from None
 

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,17 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import BadInput, SweenError
-from sween.models import Manifest, check_member, create_model, save_checkpoint
+from sween.errors import BadInput, CheckpointError, SweenError
+from sween.locks import FolderLock
+from sween.models import Manifest, check_member, create_model, read_manifest, save_checkpoint
 from sween.paths import AnyPath
 from sween.records import RowWriter, read_rows
-from sween.runs import run_folder, write_text
+from sween.runs import check_config, read_config, run_folder, write_text
 from sween.seeding import torch_seed
 from sween.training.average import MovingAverage
 from sween.training.board import Board
-from sween.training.config import TrainConfig
-from sween.training.images import check_dataset, training_images
+from sween.training.config import DATA_KEYS, TrainConfig
+from sween.training.images import check_dataset, describe_images, training_images
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
 from sween.training.step import StepInputs, TrainingStep
@@ -43,7 +44,13 @@ class Trainer:
         out: run folder; one of the same config is taken up where it stopped.
         device: where to train.
         images: the data set's `training_images` on that device, where several share them.
+        described: its `describe_images`, likewise.
+        lock: of `out`, where the caller has it already; taken while it trains otherwise.
         fast: bfloat16, compiled, recorded as a CUDA graph; on a GPU by default.
+
+    Attributes:
+        note: the epoch under way, and what the last one measured.
+        already_trained: whether `run` found a finished run and did nothing.
     """
 
     def __init__(
@@ -54,10 +61,14 @@ class Trainer:
         *,
         device: torch.device,
         images: tuple[torch.Tensor, torch.Tensor] | None = None,
+        described: Mapping[str, Any] | None = None,
+        lock: FolderLock | None = None,
         fast: bool | None = None,
     ) -> None:
         check_dataset(config, dataset)
         self.config, self.dataset, self.out, self.device = config, dataset, Path(out), device
+        self.recorded = config.as_dict() | dict(described or describe_images(dataset))
+        self.lock, self.note, self.already_trained = lock, "", False
         self.fast = device.type == "cuda" if fast is None else fast
         self.batch_size = min(config.batch_size, len(dataset.train))
         self.steps_per_epoch = len(dataset.train) // self.batch_size
@@ -99,10 +110,45 @@ class Trainer:
     def finished(self) -> bool:
         return (self.out / "model.safetensors").exists()
 
+    def check_folder(self) -> None:
+        """Refuse a folder that holds a run of another config, or one on other images."""
+        check_config(self.out, self._config_of_folder())
+
+    def _config_of_folder(self) -> dict[str, Any]:
+        """What config.toml is to say.
+
+        Folders of older versions do not say what they were trained on. A finished one stays as it
+        is; one that would go on from its state could go on with other images.
+        """
+        if not (self.out / "config.toml").exists():
+            return self.recorded
+        if any(key in read_config(self.out) for key in DATA_KEYS):
+            return self.recorded
+        if not self.finished:
+            raise CheckpointError(
+                str(self.out),
+                expected="a run that says which images it is trained on",
+                got="an unfinished one of an older version, which does not",
+                fix="delete that folder to train from the start, or choose another --out",
+            )
+        manifest = read_manifest(self.out)
+        for name in ("image_shape", "class_names"):
+            trained, asked = getattr(manifest, name), getattr(self.dataset, name)
+            if trained != asked:
+                raise CheckpointError(
+                    f"{self.out} holds a run on other images ({name} {trained} -> {asked})",
+                    fix="choose another --out, or delete that folder",
+                )
+        return self.config.as_dict()
+
     def run(self) -> Generator[str, None, None]:
         """Train to the end, giving a note after each step, and write the checkpoint."""
-        with run_folder(self.out, self.config.as_dict(), rows="metrics.jsonl") as path:
+        with (
+            contextlib.nullcontext(self.lock) if self.lock else FolderLock(self.out) as lock,
+            run_folder(self.out, self._config_of_folder(), rows="metrics.jsonl", lock=lock) as path,
+        ):
             if self.finished:
+                self.already_trained = True
                 drop_state(self.out)  # a kill may have come between the checkpoint and this
                 return
             self._take_up(path)
@@ -111,25 +157,28 @@ class Trainer:
                 contextlib.closing(Board(self.out, self.epochs_done)) as board,
             ):
                 yield from self._epochs(metrics, board)
-        self._save_checkpoint()
-        drop_state(self.out)
+            self._save_checkpoint()
+            drop_state(self.out)
 
     def _epochs(self, metrics: RowWriter, board: Board) -> Iterator[str]:
         saved = -math.inf  # the first epoch is kept at once: it may have compiled
+        measured = ""
         for epoch in range(self.epochs_done, self.config.epochs):
             began = time.perf_counter()
             losses = torch.zeros(self.steps_per_epoch, device=self.device)
-            note = f"epoch {epoch + 1}/{self.config.epochs}"
+            self.note = f"epoch {epoch + 1}/{self.config.epochs}{measured}"
             for position in self._steps(epoch):
                 with self._on_stream():
                     losses[position] = self.step.loss
                 if not self.fast:  # on a GPU asking for the number would stop the queue
                     _check_finite(self.step.loss.item(), epoch, position)
-                yield note
+                yield self.note
             row = self._measure(epoch, losses, began)
             metrics.append([row])
             board.add(row)
             self.epochs_done = epoch + 1
+            measured = f", loss {row['loss']:.3g}, acc {100 * row['noisy_accuracy']:.1f}%"
+            self.note = f"epoch {epoch + 1}/{self.config.epochs}{measured}"
             if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
                 save_state(self.out, self._state())
                 saved = time.monotonic()
@@ -270,7 +319,7 @@ class Trainer:
             dataset=dataset.name,
             class_names=dataset.class_names,
             sigma=self.config.sigma,
-            training=self.config.as_dict(),
+            training=self.recorded,
         )
         save_checkpoint(self.model.eval(), self.out / "model.safetensors", manifest)
 

@@ -1,0 +1,157 @@
+"""A run knows which images it is trained on: it neither goes on with others nor claims them."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sween.data import Dataset, Split
+from sween.data.dataset import StoredPixels
+from sween.errors import CheckpointError
+from sween.models import load_checkpoint, read_manifest, save_checkpoint
+from sween.runs import read_config, to_toml
+from sween.training import train, train_many
+from sween.training.config import DATA_KEYS, TrainConfig
+from sween.training.images import describe_images
+from sween.training.trainer import Trainer
+
+from .datasets import few_digits
+from .test_resume import config
+from .test_trainer import same, weights
+
+CPU = torch.device("cpu")
+
+
+def with_pixel(split: Split) -> Split:
+    pixels = split.pixels.load_all().clone()
+    pixels[3, 0, 4, 4] ^= 1
+    return dataclasses.replace(split, pixels=StoredPixels(pixels))
+
+
+def with_label(split: Split) -> Split:
+    labels = split.labels.clone()
+    labels[3] = (labels[3] + 1) % 10
+    return dataclasses.replace(split, labels=labels)
+
+
+def larger(dataset: Dataset) -> Dataset:
+    """The same digits at twice the size."""
+
+    def scaled(split: Split) -> Split:
+        pixels = split.pixels.load_all().repeat_interleave(2, 2).repeat_interleave(2, 3)
+        return dataclasses.replace(split, pixels=StoredPixels(pixels))
+
+    return dataclasses.replace(
+        dataset,
+        image_shape=(1, 16, 16),
+        train=scaled(dataset.train),
+        weights=scaled(dataset.weights),
+    )
+
+
+OTHERS: dict[str, tuple[Callable[[Dataset], Dataset], set[str]]] = {
+    "size": (larger, set(DATA_KEYS)),
+    "pixel": (lambda d: dataclasses.replace(d, train=with_pixel(d.train)), {"train_data"}),
+    "label": (lambda d: dataclasses.replace(d, train=with_label(d.train)), {"train_data"}),
+    "weights pixel": (
+        lambda d: dataclasses.replace(d, weights=with_pixel(d.weights)),
+        {"weights_data"},
+    ),
+    "weights label": (
+        lambda d: dataclasses.replace(d, weights=with_label(d.weights)),
+        {"weights_data"},
+    ),
+    "one less": (lambda d: dataclasses.replace(d, train=few_digits(59).train), {"train_data"}),
+    "class names": (
+        lambda d: dataclasses.replace(d, class_names=tuple("abcdefghij")),
+        {"train_data", "weights_data"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_change_of_the_images_is_seen(name: str) -> None:
+    change, keys = OTHERS[name]
+    one, other = describe_images(few_digits()), describe_images(change(few_digits()))
+    assert {key for key in DATA_KEYS if one[key] != other[key]} == keys
+    assert describe_images(few_digits()) == one
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_images_are_refused_with_what_differs(
+    name: str, finished: bool, tmp_path: Path
+) -> None:
+    wanted = config(arch="resnet20", epochs=2)  # takes images of any size
+    steps = Trainer(wanted, few_digits(), tmp_path, device=CPU).run()
+    for _ in steps if finished else range(5):
+        next(steps, None)
+    steps.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert ("model.safetensors" in before) == finished
+    change, keys = OTHERS[name]
+    with pytest.raises(CheckpointError) as caught:
+        train(wanted, change(few_digits()), tmp_path, quiet=True)
+    said = str(caught.value)
+    assert "another config" in said
+    assert all((key in said) == (key in keys) for key in DATA_KEYS)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_differs_is_said_before_any_of_several_trains(tmp_path: Path) -> None:
+    outs = [tmp_path / "a", tmp_path / "b"]
+    train(config(epochs=1, seed=1), few_digits(59), outs[1], quiet=True)
+    configs = [config(epochs=1), config(epochs=1, seed=1)]
+    with pytest.raises(CheckpointError, match=r"b holds a run with another config \(train_data"):
+        train_many(configs, few_digits(), outs, quiet=True)
+    assert not outs[0].exists()
+
+
+def test_what_was_done_and_what_was_there_already(tmp_path: Path) -> None:
+    outs = [tmp_path / "a", tmp_path / "b"]
+    configs = [config(epochs=1), config(epochs=1, seed=1)]
+    assert train_many(configs[:1], few_digits(), outs[:1], quiet=True) == [True]
+    assert train_many(configs, few_digits(), outs, quiet=True) == [False, True]
+    assert train_many(configs, few_digits(), outs, quiet=True) == [False, False]
+    assert train_many(configs[:1], few_digits(), outs[:1], quiet=True) == [False]
+
+
+def as_older(folder: Path, wanted: TrainConfig) -> None:
+    """What a version wrote that did not record its images."""
+    (folder / "config.toml").write_text(to_toml(wanted.as_dict()))
+    if (folder / "model.safetensors").exists():
+        model, manifest = load_checkpoint(folder)
+        manifest = dataclasses.replace(manifest, training=wanted.as_dict())
+        save_checkpoint(model, folder / "model.safetensors", manifest)
+
+
+def test_a_finished_run_of_an_older_version_stays_as_it_is(tmp_path: Path) -> None:
+    wanted = config(arch="resnet20", epochs=1)
+    train(wanted, few_digits(), tmp_path, quiet=True)
+    as_older(tmp_path, wanted)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert train_many([wanted], few_digits(), [tmp_path], quiet=True) == [False]
+    assert same(train(wanted, few_digits(), tmp_path, quiet=True).state_dict(), weights(tmp_path))
+    with pytest.raises(CheckpointError, match=r"other images .*\(1, 8, 8\) -> \(1, 16, 16\)"):
+        train(wanted, larger(few_digits()), tmp_path, quiet=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert read_manifest(tmp_path).training == wanted.as_dict()
+
+
+def test_an_unfinished_run_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    steps = Trainer(config(), few_digits(), tmp_path, device=CPU).run()
+    for _ in range(9):
+        next(steps)
+    steps.close()
+    as_older(tmp_path, config())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(CheckpointError, match=r"unfinished one of an older version.*delete"):
+        train(config(), few_digits(), tmp_path, quiet=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_runs_config_is_a_recipe_for_other_images(tmp_path: Path) -> None:
+    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
+    assert TrainConfig.from_dict(read_config(tmp_path)) == config(epochs=1)
