@@ -84,11 +84,11 @@ def test_certify_and_predict_have_the_documented_defaults() -> None:
         "n0": 100,
         "n": 100_000,
         "alpha": 0.001,
-        "seed": 0,
+        "seed": None,
     }
     predict = inspect.signature(sween.SmoothedClassifier.predict).parameters
     assert {name: predict[name].default for name in ("n", "alpha", "seed")} == {
         "n": 100,
         "alpha": 0.001,
-        "seed": 0,
+        "seed": None,
     }
