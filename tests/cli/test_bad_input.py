@@ -137,7 +137,7 @@ READING = [
     ("verify {tmp}/none", "/none", "no such folder", "`sween certify`"),
     ("verify {run}", "/run1", "neither", "`sween certify`"),
     ("predict {ensemble} {tmp}/none.png", "/none.png", "no such file", "check the path"),
-    ("predict {ensemble} {tmp}", "a folder", "check the path"),
+    ("predict {ensemble} {tmp}", "a folder with images", "name the files"),
     ("predict {ensemble}", "images", "see sween --help"),
 ]
 

@@ -111,6 +111,7 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
         CheckFailed: naming the first row that differs and what differs in it.
     """
     folder = Path(folder)
+    records_file(folder)  # a folder of something else is bad input, not a run that fails
     try:
         run = read_run(folder)
     except CheckpointError:
@@ -118,8 +119,6 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
     except RunMismatch as error:
         raise CheckFailed(error.finding) from None
     except BadInput as error:
-        if not folder.is_dir():
-            raise
         raise CheckFailed(str(error)) from None
     check_complete(run)
     return VerifiedRun(

@@ -1,0 +1,73 @@
+"""Tries settings of the paper's early exit on the weight-solving split, never on test images.
+
+    python benchmarks/tune_exit.py ENSEMBLE --try 0.999,0.05 --try 0.95,0.05 \\
+        --data-root DIR --out rows.jsonl
+
+Each --try is a threshold and a significance level of Algorithm 1. One row per try: the ACR of the
+full ensemble and of the one with the exit on the same noise, and member evaluations per sample.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from sween.data import load_dataset
+from sween.ensemble import ExitPolicy
+from sween.evaluation import average_certified_radius
+from sween.runs import describe_environment
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.zoo import load
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ensemble")
+    parser.add_argument("--try", dest="tries", action="append", required=True)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=500)
+    parser.add_argument("--n", type=int, default=5_000)
+    options = parser.parse_args()
+    loaded = load(options.ensemble)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    split = load_dataset(loaded.dataset, options.data_root).weights
+    indices = list(range(0, len(split), max(1, len(split) // options.images)))
+    settings = CertifySettings(n=options.n)
+    loaded.to(device)
+    for text in options.tries:
+        threshold, alpha = (float(part) for part in text.split(","))
+        smoothed = SmoothedClassifier(
+            loaded,
+            sigma=loaded.sigma,
+            num_classes=loaded.num_classes,
+            exit="none",
+            other_exits=[ExitPolicy("paper", threshold, alpha), ExitPolicy("exact")],
+        )
+        groups = smoothed.certify_panel(
+            split.images(indices),
+            settings,
+            labels=[int(split.labels[i]) for i in indices],
+            indices=indices,
+        )
+        paper, exact, full = (list(rows) for rows in zip(*groups, strict=True))
+        samples = sum(row.samples for row in full)
+        row = {
+            "threshold": threshold,
+            "alpha": alpha,
+            "acr": average_certified_radius(paper, radius="radius_cohen"),
+            "acr_full": average_certified_radius(full, radius="radius_cohen"),
+            "members_per_sample": sum(row.member_evaluations for row in paper) / samples,
+            "members_per_sample_exact": sum(row.member_evaluations for row in exact) / samples,
+            "members": len(loaded.members),
+            "n": options.n,
+            "images": len(indices),
+            "environment": describe_environment(),
+        }
+        with options.out.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
