@@ -128,5 +128,6 @@ def test_with_a_seed_neither_name_nor_place_changes_an_answer(
         for record in json.loads(succeed(line.format(" ".join(map(str, order))))):
             votes = record.get("estimation_counts", record.get("counts"))
             assert counts.setdefault(record["file"], votes) == votes
+            assert 0 <= record["index"] < 2**53  # as JSON's readers give it back
     assert counts[str(files[0])] == counts[str(files[2])]
     assert counts[str(files[0])] != counts[str(files[1])]

@@ -1,5 +1,7 @@
 """Indices and seeds of a classifier's images: noise that repeats only when asked to."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -121,3 +123,32 @@ def test_a_given_seed_is_used_as_given(smoothed: SmoothedClassifier) -> None:
     assert first.seed == second.seed == 12
     assert first.estimation_counts == second.estimation_counts
     assert CertifySettings().seed == 0  # of runs on a data set, which resume
+
+
+def test_an_index_at_the_end_of_all_does_not_stop_the_numbering() -> None:
+    numbering = ImageNumbering()
+    numbering.number("prediction", [4, 2**63 - 1], 2)
+    assert numbering.number("prediction", None, 1) == [0]
+
+
+def test_the_warning_names_the_line_that_asked(smoothed: SmoothedClassifier) -> None:
+    one, other = small.images(2)[:1], small.images(2)[1:]
+    settings = CertifySettings(n0=20, n=100, seed=4)
+    for ask in (
+        lambda image: smoothed.certify(image, n0=20, n=100, seed=4, indices=[1]),
+        lambda image: smoothed.certify_batch(image, settings, indices=[2]),
+        lambda image: smoothed.predict(image, n=20, seed=4, indices=[3]),
+    ):
+        ask(one)
+        with pytest.warns(RepeatedNoiseWarning) as caught:
+            ask(other)
+        assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_classifier_can_be_copied_and_sent(smoothed: SmoothedClassifier) -> None:
+    image = small.images(1)[0]
+    first = smoothed.certify(image, n=200, seed=3, indices=8)
+    for twin in (copy.deepcopy(smoothed), pickle.loads(pickle.dumps(smoothed))):  # noqa: S301
+        again = twin.certify(image, n=200, seed=3, indices=8)
+        assert again.estimation_counts == first.estimation_counts  # type: ignore[union-attr]
+        assert twin.certify(image, n=200).index == 9

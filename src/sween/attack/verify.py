@@ -334,12 +334,15 @@ def _changed(
 
 def _check_complete(run: CheckedAttack) -> None:
     """Whether every image has a row at every radius, and the certified radii are those given."""
-    wanted = [(index, eps) for index in indices_of(run.config) for eps in run.config["eps"]]
-    missing = sorted({*wanted} - {(outcome.index, outcome.eps) for outcome in run.outcomes})
-    if missing:
+    seen = {(outcome.index, outcome.eps) for outcome in run.outcomes}
+    indices, radii_attacked = sorted(indices_of(run.config)), sorted(run.config["eps"])
+    rows = len(indices) * len(radii_attacked)
+    if len(seen) < rows:
+        keys = ((index, eps) for index in indices for eps in radii_attacked)
+        index, eps = next(key for key in keys if key not in seen)
         raise CheckFailed(
-            f"{run.file}: {len(missing)} of {len(wanted)} rows are missing, the first that of "
-            f"index {missing[0][0]} at {missing[0][1]}; run the same `sween attack` again to finish"
+            f"{run.file}: {rows - len(seen)} of {rows} rows are missing, the first that of "
+            f"index {index} at {eps}; run the same `sween attack` again to finish"
         )
     radii = {outcome.index: outcome.certified_radius for outcome in run.outcomes}
     certified = run.config.get("certified")

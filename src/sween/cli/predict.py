@@ -121,22 +121,18 @@ def run(
     )
     batch = torch.stack([_scaled(image, loaded.white) for image in pixels])
     keys = list(range(len(files))) if seed is None else [_content_key(image) for image in batch]
-    answers = dict[int, Prediction | Certificate]()
-    places = {key: place for place, key in enumerate(keys)}  # equal images are asked about once
+    answers = list[Prediction | Certificate]()
     long = len(files) > (1 if certify else IMAGES_TOGETHER)
-    for part in _parts(list(places), shown=long and not quiet):
-        some = batch[[places[key] for key in part]]
-        found: Sequence[Prediction | Certificate]
+    for part in _parts(keys, shown=long and not quiet):
         if settings is not None:
-            found = classifier.certify_batch(some, settings, indices=part)
+            answers += classifier.certify_batch(batch[part], settings, indices=keys[part])
         else:
-            predictions = classifier.predict(
-                some, n=100 if n is None else n, alpha=alpha, seed=own, indices=part
+            found = classifier.predict(
+                batch[part], n=100 if n is None else n, alpha=alpha, seed=own, indices=keys[part]
             )
-            assert isinstance(predictions, list)  # as of every batch
-            found = predictions
-        answers |= zip(part, found, strict=True)
-    _print(files, [answers[key] for key in keys], loaded, json_output)
+            assert isinstance(found, list)  # as of every batch
+            answers += found
+    _print(files, answers, loaded, json_output)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -157,17 +153,26 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _content_key(image: torch.Tensor) -> int:
-    """A noise key made of the pixels: neither the file's name nor its place changes the answer."""
+    """A noise key made of the pixels: neither the file's name nor its place changes the answer.
+
+    53 bits, so that every reader of JSON gives it back as it is.
+    """
     content = hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=8).digest()
-    return int.from_bytes(content, "little") >> 1
+    return int.from_bytes(content, "little") >> 11
 
 
-def _parts(keys: Sequence[int], *, shown: bool) -> Iterator[Sequence[int]]:
+def _parts(keys: Sequence[int], *, shown: bool) -> Iterator[slice]:
+    """Images to ask about together, whose keys must differ; equal images have equal keys."""
     with track("predict", len(keys), quiet=not shown) as advance:
-        for start in range(0, len(keys), IMAGES_TOGETHER):
-            part = keys[start : start + IMAGES_TOGETHER]
-            yield part
-            advance(len(part), "images")
+        start = 0
+        while start < len(keys):
+            stop = start + 1
+            most = min(start + IMAGES_TOGETHER, len(keys))
+            while stop < most and keys[stop] not in keys[start:stop]:
+                stop += 1
+            yield slice(start, stop)
+            advance(stop - start, "images")
+            start = stop
 
 
 def _print(

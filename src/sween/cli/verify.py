@@ -43,9 +43,10 @@ def run(
     or swapped images whose checksums were written anew are found by --recount, which counts the
     votes of some images again, bit for bit, with the model and the data.
     """
-    if recount is None and any(option is not None for option in (model, data_root, arch, seed)):
+    given = any(option is not None for option in (model, data_root, arch, seed))
+    if recount is None and (given or device != "auto"):
         raise BadInput(
-            "--model, --data-root, --arch and --seed",
+            "--model, --data-root, --arch, --device and --seed",
             expected="--recount, which needs them",
             got="none",
             fix="add --recount 20",

@@ -96,7 +96,8 @@ def _tensor_of(array: npt.NDArray[Any], what: str) -> torch.Tensor:
 
 def _as_float32(pixels: torch.Tensor, what: str) -> torch.Tensor:
     if pixels.dtype == torch.uint8:
-        return pixels.float() / 255
+        # By a tensor: a GPU would multiply by the reciprocal of a number, and be off by a rounding.
+        return pixels.float() / torch.tensor(255.0, device=pixels.device)
     if pixels.dtype.is_floating_point:
         return pixels.float()
     raise BadInput(

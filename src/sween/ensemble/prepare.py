@@ -9,6 +9,7 @@ serves must be prepared in the same way.
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -72,9 +73,9 @@ class Preparation:
 class Member:
     """A module and its prepared form, which follows changes of parameters, buffers and modes.
 
-    A module is prepared, and probed for mixing its batch, once for each state of its parameters,
-    its buffers and the modes that its parts have in evaluation. Other changes after its first use,
-    such as a flag that its code reads, are not seen.
+    A module is prepared, and probed for mixing its batch, once for each state: its parts, their
+    parameters, buffers and hooks, and the modes that they have in evaluation. Other changes after
+    its first use, such as a flag that its code reads, are not seen.
 
     Args:
         module: from float32 images (rows, C, H, W) to outputs (rows, M).
@@ -85,7 +86,7 @@ class Member:
         self.module = module
         self.preparation = preparation
         self._state: list[torch.Tensor] = []
-        self._modes: list[bool] = []
+        self._parts: list[tuple[object, ...]] = []
         self._shape: tuple[int, ...] = ()
         self._prepared: Prepared | None = None
         self._probed = set[tuple[int, ...]]()
@@ -128,21 +129,22 @@ class Member:
         if self.is_current(images.shape):
             return
         self.forget()
+        # Noted before: what changes meanwhile, in another thread, is then seen by the next call.
+        state = [tensor.detach().clone() for tensor in _tensors(self.module)]
+        parts = _parts(self.module)
         self._prepared = prepare(self.module, self.preparation, images)
-        self._shape = tuple(images.shape)
-        self._state = [tensor.detach().clone() for tensor in _tensors(self.module)]
-        self._modes = _modes(self.module)
+        self._state, self._parts, self._shape = state, parts, tuple(images.shape)
 
     def is_current(self, shape: Sequence[int]) -> bool:
         """Whether there is a prepared form, of the module's present state, for such batches."""
         if self._prepared is None or (self._prepared.compiled and tuple(shape) != self._shape):
             return False
         tensors = list(_tensors(self.module))
-        return _modes(self.module) == self._modes and _same(tensors, self._state)
+        return _same_parts(_parts(self.module), self._parts) and _same(tensors, self._state)
 
     def forget(self) -> None:
         """Drop the prepared form, its memory, and what was learnt by probing it."""
-        self._prepared, self._state, self._modes = None, [], []
+        self._prepared, self._state, self._parts = None, [], []
         self._probed.clear()
 
     def is_probed(self, shape: Sequence[int]) -> bool:
@@ -159,8 +161,19 @@ def _tensors(module: nn.Module) -> Iterable[torch.Tensor]:
     yield from module.buffers()
 
 
-def _modes(module: nn.Module) -> list[bool]:
-    return [part.training for part in module.modules()]
+def _parts(module: nn.Module) -> list[tuple[object, ...]]:
+    """Every part with its mode and its hooks: one may be exchanged for another without tensors."""
+    return [
+        (part, part.training, *part._forward_pre_hooks.values(), *part._forward_hooks.values())
+        for part in module.modules()
+    ]
+
+
+def _same_parts(now: list[tuple[object, ...]], then: list[tuple[object, ...]]) -> bool:
+    return len(now) == len(then) and all(
+        len(own) == len(other) and all(map(operator.is_, own, other))
+        for own, other in zip(now, then, strict=True)
+    )
 
 
 def _same(tensors: list[torch.Tensor], state: list[torch.Tensor]) -> bool:

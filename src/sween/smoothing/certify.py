@@ -195,12 +195,15 @@ def check_tail(noise: Noise, device: torch.device, settings: CertifySettings, nu
     float32 noise ends after some standard deviations, so its law is away from the Gaussian one by a
     total variation of up to numbers * missing, and so is the probability of every class. Where that
     is not well below the smallest miss probability that n votes can show, about log(1/alpha) / n, a
-    classifier that answers otherwise in the tail alone could get too large a radius. Up to a share
-    of MOST_MISSING the noise is treated as exactly Gaussian, as float32 noise is in every other
-    respect; the share is 0.5% for CIFAR images on a GPU with n = 100,000, and 25% at 224 px. Beyond
-    it the votes are refused: on a GPU at alpha = 0.001 from n = 9.7 million for CIFAR images and
-    n = 200,000 at 224 px, on a CPU for no n up to 1e9 at these sizes. Exact noise has no limit. Nor
-    have predictions: no n up to 1e9 tells classes apart whose probabilities differ by so little.
+    classifier contrived to answer otherwise in the tail alone could get too large a radius: with a
+    share s of that probability missing, with probability up to alpha^(1 - s). Up to a share of
+    MOST_MISSING the noise is treated as exactly Gaussian, as float32 noise is in every other
+    respect (its rounding leaks far more to such a classifier, see `exact.py`); the share is 0.5%
+    for CIFAR images on a GPU with n = 100,000, and 25% at 224 px. Beyond it the votes are refused:
+    on a GPU at alpha = 0.001 from n = 9.7 million for CIFAR images and n = 200,000 at 224 px, on a
+    CPU for no n up to 1e9 at these sizes. Exact noise has no limit, and no such assumption.
+    Predictions are not limited: to tell apart classes whose probabilities differ by so little takes
+    near a billion votes.
 
     Args:
         noise: its law.

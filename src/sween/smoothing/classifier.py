@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,8 +41,9 @@ class SmoothedClassifier:
     folded, in the arithmetic that the record names. Everything claimed assumes that it is a
     deterministic function of each input on its own, that pseudo-random float32 normals stand for
     Gaussian noise, and that the image was chosen without knowledge of that noise. The first of
-    these is probed once for each state of the model's parameters, buffers and modes, and for each
-    shape of a batch; other changes, such as a flag that its code reads, are not seen.
+    these is probed once for each state of the model (its parts, their parameters, buffers, modes
+    and hooks) and for each shape of a batch that votes; other changes, such as a flag that its code
+    reads, are not seen.
 
     The noise is a function of seed, purpose and index. By default every call takes a fresh seed
     from the operating system, which is never used again and is recorded in the answer, so that
@@ -133,6 +135,14 @@ class SmoothedClassifier:
         )
         self._turn = threading.RLock()
         self._numbering = ImageNumbering()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the lock: a copy, or one sent to another process, has its own."""
+        return {name: value for name, value in vars(self).items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._turn = threading.RLock()
 
     def predict(
         self,
@@ -247,7 +257,7 @@ class SmoothedClassifier:
         labels: Sequence[int] | torch.Tensor | int | None = None,
         indices: Sequence[int] | int | None = None,
     ) -> list[Certificate]:
-        """`certify` with given settings, always a list."""
+        """`certify` with given settings, always a list; the seed is theirs, 0 unless it is set."""
         groups = self.certify_panel(images, settings, labels=labels, indices=indices)
         return [group[-1] for group in groups]
 
@@ -262,7 +272,7 @@ class SmoothedClassifier:
         """For each image the certificates of members, other variants and, last, the model.
 
         Members, weightings and exits are those named when the classifier was made; all see the same
-        noise.
+        noise. The seed is that of the settings, 0 unless it is set.
         """
         with self._turn:
             return self._certify(images, settings, labels, indices, watched=True)

@@ -1,8 +1,11 @@
 """The indices of a classifier's images, which are the keys of their noise."""
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Sequence
+from types import FrameType
+from typing import cast
 
 import torch
 
@@ -11,6 +14,10 @@ from sween.errors import RepeatedNoiseWarning
 
 MOST_REMEMBERED = 1_000_000
 """Noise keys whose images are remembered; beyond them the oldest are forgotten."""
+
+
+LARGEST_NUMBERED = 2**62
+"""Images are numbered on after an index below it; noise keys end at 2**63."""
 
 
 class ImageNumbering:
@@ -31,7 +38,8 @@ class ImageNumbering:
         keys = (
             list(range(first, first + count)) if indices is None else check_indices(indices, count)
         )
-        self._next[purpose] = max(first, max(keys) + 1)
+        if max(keys) < LARGEST_NUMBERED:  # else a caller's own scheme, after which nothing follows
+            self._next[purpose] = max(first, max(keys) + 1)
         return keys
 
     def watch(self, seed: int, purpose: str, keys: Sequence[int], images: torch.Tensor) -> None:
@@ -49,5 +57,13 @@ class ImageNumbering:
                 "noise again; pass other indices or another seed, unless the images are to be "
                 "compared under common noise",
                 RepeatedNoiseWarning,
-                stacklevel=4,
+                stacklevel=_depth(),
             )
+
+
+def _depth() -> int:
+    """How many frames lie between the function that asks and whoever called sween."""
+    depth, frame = 0, sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("sween."):
+        depth, frame = depth + 1, cast(FrameType, frame.f_back)
+    return depth + 1

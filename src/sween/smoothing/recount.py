@@ -129,7 +129,14 @@ def _check_subject(run: CheckedRun, loaded: LoadedEnsemble, dataset: Dataset) ->
             fix="pass them as --model and --data-root",
         )
     device = next(loaded.parameters()).device.type
-    if config.get("device", device) != device:
+    if "device" not in config:
+        raise BadInput(
+            f"{run.file.parent}/config.toml",
+            expected="the kind of device that certified the run, since each draws its own noise",
+            got="no device",
+            fix="certify again with this version",
+        )
+    if config["device"] != device:
         raise BadInput(
             "--device",
             expected=f"{config['device']}, on which {run.file.parent} was certified: another kind "

@@ -62,6 +62,9 @@ def _image_problems(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} is {config[key]!r}, which sween writes as {written!r}"
     if config.get("images") != len(known["indices"]):
         yield f"images is {config.get('images')!r}, but indices name {len(known['indices'])}"
+    entry = DATASETS.get(str(config.get("dataset")))
+    if "skipped" in config and entry is not None and entry.test_images is not None:
+        yield f"skipped is {config['skipped']!r}, but {config['dataset']} has no image files"
     both = sorted({*known["indices"]} & {*known.get("skipped", ())})
     if both:
         yield f"image {both[0]} is among both indices and skipped"

@@ -190,14 +190,14 @@ def check_complete(run: CheckedRun) -> None:
     """
     seen = {(certificate.model, certificate.index) for certificate in run.certificates}
     wanted = indices_of(run.config)
-    missing = [
-        (model, index) for index in wanted for model in run.models if (model, index) not in seen
-    ]
-    if missing:
+    # Every row is of one of them, and none comes twice: `read_run` saw to that.
+    rows = len(wanted) * len(run.models)
+    if len(seen) < rows:
+        keys = ((model, index) for index in wanted for model in run.models)
+        model, index = next(key for key in keys if key not in seen)
         raise CheckFailed(
-            f"{run.file}: {len(missing)} of {len(wanted) * len(run.models)} rows are missing, the "
-            f"first that of {missing[0][0]} at index {missing[0][1]}; run the same `sween certify` "
-            "again to finish"
+            f"{run.file}: {rows - len(seen)} of {rows} rows are missing, the first that of {model} "
+            f"at index {index}; run the same `sween certify` again to finish"
         )
 
 

@@ -39,9 +39,6 @@ FEW_PASSES = 10
 """Up to so many passes for one image, their rows are fitted to its votes; beyond, filling up the
 last pass costs at most a tenth."""
 
-PROBE_ROWS = 8
-"""Rows in which members are probed where passes have no fixed shape."""
-
 
 class VoteEngine:
     """Counts the votes of a panel of classifiers on noisy copies of images.
@@ -134,9 +131,9 @@ class VoteEngine:
         return -(-n // passes) if passes <= FEW_PASSES else None
 
     def prepare_fitted(self, image: torch.Tensor, rows: int) -> None:
-        """`prepare` for passes of fitted rows: members are probed on a few rows only."""
+        """`prepare` for passes of fitted rows."""
         self._refuse_while_counting()
-        with self.panel.forward.shaped(min(rows, PROBE_ROWS)), evaluating(self.model):
+        with self.panel.forward.shaped(rows), evaluating(self.model):
             check_panel(self.panel, image, self.sigma)
         self._refuse_other_precision()
 
