@@ -172,6 +172,7 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
     "indices in another spelling": ({"indices": "0:3,3:6"}, "which sween writes as '0:6'"),
     "an index twice": ({"indices": "0:6,5"}, "5 twice"),
     "skipped and certified": ({"skipped": "5:8"}, "image 5 is among both"),
+    "skipped files of embedded data": ({"skipped": "50"}, "digits has no image files"),
     "skipped beyond the data set": ({"skipped": "900"}, "a split of 360 images"),
     "weights that do not sum to 1": ({"weights": [0.5, 0.6]}, "sum 1.1"),
     "a negative weight": ({"weights": [1.5, -0.5]}, "non-negative numbers"),

@@ -129,6 +129,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "no number": ("{certificates} --recount some", ("a number of images, or all", "got some")),
     "no images": ("{certificates} --recount 0", ("a number of images, or all", "got 0")),
     "nothing to recount": ("{certificates} --model {ensemble}", ("--recount", "add --recount 20")),
+    "a device without a recount": ("{certificates} --device cpu", ("--device", "add --recount 20")),
     "no such device": (
         "{certificates} --model {ensemble} --recount 2 --device tpu",
         ("--device", "try auto"),
@@ -145,6 +146,7 @@ def test_what_cannot_be_recounted_is_one_line(name: str, made: Made, tmp_path: P
 CONFIGS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "other data": ({"data": "0" * 64}, ("data '000", "--data-root")),
     "another device": ({"device": "cuda"}, ("expected cuda", "got cpu")),
+    "no device": ({"device": None}, ("the kind of device", "no device")),
     "another arithmetic": (
         {"precision": "tf32"},
         ("precision on cpu", "expected tf32", "got float32"),
