@@ -113,10 +113,17 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
     """What differs between two configs, one readable item a key."""
     keys = sorted({*old, *new})
     return [
-        f"{key} {old.get(key)!r} -> {new.get(key)!r}"
+        f"{key} {_short(old.get(key))} -> {_short(new.get(key))}"
         for key in keys
         if old.get(key) != new.get(key)
     ]
+
+
+def _short(value: object) -> str:
+    """A value for people; of a fingerprint its beginning."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value):
+        return f"{value[:8]}..."
+    return repr(value)
 
 
 def run_tag(config: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ _SQUARE_ROWS = 5
 def check_installed() -> None:
     """Refuse where the package is missing."""
     if importlib.util.find_spec("pyautoattack") is None:
-        raise MissingExtra("pyautoattack", "attack", "AutoAttack")
+        raise MissingExtra("pyautoattack", "attack", "AutoAttack (--attack pgd and ddn do not)")
 
 
 def parts_of(version: str, *, classes: int, rows: int) -> list[str]:

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.smoothing.verify import read_run
+from sween.smoothing.verify import read_run, refuse_other_labels
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
@@ -53,10 +53,20 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
     return found
 
 
-def read_certified(folder: AnyPath, model: str) -> dict[int, Certificate]:
-    """The certificates of one model of a folder by index; each is checked, see `read_run`."""
-    rows = read_run(folder).certificates
-    return {row.index: row for row in rows if row.model == model}
+def read_certified(
+    folder: AnyPath, model: str, *, labels: Sequence[int] | None = None
+) -> dict[int, Certificate]:
+    """The certificates of one model of a folder by index; each is checked, see `read_run`.
+
+    Args:
+        folder: of a certification run.
+        model: whose.
+        labels: the true classes of the data set, where they are at hand: others are refused.
+    """
+    run = read_run(folder)
+    if labels is not None:
+        refuse_other_labels(run, labels)
+    return {row.index: row for row in run.certificates if row.model == model}
 
 
 def digest_of_radii(radii: Mapping[int, float | None]) -> str:

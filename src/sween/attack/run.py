@@ -19,7 +19,7 @@ from sween.attack.unit import (
 from sween.attack.verify import read_attack
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.errors import BadInput
+from sween.errors import BadInput, RunMismatch
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter
@@ -27,6 +27,7 @@ from sween.runs import read_config, run_folder, run_tag
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.run import subject_config
 from sween.smoothing.settings import check_predict_settings
+from sween.smoothing.verify import RESTORE
 
 
 def attack_images(
@@ -79,6 +80,7 @@ def attack_images(
     config["gradients"] = probabilities.name
     with run_folder(out, config, rows="attacks.jsonl") as path:
         so_far = read_attack(out).outcomes if path.exists() else ()
+        _refuse_other_subjects(so_far, radii_given(certificates, dataset, positions), dataset, path)
         known = {(row.index, row.eps) for row in so_far}
         tag = run_tag(read_config(out))
         size = settings.batch_size
@@ -103,6 +105,35 @@ def attack_images(
         return read_outcomes(path)
 
 
+def radii_given(
+    certificates: Mapping[int, Certificate] | None, dataset: Dataset, positions: Sequence[int]
+) -> dict[int, float | None]:
+    """The certified radius of each attacked image, for its true class; None without one."""
+    known, labels = certificates or {}, dataset.test.labels
+    return {index: radius_of_label(known.get(index), int(labels[index])) for index in positions}
+
+
+def _refuse_other_subjects(
+    outcomes: Sequence[AttackOutcome],
+    radii: Mapping[int, float | None],
+    dataset: Dataset,
+    path: Path,
+) -> None:
+    """Refuse rows of another label or certified radius than the images that are attacked have."""
+    for number, row in enumerate(outcomes, start=1):
+        label = int(dataset.test.labels[row.index])
+        for name, own, wanted in (
+            ("label", row.label, label),
+            ("certified_radius", row.certified_radius, radii[row.index]),
+        ):
+            if own != wanted:
+                raise RunMismatch(
+                    f"{path}, line {number} (index {row.index})",
+                    f"{name} is {own}, the attack was given {wanted}",
+                    fix=RESTORE,
+                )
+
+
 def attack_config(
     loaded: LoadedEnsemble,
     dataset: Dataset,
@@ -116,11 +147,7 @@ def attack_config(
     """What an attack was asked to do, for its folder; the classifier is prepared."""
     engine, certified = classifier.engine, {}
     if certificates is not None:
-        radii = {
-            index: radius_of_label(certificates.get(index), int(dataset.test.labels[index]))
-            for index in positions
-        }
-        certified = {"certified": digest_of_radii(radii)}
+        certified = {"certified": digest_of_radii(radii_given(certificates, dataset, positions))}
     return {
         "kind": "attacks",
         **subject_config(candidate_of or loaded, dataset, positions, skipped),

@@ -83,7 +83,7 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
             if is_out_of_memory(error):
                 return _complain(f"error: {OutOfMemory('at work', error)}", 2)
             raise
-        return _complain(f"error: {format_message()}; see sween --help", 2)
+        return _complain(f"error: {str(format_message()).rstrip('.')}; see sween --help", 2)
 
 
 def _complain(message: str, code: int) -> int:

@@ -163,8 +163,11 @@ def _certificates_of(
         )
         contents = dataset.test.pixels.contents(certified)
         own = {**own, "indices": config["indices"], "contents": contents}
-    certificates = read_certified(folder, certified_name(own, config) or own["model"])
     others = differences(own, config)
+    labels = None if others else dataset.test.labels.tolist()
+    certificates = read_certified(
+        folder, certified_name(own, config) or own["model"], labels=labels
+    )
     if not certificates and not others:
         others = [f"none of {own['model']}"]
     if others:

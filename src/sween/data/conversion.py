@@ -53,7 +53,7 @@ def _as_tensor(images: Images, what: str) -> torch.Tensor:
                 what,
                 expected="a Pillow image of mode L or RGB",
                 got=f"mode {images.mode}",
-                fix='convert it with .convert("RGB")',
+                fix='convert it with .convert("RGB"), or .convert("L") for one channel',
             )
         images = np.asarray(images)
         images = images[:, :, np.newaxis] if images.ndim == 2 else images
@@ -70,11 +70,13 @@ def _as_tensor(images: Images, what: str) -> torch.Tensor:
                 fix="bring them to one size first",
             )
         return torch.stack(parts)
+    is_text = isinstance(images, str | bytes)
+    empty = isinstance(images, Sequence) and not is_text
     raise BadInput(
         what,
         expected="a tensor, an array, a Pillow image or a sequence of them",
-        got=f"a {type(images).__name__}" + (" of nothing" if isinstance(images, Sequence) else ""),
-        fix="convert it with torch.as_tensor",
+        got=f"a {type(images).__name__}" + (" of nothing" if empty else ""),
+        fix="open a file with PIL.Image.open" if is_text else "convert it with torch.as_tensor",
     )
 
 

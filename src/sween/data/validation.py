@@ -38,6 +38,13 @@ def check_images(images: torch.Tensor, *, what: str = "images") -> None:
             got=str(images.dtype).removeprefix("torch."),
             fix="convert with .float() / 255" if whole else "convert with .float()",
         )
+    if images.ndim == 4 and len(images) == 0:
+        raise BadInput(
+            what,
+            expected="at least one image",
+            got=f"shape {tuple(images.shape)}",
+            fix="pass a batch that is not empty",
+        )
     if images.ndim not in (3, 4) or images.numel() == 0:
         raise BadInput(
             what,
@@ -63,7 +70,7 @@ def _check_values(images: torch.Tensor, what: str) -> None:
         raise BadInput(
             what,
             expected="pixels in [0, 1]",
-            got=f"values from {smallest:.6g} to {largest:.6g}",
+            got=f"values from {smallest:.9g} to {largest:.9g}",
             fix=_range_fix(smallest, largest),
         )
 

@@ -34,7 +34,7 @@ def check_weights(
             what,
             expected="non-negative numbers that sum to 1",
             got=f"{[round(float(w), 6) for w in vector]} with sum {total:.6g}",
-            fix="divide them by their sum",
+            fix="divide them by their sum" if valid and total > 0 else "pass shares of one whole",
         )
     # Left alone where only rounding parts the sum from 1, so that checking twice changes nothing.
     return vector if abs(total - 1) < 1e-12 else vector / total

@@ -43,7 +43,7 @@ def check_sigma(sigma: float) -> None:
     if not (number and math.isfinite(sigma) and _SIGMAS[0] <= sigma <= _SIGMAS[1]):
         raise BadInput(
             "sigma",
-            expected="a positive number, in units of pixels scaled to [0,1]",
+            expected="a positive number that float32 can hold, in units of pixels scaled to [0,1]",
             got=sigma,
             fix="try 0.25, 0.5 or 1.0",
         )

@@ -23,7 +23,7 @@ from sween.smoothing.certify import certify_each, check_sampling, plan_budget
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.verify import read_run
+from sween.smoothing.verify import read_run, refuse_other_labels
 from sween.smoothing.votes import VoteEngine
 from sween.smoothing.workers import Emit, Item, Work, run_all
 from sween.steps import sent
@@ -134,7 +134,7 @@ def certify_images(
         "noise": engine.noise.name,
     }
     with run_folder(out, config, rows="certificates.jsonl") as path:
-        known = {(row.model, row.index) for row in _rows_so_far(path)}
+        known = {(row.model, row.index) for row in _rows_so_far(path, dataset)}
         names = engine.panel.names
         left = [index for index in positions if any((name, index) not in known for name in names)]
         tag = run_tag(read_config(out))
@@ -157,9 +157,13 @@ def plans_of(
     return dict(zip(positions, plan_budget(engine, parts, settings), strict=True))
 
 
-def _rows_so_far(path: Path) -> Sequence[Certificate]:
+def _rows_so_far(path: Path, dataset: Dataset) -> Sequence[Certificate]:
     """What a stopped run left, checked: rows that `sween verify` refuses are not added to."""
-    return read_run(path.parent).certificates if path.exists() else ()
+    if not path.exists():
+        return ()
+    run = read_run(path.parent)
+    refuse_other_labels(run, dataset.test.labels.tolist())
+    return run.certificates
 
 
 def _certify_left(

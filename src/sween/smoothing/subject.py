@@ -90,7 +90,7 @@ def _member_problems(config: Mapping[str, Any]) -> Iterator[str]:
         try:
             check_weights(weights, len(candidates))
         except BadInput as error:
-            yield f"{name}: {error}"
+            yield str(error) if name == "weights" else f"{name}: {error}"
 
 
 def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:

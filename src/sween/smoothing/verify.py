@@ -182,6 +182,17 @@ def _read(file: Path) -> list[tuple[Certificate, list[str]]]:
     return found
 
 
+def refuse_other_labels(run: CheckedRun, labels: Sequence[int]) -> None:
+    """Refuse rows whose true class is not the data set's, for whoever has the data at hand."""
+    for place, certificate in enumerate(run.certificates):
+        if certificate.label not in (None, labels[certificate.index]):
+            raise RunMismatch(
+                run.where(place),
+                f"label is {certificate.label}, the data set says {labels[certificate.index]}",
+                fix=RESTORE,
+            )
+
+
 def check_complete(run: CheckedRun) -> None:
     """Whether every image has a row of every model.
 

@@ -89,6 +89,9 @@ def make_configs(
     """
     given = {name: value for name, value in options.items() if value is not None}
     configs = []
+    if archs:  # the recipe's candidates are replaced, not repeated
+        bases = [{key: value for key, value in base.items() if key != "arch"} for base in recipe]
+        recipe = [base for place, base in enumerate(bases) if base not in bases[:place]]
     for base, arch, seed in itertools.product(recipe, archs or (None,), seeds or (None,)):
         fields = {**base, **given}
         fields |= {} if arch is None else {"arch": arch}
