@@ -1,18 +1,21 @@
 """One writer a folder: many processes at once, folders that vanish, leftovers of killed ones."""
 
+import errno
 import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sween.errors import BadInput, FolderBusy
-from sween.locks import FolderLock, remove_leftovers, temporary_file, temporary_folder
+from sween.locks import FolderLock, remove_leftovers, temporary_file
 from sween.runs import atomic_path, run_folder, write_text
 
 ROUNDS = 20
@@ -27,7 +30,8 @@ def test_the_second_is_refused_and_touches_nothing(tmp_path: Path) -> None:
     with FolderLock(tmp_path / "a" / "run") as lock:
         (lock.folder / "rows").write_text("row\n")
         before = everything(tmp_path)
-        with pytest.raises(FolderBusy, match=r"run: expected to be the only one .*wait for it"):
+        said = r"run: expected to be the only one .*another process or thread.*wait for it"
+        with pytest.raises(FolderBusy, match=said):
             FolderLock(tmp_path / "a" / "run")
         with pytest.raises(FolderBusy), run_folder(lock.folder, {"a": 1}, rows="rows.jsonl"):
             pass
@@ -88,20 +92,121 @@ def test_a_file_system_without_locks_is_named(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(BadInput, match=r"a file system with locks.*Function not implemented"):
         FolderLock(tmp_path)
+    with pytest.raises(BadInput, match="a file system with locks"):
+        FolderLock(tmp_path / "a" / "run")
+    assert everything(tmp_path) == []
     write_text(tmp_path / "file", "written all the same")
     (tmp_path / ".sween-abcdefgh.tmp").touch()
     remove_leftovers(tmp_path)
     assert everything(tmp_path) == [".sween-abcdefgh.tmp", "file"], "it may be somebody's"
 
 
+@pytest.fixture(params=[errno.EBADF, errno.EOPNOTSUPP])
+def files_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where locks are on byte ranges of files that are open for writing."""
+    lock = fcntl.flock
+
+    def files(descriptor: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(request.param, os.strerror(request.param))
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", files)
+
+
+@pytest.mark.usefixtures("files_alone")
+def test_where_folders_cannot_be_locked_a_file_in_them_is(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "run"
+    with FolderLock(out):
+        assert everything(tmp_path) == ["a", "a/run", "a/run/.sween-lock"]
+        with pytest.raises(FolderBusy):
+            FolderLock(out)
+        assert everything(tmp_path) == ["a", "a/run", "a/run/.sween-lock"]
+    assert everything(tmp_path) == []
+    out.mkdir(parents=True)
+    (out / ".sween-lock").touch()  # of a killed process
+    with FolderLock(out):
+        (out / "row").touch()
+    assert everything(tmp_path) == ["a", "a/run", "a/run/row"]
+
+
+@pytest.mark.parametrize("kind", [stat.S_ISDIR, stat.S_ISREG])
+def test_no_room_for_another_lock_is_no_reason_to_lock_or_remove_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[int], bool]
+) -> None:
+    """ENOLCK may be said to one process while another has the lock."""
+    (tmp_path / ".sween-lock").touch()
+
+    def full(descriptor: int, _how: int) -> None:
+        code = errno.ENOLCK if kind(os.fstat(descriptor).st_mode) else errno.EBADF
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", full)
+    with pytest.raises(BadInput, match=r"a file system with locks.*No locks available"):
+        FolderLock(tmp_path)
+    assert everything(tmp_path) == [".sween-lock"]
+
+
+@pytest.mark.usefixtures("files_alone")
+def test_a_lock_file_that_vanishes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before removed it and the folder, or another made it anew: the lock is on nothing."""
+    lock, calls = fcntl.flock, []
+
+    def late(descriptor: int, how: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            calls.append(descriptor)
+            if len(calls) <= 2:
+                (tmp_path / "run" / ".sween-lock").unlink()
+            if len(calls) == 1:
+                (tmp_path / "run").rmdir()
+            if len(calls) == 2:
+                (tmp_path / "run" / ".sween-lock").touch()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with FolderLock(tmp_path / "run"):
+        assert len(calls) == 3
+        with pytest.raises(FolderBusy):
+            FolderLock(tmp_path / "run")
+    assert not (tmp_path / "run" / ".sween-lock").exists()
+
+
+@pytest.mark.usefixtures("files_alone")
+def test_the_lock_file_of_the_next_one_is_left(tmp_path: Path) -> None:
+    first = FolderLock(tmp_path / "run")
+    (tmp_path / "run" / ".sween-lock").unlink()  # by a user, say
+    with FolderLock(tmp_path / "run"):
+        first.release()
+        assert everything(tmp_path) == ["run", "run/.sween-lock"]
+
+
+@pytest.mark.parametrize("place", ["link", "link/run"])
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "link").symlink_to("unplugged")
+    with pytest.raises(BadInput, match=r"link: expected a folder, got a link to unplugged, which"):
+        FolderLock(tmp_path / place)
+    assert everything(tmp_path) == ["link"]
+
+
 _CONTEND = """
-    import json, os, sys, time
+    import errno, fcntl, json, os, stat, sys, time
     from pathlib import Path
     from sween.errors import FolderBusy
     from sween.records import RowWriter
     from sween.runs import run_folder
 
-    folder, rounds, processes, fail = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    folder, rounds, processes, fail, files_alone = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    lock = fcntl.flock
+
+    def files(descriptor, how):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(descriptor, how)
+
+    if files_alone:
+        fcntl.flock = files
 
     def work(number):
         try:
@@ -145,10 +250,11 @@ _CONTEND = """
 """
 
 
+@pytest.mark.parametrize("files_alone", [0, 1])
 @pytest.mark.parametrize("fail", [0, PROCESSES // 2, PROCESSES])
-def test_many_processes_at_one_instant(tmp_path: Path, fail: int) -> None:
+def test_many_processes_at_one_instant(tmp_path: Path, fail: int, files_alone: int) -> None:
     """Every row of a process that ended well is there, whatever the others did."""
-    numbers = map(str, (ROUNDS, PROCESSES, fail))
+    numbers = map(str, (ROUNDS, PROCESSES, fail, files_alone))
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_CONTEND), str(tmp_path), *numbers],
         env={**os.environ, "SWEEN_COMMIT": "told"},  # asking git takes longer than all the rest
@@ -172,8 +278,7 @@ def test_many_processes_at_one_instant(tmp_path: Path, fail: int) -> None:
 
 
 def test_a_temporary_in_use_is_no_leftover(tmp_path: Path) -> None:
-    with atomic_path(tmp_path / "file") as file, temporary_folder(tmp_path) as folder:
-        (folder / "inside").touch()
+    with atomic_path(tmp_path / "file") as file:
         before = everything(tmp_path)
         with FolderLock(tmp_path):
             assert everything(tmp_path) == before
@@ -185,23 +290,23 @@ def test_only_our_leftovers_go(tmp_path: Path) -> None:
     strangers = (".sween-abc.tmp", ".sween-ABCDEFGH.tmp", "sween-abcdefgh.tmp", ".file-abcdefgh.md")
     for name in (*strangers, ".sween-abcdefgh.tmp"):
         (tmp_path / name).write_text(name)
-    (tmp_path / ".sween-12345678.tmp").mkdir()
-    (tmp_path / ".sween-12345678.tmp" / "inside").touch()
+    (tmp_path / ".sween-12345678.tmp").mkdir()  # temporaries are files
     (tmp_path / ".sween-________.tmp").symlink_to(tmp_path / strangers[0])
     remove_leftovers(tmp_path)
-    assert everything(tmp_path) == sorted([*strangers, ".sween-________.tmp"])
+    assert everything(tmp_path) == sorted(
+        [*strangers, ".sween-12345678.tmp", ".sween-________.tmp"]
+    )
     remove_leftovers(tmp_path / "absent")
 
 
 _KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from sween.locks import FolderLock, temporary_file, temporary_folder
+    from sween.locks import FolderLock, temporary_file
 
     with FolderLock(Path(sys.argv[1])) as lock:
-        with temporary_file(lock.folder) as file, temporary_folder(lock.folder) as folder:
+        with temporary_file(lock.folder) as file:
             file.write_text("half")
-            (folder / "file").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -210,7 +315,7 @@ def test_what_a_killed_writer_left_goes_with_the_next(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(out)]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
-    assert len(list(out.iterdir())) == 2
+    assert len(list(out.iterdir())) == 1
     with FolderLock(out):
         assert list(out.iterdir()) == []
 

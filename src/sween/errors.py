@@ -6,7 +6,7 @@ SweenError
 │   ├── DataError              a file or folder of images that cannot be used
 │   ├── CheckpointError        a checkpoint, run or ensemble folder that does not match
 │   ├── RunMismatch            rows that do not fit their votes, their config or each other
-│   ├── FolderBusy             a folder that another process is writing in
+│   ├── FolderBusy             a folder that somebody else is writing in
 │   └── ContractError          a model that breaks the contract of a member
 ├── MissingExtra (ImportError) exit code 2: an optional part is not installed
 ├── OutOfMemory (MemoryError)  exit code 2: there was no room for what was asked
@@ -91,7 +91,7 @@ class RunMismatch(BadInput):
 
 
 class FolderBusy(BadInput):
-    """A folder that another process is writing in; whoever finds it so touches nothing there."""
+    """A folder that another process or thread is writing in; nothing there was touched."""
 
 
 class ContractError(BadInput):

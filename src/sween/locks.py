@@ -1,7 +1,8 @@
 """Who may write in a folder: one process at a time; and what killed ones left there.
 
 Locks are the kernel's (flock), on the folder itself: they end with the process that holds them,
-however it ends, and leave no file behind. They hold among the processes of one machine.
+however it ends, and leave no file behind. Where a file system, such as one over a network, locks
+only files, a file in the folder is locked. They hold among the processes of one machine.
 """
 
 import contextlib
@@ -9,7 +10,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -21,10 +21,17 @@ from sween.errors import BadInput, FolderBusy
 
 _PREFIX, _SUFFIX = ".sween-", ".tmp"
 _TEMPORARY = re.compile(r"\.sween-[a-z0-9_]{8}\.tmp")
+_LOCK_FILE = ".sween-lock"
+"""Not the name of a temporary: one that a killed process left is locked, and removed, by the next
+writer, and by nobody else."""
+
 _ATTEMPTS = 100
 """A folder that vanishes so often between two calls is being fought over."""
 
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_NO_FOLDER_LOCKS = (errno.EBADF, *_NO_LOCKS)
+"""Said of every folder of a file system, so that all processes lock the file instead. EBADF: locks
+are those of byte ranges, as over NFS, on files open for writing, which no folder can be."""
 
 
 class FolderLock:
@@ -40,59 +47,91 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._made: list[Path] = []
+        self._locked = folder
         self._descriptor = self._lock()
         remove_leftovers(folder)
 
     def _lock(self) -> int:
         for attempt in range(_ATTEMPTS):
-            new = [part for part in (self.folder, *self.folder.parents) if not part.exists()]
+            parts = (self.folder, *self.folder.parents)
+            self._made = [part for part in parts if not part.exists()]
             # Whoever holds the lock may remove the folder between any two lines here: then there is
             # nothing to open, or what was opened is a folder that no path leads to any more.
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+                descriptor = self._take()
             except FileNotFoundError:
                 if attempt + 1 == _ATTEMPTS:
                     raise
                 continue
-            self._take(descriptor)
-            if _leads_to(self.folder, descriptor):
-                self._made = new
+            except FileExistsError as error:
+                _refuse_broken_link(Path(error.filename))
+                raise
+            if _leads_to(self._locked, descriptor):
                 return descriptor
             os.close(descriptor)
         raise self._busy()
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self) -> int:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._locked = self.folder
+            return _open_locked(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except BlockingIOError:
+            raise self._busy() from None
         except OSError as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                raise self._busy() from None
+            if error.errno == errno.ENOLCK:
+                raise self._no_locks(error) from None
+            if error.errno not in _NO_FOLDER_LOCKS:
+                raise
+        try:
+            self._locked = self.folder / _LOCK_FILE
+            return _open_locked(self._locked, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except BlockingIOError:
+            raise self._busy() from None
+        except OSError as error:
             if error.errno in _NO_LOCKS:
-                raise BadInput(
-                    str(self.folder),
-                    expected="a file system with locks (flock)",
-                    got=os.strerror(error.errno),
-                    fix="choose another --out",
-                ) from None
+                self._locked.unlink(missing_ok=True)  # nobody else can have locked it either
+                self._remove_made()
+            if error.errno in (errno.ENOLCK, *_NO_LOCKS):
+                raise self._no_locks(error) from None
+            error.filename = str(self.folder)
             raise
 
     def _busy(self) -> FolderBusy:
         return FolderBusy(
             str(self.folder),
             expected="to be the only one writing there",
-            got="another process at work in that folder",
+            got="another process or thread at work in that folder",
             fix="wait for it, or choose another --out",
         )
 
+    def _no_locks(self, error: OSError) -> BadInput:
+        return BadInput(
+            str(self.folder),
+            expected="a file system with locks (flock)",
+            got=error.strerror,
+            fix="choose another --out",
+        )
+
     def release(self) -> None:
-        """Give the right back; what was made for it and is still empty goes first."""
-        if _leads_to(self.folder, self._descriptor):
-            with contextlib.suppress(OSError):  # the first that is not empty
-                for part in self._made:
-                    part.rmdir()
+        """Give the right back; what was made for it and is still empty goes."""
+        ours = _leads_to(self._locked, self._descriptor)
+        if self._locked == self.folder:
+            if ours:
+                self._remove_made()
+            os.close(self._descriptor)
+            return
+        if ours:
+            self._locked.unlink(missing_ok=True)
+        # NFS keeps a file that is open in its folder. Whoever has the lock by now has a file there
+        # too, so that the folder is not empty and stays.
         os.close(self._descriptor)
+        self._remove_made()
+
+    def _remove_made(self) -> None:
+        with contextlib.suppress(OSError):  # the first that is not empty
+            for part in self._made:
+                part.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -120,29 +159,18 @@ def temporary_file(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def temporary_folder(folder: Path) -> Iterator[Path]:
-    """A new folder in a folder, removed at the end with all that is in it."""
-    name = tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
-    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
-    while not _claim(Path(name), descriptor):
-        os.close(descriptor)
-        name = tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield Path(name)
-    finally:
-        shutil.rmtree(name, ignore_errors=True)
-        os.close(descriptor)
-
-
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of ours whose process is gone, as far as one may."""
+    """Remove temporary files of ours whose process is gone, as far as one may."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             if _TEMPORARY.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     _remove_unclaimed(Path(entry.path))
+
+
+def is_hidden_entry(name: str) -> bool:
+    """Whether a name is one of those that sween gives to what is not there to stay."""
+    return name.startswith(_PREFIX)
 
 
 def _claim(path: Path, descriptor: int) -> bool:
@@ -157,19 +185,34 @@ def _claim(path: Path, descriptor: int) -> bool:
 
 
 def _remove_unclaimed(path: Path) -> None:
-    kind = path.lstat().st_mode
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+    if not stat.S_ISREG(path.lstat().st_mode):
         return
-    writable = os.O_RDONLY if stat.S_ISDIR(kind) else os.O_RDWR
-    descriptor = os.open(path, writable | os.O_NOFOLLOW)
+    descriptor = _open_locked(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if stat.S_ISDIR(kind):
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        path.unlink()
     finally:
         os.close(descriptor)
+
+
+def _open_locked(path: Path, flags: int) -> int:
+    """Open and lock; BlockingIOError where somebody else has the lock."""
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_broken_link(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise BadInput(
+            str(path),
+            expected="a folder",
+            got=f"a link to {path.readlink()}, which is not there",
+            fix="make that folder, or choose another --out",
+        )
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:

@@ -267,7 +267,7 @@ class RowWriter:
             raise FolderBusy(
                 str(path),
                 expected="to be the only one writing it",
-                got="another process at work in that folder",
+                got="another process or thread at work in that folder",
                 fix="wait for it, or choose another --out",
             ) from None
         self._drop_torn_line()

@@ -188,7 +188,7 @@ def run_folder(
         lock: of that folder, where the caller has it already; taken for the block otherwise.
 
     Raises:
-        FolderBusy: another process writes there; nothing was touched.
+        FolderBusy: another process or thread writes there; nothing was touched.
     """
     with FolderLock(folder) if lock is None else contextlib.nullcontext():
         path = folder / rows

@@ -106,7 +106,7 @@ def test_weigh_that_fails_leaves_the_old_ensemble_and_nothing_else(
     rename = Path.rename
 
     def failing(self: Path, target: Path) -> Path:
-        if Path(target).name == "out":
+        if Path(target).name == "config.toml":
             raise OSError(5, os.strerror(5), str(target))
         return rename(self, target)
 

@@ -115,6 +115,18 @@ def test_a_damaged_image_of_the_cache_is_decoded_again(files: FilePixels, cache:
         assert kept.read_bytes() == whole
 
 
+def test_what_a_killed_process_left_beside_an_image_goes(files: FilePixels, cache: Path) -> None:
+    files.load([3])
+    (kept,) = cache.rglob("*.uint8")
+    left = kept.with_name(".sween-abcdefgh.tmp")
+    left.touch()
+    files.load([3])
+    assert left.exists(), "nothing was written"
+    kept.unlink()
+    files.load([3])
+    assert not left.exists()
+
+
 def test_another_folder_of_the_same_names_sizes_and_dates(
     files: FilePixels, tmp_path: Path
 ) -> None:

@@ -156,7 +156,10 @@ def test_gradients_flow_to_the_image() -> None:
     assert float(images.grad.abs().sum()) > 0
 
 
-def _run(folder: Path, seed: int, *, sigma: float = 0.5, classes: int = 10) -> Path:
+def make_run(
+    folder: Path, seed: int, *, sigma: float = 0.5, classes: int = 10, named: int | None = None
+) -> Path:
+    """A run folder with a network that was never trained; `named` is another seed it says."""
     manifest = Manifest(
         arch="digits-mlp",
         num_classes=classes,
@@ -164,14 +167,14 @@ def _run(folder: Path, seed: int, *, sigma: float = 0.5, classes: int = 10) -> P
         dataset="digits",
         class_names=tuple(str(k) for k in range(classes)),
         sigma=sigma,
-        training={"seed": seed},
+        training={"seed": seed if named is None else named},
     )
     model = create_model("digits-mlp", num_classes=classes, image_shape=SHAPE, seed=seed)
     save_checkpoint(model, folder / "model.safetensors", manifest)
     return folder
 
 
-def _solution(weights: tuple[float, ...]) -> WeightSolution:
+def make_solution(weights: tuple[float, ...]) -> WeightSolution:
     return WeightSolution(
         method="convex",
         weights=weights,
@@ -186,10 +189,10 @@ def _solution(weights: tuple[float, ...]) -> WeightSolution:
 
 @pytest.fixture
 def ensemble_folder(tmp_path: Path) -> Path:
-    runs = [_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
+    runs = [make_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
     loaded = load_members(runs)
     loaded.weights = [0.2, 0.3, 0.5]
-    save_ensemble(loaded, runs, _solution((0.2, 0.3, 0.5)), tmp_path / "ensemble")
+    save_ensemble(loaded, runs, make_solution((0.2, 0.3, 0.5)), tmp_path / "ensemble")
     return tmp_path / "ensemble"
 
 
@@ -212,7 +215,7 @@ def test_an_ensemble_folder_is_self_contained(ensemble_folder: Path, tmp_path: P
 
 
 def test_a_run_loads_as_an_ensemble_of_one(tmp_path: Path) -> None:
-    loaded = load_ensemble(_run(tmp_path / "a", 0))
+    loaded = load_ensemble(make_run(tmp_path / "a", 0))
     assert loaded.name == "digits-mlp"
     assert loaded.weights.tolist() == [1.0]
 
@@ -239,17 +242,17 @@ def test_writing_again_replaces_an_ensemble_and_nothing_else(
 ) -> None:
     runs = [tmp_path / name for name in "ab"]
     loaded = load_members(runs)
-    save_ensemble(loaded, runs, _solution((0.5, 0.5)), ensemble_folder)
+    save_ensemble(loaded, runs, make_solution((0.5, 0.5)), ensemble_folder)
     assert len(load_ensemble(ensemble_folder).member_names) == 2
     with pytest.raises(BadInput, match="other files"):
-        save_ensemble(loaded, runs, _solution((0.5, 0.5)), tmp_path / "a")
+        save_ensemble(loaded, runs, make_solution((0.5, 0.5)), tmp_path / "a")
     assert (tmp_path / "a" / "model.safetensors").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("change", [{"sigma": 0.25}, {"classes": 7}])
 def test_members_that_do_not_fit_together(tmp_path: Path, change: dict[str, float]) -> None:
-    runs = [_run(tmp_path / "a", 0), _run(tmp_path / "b", 1, **change)]  # type: ignore[arg-type]
+    runs = [make_run(tmp_path / "a", 0), make_run(tmp_path / "b", 1, **change)]  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"sigma|num_classes"):
         load_members(runs)
 

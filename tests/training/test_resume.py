@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.errors import CheckFailed, CheckpointError, UnknownName
+from sween.errors import BadInput, CheckFailed, CheckpointError, UnknownName
 from sween.records import read_rows
 from sween.training import TrainConfig, train, train_many
 from sween.training import trainer as trainer_module
@@ -239,6 +239,14 @@ def test_what_is_asked_wrongly_is_said_before_the_others_train(tmp_path: Path) -
     with pytest.raises(UnknownName, match="digits-cow"):
         train_many(configs, few_digits(), [tmp_path / "a", tmp_path / "b"], quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_folder_for_two_runs_is_refused(tmp_path: Path) -> None:
+    configs = [config(epochs=1, seed=seed) for seed in range(2)]
+    outs = [tmp_path / "run", tmp_path / "other" / ".." / "run"]
+    with pytest.raises(BadInput, match=r"outs: expected a different folder for each, got .*run 2"):
+        train_many(configs, few_digits(), outs, quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 class ValuesOnly(nn.Module):

@@ -99,6 +99,7 @@ def kept_image(
         return torch.frombuffer(bytearray(stored), dtype=torch.uint8).view(shape)
     pixels = decode()
     stored = pixels.numpy().tobytes()
+    remove_leftovers(path.parent)  # of a killed process
     with contextlib.suppress(OSError), atomic_path(path) as temporary:
         temporary.write_bytes(stored + _checksum(stored))
     return pixels

@@ -15,10 +15,18 @@ from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.solve import WeightSolution, solve_weights
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError
-from sween.locks import FolderLock, remove_leftovers, temporary_folder
+from sween.locks import FolderLock, is_hidden_entry
 from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.paths import AnyPath, as_paths
 from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
+
+_BUILDING, _READY, _OLD = ".sween-building", ".sween-ready", ".sween-old"
+"""Where an ensemble is written; its name once it is whole; in that, the parts it takes the place
+of."""
+
+_REPLACED, _REMOVED = ("members", "environment.json"), "measured.json"
+"""Parts of an ensemble, beside its config; what was measured of the old one does not hold of the
+new."""
 
 
 def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> LoadedEnsemble:
@@ -108,52 +116,80 @@ def weigh(
 def save_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[AnyPath], solution: WeightSolution, out: AnyPath
 ) -> None:
-    """Write the folder beside its place and move it there whole; see `new_ensemble`."""
+    """Write the ensemble whole, then put it in its place; see `new_ensemble`."""
     with new_ensemble(out) as building:
         write_ensemble(loaded, as_paths("runs", runs), solution, building)
 
 
 @contextlib.contextmanager
 def new_ensemble(out: AnyPath) -> Iterator[Path]:
-    """A folder to write an ensemble into, which becomes `out` when the block succeeds.
+    """A folder to write an ensemble into, which is put into `out` when the block succeeds.
 
     Whatever forbids that is found before the block: `out` holds something else than an ensemble,
-    may not be written, or another process writes there. An older ensemble stays until the new one
-    takes its place.
+    may not be written, or somebody else writes there. An older ensemble stays until the new one is
+    whole; then its config.toml, environment.json, measured.json and members/ are replaced. Whatever
+    else is in the folder is left alone.
+
+    A process that is killed leaves the old ensemble, the new one, or, if it was replacing one by
+    the other, a folder that does not load until the next `new_ensemble` there has finished that.
     """
     out = Path(out)
     check_place(out)
-    out = out.resolve()  # a link stays one, to the new folder
     with FolderLock(out):
         check_place(out)
         if not os.access(out, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
-        remove_leftovers(out.parent)
-        with temporary_folder(out.parent) as temporary:
-            building = temporary / "ensemble"
+        _put_in_place(out)
+        building = out / _BUILDING
+        for leftover in (building, out / _READY):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        try:
             (building / "members").mkdir(parents=True)
             yield building
-            _put_in_place(building, out, temporary / "old")
+            building.rename(out / _READY)
+            try:
+                _put_in_place(out)
+            except BaseException:
+                _take_back(out)
+                raise
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
 
 
-def _put_in_place(building: Path, out: Path, old: Path) -> None:
-    """Empty `out` and rename the new folder onto it.
+def _put_in_place(out: Path) -> None:
+    """Replace the parts of the old ensemble by those of the one that is ready, if one is.
 
-    `out` itself is never away: its lock would be, and another process could make it anew.
+    Whatever was done of it before is seen and left: where a process was killed, the next one goes
+    on. The config comes last, and with it the new ensemble is there.
     """
-    old.mkdir()
-    # The config goes last: without its members the folder still counts as an ensemble, which the
-    # next one may replace.
-    parts = sorted(out.iterdir(), key=lambda part: part.name == "config.toml")
-    try:
-        for part in parts:
-            part.rename(old / part.name)
-        building.rename(out)
-    except BaseException:
-        if building.exists():
-            for part in old.iterdir():
-                part.rename(out / part.name)
-        raise
+    ready, old = out / _READY, out / _READY / _OLD
+    if (ready / "config.toml").exists():
+        old.mkdir(exist_ok=True)
+        for name in _REPLACED:
+            if (ready / name).exists():
+                _move(out / name, old / name)
+                (ready / name).rename(out / name)
+        _move(out / _REMOVED, old / _REMOVED)
+        (ready / "config.toml").rename(out / "config.toml")
+    shutil.rmtree(ready, ignore_errors=True)
+
+
+def _take_back(out: Path) -> None:
+    """Undo what `_put_in_place` has done, unless it has done all."""
+    ready, old = out / _READY, out / _READY / _OLD
+    if (ready / "config.toml").exists():
+        for name in _REPLACED:
+            if not (ready / name).exists():
+                (out / name).rename(ready / name)
+            _move(old / name, out / name)
+        _move(old / _REMOVED, out / _REMOVED)
+        ready.rename(out / _BUILDING)
+
+
+def _move(source: Path, target: Path) -> None:
+    if os.path.lexists(source):
+        source.rename(target)
 
 
 def write_ensemble(
@@ -180,7 +216,10 @@ def check_place(out: AnyPath) -> None:
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not _is_ensemble(out):
+    # The one that is ready first: its config moves to the folder itself.
+    if out.is_dir() and not _is_ensemble(out / _READY) and not _is_ensemble(out):
+        if all(is_hidden_entry(name) for name in os.listdir(out)):
+            return
         raise BadInput(
             str(out),
             expected="a new or ensemble folder",
@@ -196,6 +235,13 @@ def _is_ensemble(folder: Path) -> bool:
 def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
     """Load an ensemble folder, a run folder or a single checkpoint file."""
     path = Path(path)
+    if (path / _READY / "config.toml").is_file():
+        raise CheckpointError(
+            str(path),
+            expected="a whole ensemble",
+            got="one that `sween weigh` has not finished replacing",
+            fix="wait for it; if it was killed, run `sween weigh` into that folder again",
+        )
     if path.is_file() or not (path / "config.toml").is_file() or not _is_ensemble(path):
         if path.is_dir() and not (path / "model.safetensors").is_file():
             raise CheckpointError(
