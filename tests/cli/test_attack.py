@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sween.ensemble import load_ensemble
-from tests.cli.command import run_line, succeed
+from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.forging import Forgery, all_votes_for
 from tests.cli.rows import rows_of
@@ -52,6 +52,33 @@ def test_a_false_certificate_gives_exit_code_1_and_again_when_it_is_read(
         assert code == 1
         assert "inside" in stderr
     assert any(row["alarm"] for row in rows_of(tmp_path / "out", "attacks.jsonl"))
+
+
+@pytest.mark.parametrize("reader", ["attack", "report"])
+def test_certified_radii_that_were_taken_away_are_missed(
+    reader: str, made: Made, tmp_path: Path
+) -> None:
+    """By whoever goes on from the rows or reports them, not by verify alone."""
+    known, out = tmp_path / "certificates", tmp_path / "out"
+    succeed(f"certify {made.ensemble} --indices 0:3 --n 1000 --quiet --alpha 0.05 --out {known}")
+    line = f"attack {made.ensemble} --eps 0.25 {QUICK} --certificates {known} --out {out}"
+    succeed(line)
+    Forgery(out, "attacks.jsonl").change(lambda row: {"certified_radius": None})
+    wanted = line if reader == "attack" else f"report {out} --out {tmp_path}/report"
+    assert_refused(wanted, "certified radii are not those", watched=(tmp_path,))
+
+
+@pytest.mark.parametrize("reader", ["certify", "attack"])
+def test_labels_are_held_against_the_data_at_hand(reader: str, made: Made, tmp_path: Path) -> None:
+    known = tmp_path / "certificates"
+    line = f"certify {made.ensemble} --indices 0:3 --n 1000 --quiet --alpha 0.05 --out {known}"
+    succeed(line)
+    Forgery(known).change(lambda row: {"label": (row["label"] + 1) % 10}, 0)
+    if reader == "attack":
+        line = (
+            f"attack {made.ensemble} --eps 0.25 {QUICK} --certificates {known} --out {tmp_path}/o"
+        )
+    assert_refused(line, "index 0", "the data set says", watched=(tmp_path,))
 
 
 def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) -> None:

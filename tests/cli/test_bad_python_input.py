@@ -91,7 +91,7 @@ BAD: dict[str, Refusal] = {
         ("int64", "uint8"),
     ),
     "two dimensions": (lambda: certify(torch.zeros(8, 8)), BadInput, ("(8, 8)", "reshape")),
-    "no images": (lambda: certify(GOOD[:0]), BadInput, ("(0, 1, 8, 8)", "reshape")),
+    "no images": (lambda: certify(GOOD[:0]), BadInput, ("(0, 1, 8, 8)", "not empty")),
     "negative sigma": (lambda: smoothed(sigma=-0.5), BadInput, ("sigma", "-0.5", "try")),
     "zero sigma": (lambda: smoothed(sigma=0.0), BadInput, ("sigma", "got 0.0", "try")),
     "NaN sigma": (lambda: smoothed(sigma=float("nan")), BadInput, ("sigma", "nan", "try")),
@@ -176,7 +176,7 @@ BAD: dict[str, Refusal] = {
     "negative weight": (
         lambda: sween.WeightedEnsemble([net(), net()], [1.5, -0.5]),
         BadInput,
-        ("weights", "-0.5", "divide"),
+        ("weights", "-0.5", "shares of one whole"),
     ),
     "three weights for two": (
         lambda: sween.WeightedEnsemble([net(), net()], [0.5, 0.3, 0.2]),

@@ -76,3 +76,12 @@ def test_a_model_that_casts_for_itself_may_have_any_parameters() -> None:
 
     smoothed = SmoothedClassifier(Casting(), sigma=0.5, num_classes=10)
     assert smoothed.certify(small.images(1), n=200)
+
+
+def test_an_image_of_another_size_is_one_line_too() -> None:
+    """Also where the model is known by then."""
+    smoothed = SmoothedClassifier(linear(), sigma=0.5, num_classes=10)
+    assert smoothed.predict(small.images(1), n=100)
+    for verb in (smoothed.predict, smoothed.certify):
+        with pytest.raises(ContractError, match=r"\(N, 3, 8, 8\), got RuntimeError"):
+            verb(torch.rand(1, 3, 8, 8), n=100)

@@ -122,3 +122,16 @@ def test_an_unknown_recipe_gets_the_list(
     with pytest.raises(BadInput) as caught:
         read_recipe(Path(name))
     assert all(known in str(caught.value) for known in list_recipes())
+
+
+def test_architectures_take_the_place_of_a_recipes_candidates() -> None:
+    recipe = [{"epochs": 2, "arch": arch} for arch in ("resnet20", "resnet26")]
+    options = {"dataset": "digits", "sigma": 0.5}
+    configs = make_configs(recipe, options, archs=["digits-mlp", "digits-conv"], seeds=[1, 2])
+    assert [(config.arch, config.seed) for config in configs] == [
+        *(("digits-mlp", seed) for seed in (1, 2)),
+        *(("digits-conv", seed) for seed in (1, 2)),
+    ]
+    # Candidates that differ in something else stay apart.
+    recipe[1]["epochs"] = 3
+    assert len(make_configs(recipe, options, archs=["digits-mlp"])) == 2

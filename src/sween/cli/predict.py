@@ -119,7 +119,10 @@ def run(
         compile=compile,
         noise=noise,
     )
-    batch = torch.stack([_scaled(image, loaded.white) for image in pixels])
+    white = loaded.white if noise == "exact" else 255
+    batch = torch.stack(
+        [_scaled(image, white, path) for image, path in zip(pixels, files, strict=True)]
+    )
     keys = list(range(len(files))) if seed is None else [_content_key(image) for image in batch]
     answers = list[Prediction | Certificate]()
     long = len(files) > (1 if certify else IMAGES_TOGETHER)
@@ -201,11 +204,21 @@ def _print(
         typer.echo(line)
 
 
-def _scaled(pixels: torch.Tensor, white: int) -> torch.Tensor:
-    """An image's 8-bit pixels in [0, 1]; on the data set's grid where that is what a file holds."""
-    exact, steps = pixels.float() / 255, (pixels.float() * white / 255).round()
-    stored = torch.equal((steps * 255 / white).round(), pixels.float())
-    return steps / white if stored else exact
+def _scaled(pixels: torch.Tensor, white: int, path: Path) -> torch.Tensor:
+    """An image's 8-bit pixels in [0, 1], as multiples of 1/white.
+
+    One scale for every image: were a file read on the grid of its data set only where all of its
+    pixels lie there, a change of one of them would move the others too.
+    """
+    steps = (pixels.float() * white / 255).round()
+    if not torch.equal((steps * 255 / white).round(), pixels.float()):
+        raise BadInput(
+            str(path),
+            expected=f"pixels of {white + 1} grey levels, as the data set has, for exact noise",
+            got="others",
+            fix="use --noise float32",
+        )
+    return steps / white
 
 
 def _label(prediction: int, class_names: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 
 from sween.ensemble.early_exit import ExitPolicy, vote_with_exit
 from sween.ensemble.forward import FixedShapeForward, check_row_independence, probe_batch
-from sween.ensemble.prepare import Member, Preparation
+from sween.ensemble.prepare import Member, Preparation, explained
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights
 from sween.errors import BadInput
 from sween.steps import Steps, done
@@ -60,7 +60,8 @@ def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
         if not member.is_current(shape):
             member.refresh(probe_batch(image, panel.forward.rows, sigma))
         if not member.is_probed(shape):
-            check_row_independence(member, panel.forward, image, sigma)
+            with explained(member.module, image.shape):
+                check_row_independence(member, panel.forward, image, sigma)
             member.note_probed(shape)
 
 

@@ -7,17 +7,18 @@ classifier is the prepared one, in the arithmetic that the record names; what pr
 serves must be prepared in the same way.
 """
 
+import contextlib
 import copy
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from sween.ensemble.compiled import Forward, compiled
 from sween.ensemble.fold import fold_batch_norm
-from sween.errors import ContractError, UnknownName, go_on_without
+from sween.errors import ContractError, SweenError, UnknownName, go_on_without
 from sween.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
 from sween.models.device import is_out_of_memory
 
@@ -202,7 +203,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         images: a batch of the one shape that will be evaluated.
     """
     device, dtype = images.device, preparation.dtype(images.device)
-    wanted = _evaluated(module, images)
+    with explained(module, images.shape[1:]):
+        wanted = module(images)
     _refuse_random(wanted, module(images))
     ready = InArithmetic(fold_batch_norm(module), device, dtype)
     if not _close(ready(images), wanted, dtype):
@@ -237,17 +239,20 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     return plain
 
 
-def _evaluated(module: nn.Module, images: torch.Tensor) -> object:
-    """The module's outputs; what it raises is told in one line, but for what the device says."""
+@contextlib.contextmanager
+def explained(module: nn.Module, image_shape: Sequence[int]) -> Iterator[None]:
+    """What a module raises in the block is told in one line, but for what the device says."""
     try:
-        return module(images)
+        yield
+    except SweenError:
+        raise
     except Exception as error:  # a module is anybody's code
         if is_out_of_memory(error):
             raise
         refuse_broken_device(error)
         kinds = {tensor.dtype for tensor in _tensors(module) if tensor.is_floating_point()}
         other = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
-        shape = ", ".join(str(size) for size in images.shape[1:])
+        shape = ", ".join(str(size) for size in image_shape)
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         if other:
             raise ContractError(

@@ -30,11 +30,15 @@ class _Modes:
         self._lock = threading.Lock()
         self._saved = weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]]()
 
-    def enter(self, parts: list[nn.Module]) -> None:
+    def enter(self, parts: list[nn.Module]) -> bool:
+        """Save the modes; False where there is nothing to save, nor anybody who would restore."""
         with self._lock:
+            if not any(part.training or (self._saved and part in self._saved) for part in parts):
+                return False
             for part in parts:
                 users, mode = self._saved.get(part, (0, part.training))
                 self._saved[part] = (users + 1, mode)
+        return True
 
     def leave(self, parts: list[nn.Module]) -> None:
         with self._lock:
@@ -56,7 +60,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     Blocks of several threads may overlap, over one module or over modules that share parts.
     """
     parts = list(module.modules())
-    _MODES.enter(parts)
+    if not _MODES.enter(parts):
+        yield
+        return
     try:
         module.eval()
         yield

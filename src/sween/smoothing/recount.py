@@ -116,11 +116,17 @@ def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
 
 
 def _check_subject(run: CheckedRun, loaded: LoadedEnsemble, dataset: Dataset) -> None:
-    """Refuse another ensemble or other data than the config names."""
+    """Refuse another ensemble or other data than the config names.
+
+    A config that names this very ensemble and these data, and says something else of them, was
+    altered: that is a check that fails.
+    """
     config = run.config
     now = subject_config(loaded, dataset, indices_of(config))
     then = {name: config[name] for name in now if name in config}
     differences = config_differences(then, {name: now[name] for name in then})
+    if differences and all(now[name] == then.get(name) for name in ("fingerprint", "data")):
+        raise CheckFailed(f"{run.file.parent}/config.toml: {'; '.join(differences)} of the model")
     if differences:
         raise BadInput(
             f"{run.file.parent}/config.toml",
