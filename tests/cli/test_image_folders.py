@@ -193,7 +193,7 @@ def test_a_folder_that_changed_is_not_resumed(
             swap(root, 0, 6)
         else:
             val_file(root, 8).write_bytes(good if change == "repaired" else bytes(len(good)))
-        parts = ["contents '"] + (["skipped", "images"] if change != "contents" else [])
+        parts = ["contents "] + (["skipped", "images"] if change != "contents" else [])
         assert_refused(line, "another config", *parts, watched=(out,))
 
 
@@ -206,7 +206,7 @@ def test_attacking_other_images_than_those_certified(
         network, root, tmp_path / "out", f"--every 4 --certificates {tmp_path}/known", verb="attack"
     )
     swap(root, 0, 6)
-    assert_refused(line, "the very classifier", "contents '", watched=(tmp_path / "known",))
+    assert_refused(line, "the very classifier", "contents ", watched=(tmp_path / "known",))
     swap(root, 0, 6)
     succeed(line)
 

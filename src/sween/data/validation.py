@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from sween.errors import BadInput
@@ -70,7 +71,7 @@ def _check_values(images: torch.Tensor, what: str) -> None:
         raise BadInput(
             what,
             expected="pixels in [0, 1]",
-            got=f"values from {smallest:.9g} to {largest:.9g}",
+            got=f"values from {np.float32(smallest)} to {np.float32(largest)}",
             fix=_range_fix(smallest, largest),
         )
 
