@@ -250,8 +250,14 @@ _CONTEND = """
 """
 
 
-@pytest.mark.parametrize("files_alone", [0, 1])
-@pytest.mark.parametrize("fail", [0, PROCESSES // 2, PROCESSES])
+@pytest.mark.parametrize(
+    ("fail", "files_alone"),
+    [
+        *((fail, 0) for fail in (0, PROCESSES // 2, PROCESSES)),
+        (PROCESSES // 2, 1),
+        *(pytest.param(fail, 1, marks=pytest.mark.slow) for fail in (0, PROCESSES)),
+    ],
+)
 def test_many_processes_at_one_instant(tmp_path: Path, fail: int, files_alone: int) -> None:
     """Every row of a process that ended well is there, whatever the others did."""
     numbers = map(str, (ROUNDS, PROCESSES, fail, files_alone))

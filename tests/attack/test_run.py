@@ -34,7 +34,9 @@ def _without_time(rows: list[AttackOutcome]) -> list[AttackOutcome]:
     return [dataclasses.replace(row, seconds=0) for row in rows]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 @pytest.mark.parametrize("attack", ["pgd", "ddn"])
 def test_attacked_accuracy_is_never_below_certified_accuracy(
     tmp_path: Path, attack: str, seed: int

@@ -135,7 +135,7 @@ def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
 
 
-@pytest.mark.parametrize("name", ["exact", "paper"])
+@pytest.mark.parametrize("name", ["exact", pytest.param("paper", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("with_kernels")
 @torch.inference_mode()
 def test_an_exit_never_asks_how_many_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ train(TrainConfig(dataset="digits", arch="digits-conv", sigma=0.5, method=method
 """
 
 
-@pytest.mark.parametrize("method", ["gaussian", "macer"])
+@pytest.mark.parametrize("method", ["gaussian", pytest.param("macer", marks=pytest.mark.slow)])
 def test_killed_by_the_system_and_taken_up_again(tmp_path: Path, method: str) -> None:
     command = [sys.executable, "-c", _SCRIPT, method]
     subprocess.run([*command, str(tmp_path / "whole")], check=True)

@@ -71,9 +71,14 @@ def _check_values(images: torch.Tensor, what: str) -> None:
         raise BadInput(
             what,
             expected="pixels in [0, 1]",
-            got=f"values from {np.float32(smallest)} to {np.float32(largest)}",
+            got=f"values from {_digits(smallest)} to {_digits(largest)}",
             fix=_range_fix(smallest, largest),
         )
+
+
+def _digits(value: float) -> str:
+    """A float32 in the digits that tell it from its neighbours."""
+    return str(np.float32(value)).removesuffix(".0")
 
 
 def _range_fix(smallest: float, largest: float) -> str:
