@@ -1,9 +1,6 @@
 """A classifier on a GPU as a program uses it: threads, predictions, noise that is one number."""
 
 import functools
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +9,7 @@ from torch import nn
 from sween.ensemble import WeightedEnsemble
 from sween.models import create_model
 from sween.smoothing import SmoothedClassifier
+from tests.at_once import at_once
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
@@ -49,17 +47,6 @@ def _ask(smoothed: SmoothedClassifier, seed: int) -> Answer:
     return [*(row.estimation_counts for row in rows), *(answer.counts for answer in answers)]
 
 
-def _at_once(works: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    start = threading.Barrier(len(works))
-
-    def run(work: Callable[[], Answer]) -> Answer:
-        start.wait()
-        return work()
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [future.result() for future in [pool.submit(run, work) for work in works]]
-
-
 @pytest.mark.parametrize("compile", [None, False])
 def test_four_threads_get_the_answers_of_one(compile: bool | None) -> None:
     ensemble = _ensemble().train()
@@ -67,9 +54,9 @@ def test_four_threads_get_the_answers_of_one(compile: bool | None) -> None:
     shared = _smoothed(ensemble, compile)
     for _ in range(3):
         works = [functools.partial(_ask, shared, seed) for seed in range(4)]
-        assert _at_once(works) == alone
+        assert at_once(works) == alone
         works = [functools.partial(_ask, _smoothed(ensemble, compile), seed) for seed in range(4)]
-        assert _at_once(works) == alone
+        assert at_once(works) == alone
     assert all(part.training for part in ensemble.modules())
 
 

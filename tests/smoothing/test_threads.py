@@ -2,7 +2,6 @@
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +12,7 @@ from sween.ensemble.fold import fold_batch_norm
 from sween.models.device import evaluating
 from sween.records import Certificate
 from sween.smoothing import SmoothedClassifier
+from tests.at_once import at_once
 from tests.smoothing import small
 
 THREADS = 4
@@ -35,18 +35,6 @@ def ask(classifier: SmoothedClassifier, seed: int) -> Answer:
         *(row.estimation_counts for row in certificates),
         *(answer.counts for answer in predictions),
     )
-
-
-def at_once(works: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """The results of works that begin at the same instant, a thread each."""
-    start = threading.Barrier(len(works))
-
-    def run(work: Callable[[], Answer]) -> Answer:
-        start.wait()
-        return work()
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [future.result() for future in [pool.submit(run, work) for work in works]]
 
 
 @pytest.fixture(scope="module")

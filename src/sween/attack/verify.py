@@ -24,7 +24,7 @@ from sween.smoothing.decision import decide_prediction
 from sween.smoothing.radius import check_sigma
 from sween.smoothing.rederive import LOST_VOTES
 from sween.smoothing.subject import classes_of, indices_of, subject_problems
-from sween.smoothing.verify import RESTORE
+from sween.smoothing.verify import RESTORE, failing_the_check
 
 _CONFIG: dict[str, type | UnionType] = {
     "dataset": str,
@@ -98,14 +98,8 @@ def verify_attacks(folder: AnyPath) -> VerifiedAttack:
         CheckFailed: naming the first row that differs and what differs in it.
     """
     folder = Path(folder)
-    try:
+    with failing_the_check():
         run = read_attack(folder)
-    except CheckpointError:
-        raise  # no config to hold rows against
-    except RunMismatch as error:
-        raise CheckFailed(error.finding) from None
-    except BadInput as error:
-        raise CheckFailed(str(error)) from None
     _check_complete(run)
     return VerifiedAttack(
         rows=len(run.outcomes),

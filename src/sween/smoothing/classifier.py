@@ -48,8 +48,8 @@ class SmoothedClassifier:
     The noise is a function of seed, purpose and index. By default every call takes a fresh seed
     from the operating system, which is never used again and is recorded in the answer, so that
     nobody could have made an image for it. A seed that is given is used as given: keep it secret
-    where images come from strangers. Images without indices are numbered on from call to call, so
-    that no two of them share their noise; to repeat an answer, pass its seed and its index.
+    where images come from strangers. Images without indices are numbered consecutively across
+    calls, so that no two of them share their noise; to repeat an answer, pass its seed and index.
 
     One classifier may be called from several threads, which take turns. Several classifiers over
     one model may be used at once.
@@ -163,7 +163,7 @@ class SmoothedClassifier:
             n: votes per image.
             alpha: failure probability.
             seed: of the noise; a fresh one when None.
-            indices: keys of the images' noise; numbered on from the last call when None.
+            indices: keys of the images' noise; numbered consecutively across calls when None.
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
@@ -191,6 +191,7 @@ class SmoothedClassifier:
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
         with self._turn:
+            self._check_batch(batch)
             keys = self._numbering.number("prediction", indices, len(batch))
             return self._predict(batch, keys, n, alpha, whole_number("seed", seed), fitted=False)
 
@@ -230,7 +231,7 @@ class SmoothedClassifier:
             votes: `hard` or `soft`; see `CertifySettings`.
             labels: true classes, kept in the records.
             indices: the images' indices in their data set, also the keys of their noise; numbered
-                on from the last call when None.
+                consecutively across calls when None.
         """
         settings = CertifySettings(
             n0=n0,
@@ -308,7 +309,6 @@ class SmoothedClassifier:
         *,
         fitted: bool,
     ) -> list[Prediction]:
-        self._check_batch(batch)
         votes = self._count(batch.to(self.engine.device), keys, n, seed, fitted)
         results = []
         for position, key in enumerate(keys):

@@ -15,13 +15,12 @@ from sween.errors import RepeatedNoiseWarning
 MOST_REMEMBERED = 1_000_000
 """Noise keys whose images are remembered; beyond them the oldest are forgotten."""
 
-
 LARGEST_NUMBERED = 2**62
 """Images are numbered on after an index below it; noise keys end at 2**63."""
 
 
 class ImageNumbering:
-    """Numbers images from call to call, and knows which image each noise key has met.
+    """Numbers images consecutively across calls, and knows which image each noise key has met.
 
     The noise of an image is keyed by seed, purpose and index. Batches that each began at 0 would
     all have the same noise, and what is averaged over them would rest on far fewer independent
@@ -63,7 +62,7 @@ class ImageNumbering:
 
 def _depth() -> int:
     """How many frames lie between the function that asks and whoever called sween."""
-    depth, frame = 0, sys._getframe(1)
+    depth, frame = 1, cast(FrameType | None, sys._getframe(1))
     while frame is not None and frame.f_globals.get("__name__", "").startswith("sween."):
-        depth, frame = depth + 1, cast(FrameType, frame.f_back)
-    return depth + 1
+        depth, frame = depth + 1, frame.f_back
+    return depth

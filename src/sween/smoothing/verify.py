@@ -1,9 +1,10 @@
 """Re-deriving every certificate of a run from its votes, with no model."""
 
+import contextlib
 import dataclasses
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Self
@@ -112,14 +113,8 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
     """
     folder = Path(folder)
     records_file(folder)  # a folder of something else is bad input, not a run that fails
-    try:
+    with failing_the_check():
         run = read_run(folder)
-    except CheckpointError:
-        raise  # no config to hold rows against
-    except RunMismatch as error:
-        raise CheckFailed(error.finding) from None
-    except BadInput as error:
-        raise CheckFailed(str(error)) from None
     check_complete(run)
     return VerifiedRun(
         rows=len(run.certificates),
@@ -127,6 +122,19 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
         models=run.models,
         certified=sum(not certificate.abstained for certificate in run.certificates),
     )
+
+
+@contextlib.contextmanager
+def failing_the_check() -> Iterator[None]:
+    """Rows that a reader would refuse as bad input fail the check of whoever verifies them."""
+    try:
+        yield
+    except CheckpointError:
+        raise  # no config to hold rows against
+    except RunMismatch as error:
+        raise CheckFailed(error.finding) from None
+    except BadInput as error:
+        raise CheckFailed(str(error)) from None
 
 
 def read_run(folder: AnyPath) -> CheckedRun:

@@ -120,8 +120,8 @@ class VoteEngine:
     def fitted_rows(self, image: torch.Tensor, n: int) -> int | None:
         """Rows of a forward pass that n votes on one image fill; None where passes have one shape.
 
-        They hang on n and the image's size alone, so that an answer does not depend on the images
-        that are asked about together with it. Passes have one shape where it was asked for, and
+        They depend on n and the image's size alone, so that an answer does not depend on the other
+        images of the call. Passes have one shape where it was asked for, and
         where members are compiled for it.
         """
         if self._rows_given or any(m.preparation.compiles(self.device) for m in self.panel.members):
