@@ -104,12 +104,17 @@ def vote_with_exit(
     probabilities = yield from evaluate(order[0], None)
     scores = add_weighted(None, weights[order[0]], probabilities)
     seen = [probabilities]
+    if policy.name == "none":
+        for member in order[1:]:
+            probabilities = yield from evaluate(member, None)
+            scores = add_weighted(scores, weights[member], probabilities)
+        labels = scores.argmax(dim=1)
+        return ExitVotes(labels, torch.full_like(labels, len(order)))
     labels = scores.argmax(dim=1)
     evaluations, undecided = torch.ones_like(labels), torch.ones_like(labels, dtype=torch.bool)
     for position, member in enumerate(order[1:], start=1):
-        if policy.name != "none":
-            undecided = undecided & ~_stops(seen, scores, ordered, labels, policy)
-        probabilities = yield from evaluate(member, None if policy.name == "none" else undecided)
+        undecided = undecided & ~_stops(seen, scores, ordered, labels, policy)
+        probabilities = yield from evaluate(member, undecided)
         seen.append(probabilities)
         scores = add_weighted(scores, weights[member], probabilities)
         labels = torch.where(undecided, scores.argmax(dim=1), labels)

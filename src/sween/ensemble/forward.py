@@ -51,7 +51,7 @@ class FixedShapeForward:
     def __init__(self, num_classes: int, rows: int | None = None) -> None:
         self.num_classes = num_classes
         self._rows: int | None = None
-        self._all_finite: torch.Tensor | None = None
+        self._sum: torch.Tensor | None = None
         if rows is not None:
             self.settle(rows)
 
@@ -87,8 +87,9 @@ class FixedShapeForward:
 
     def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
         """Outputs (B, num_classes) for images (B, C, H, W)."""
-        outputs = [self._one(module, part) for part in torch.split(images, self.rows)]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if len(images) <= self.rows:
+            return self._one(module, images)
+        return torch.cat([self._one(module, part) for part in torch.split(images, self.rows)])
 
     def where(
         self, member: Member, images: torch.Tensor, wanted: torch.Tensor
@@ -115,22 +116,23 @@ class FixedShapeForward:
         output = module(part)
         if not isinstance(output, torch.Tensor) or output.shape != (self.rows, self.num_classes):
             raise _wrong_output(output, self.rows, self.num_classes)
-        return self._watched(output[:count])
+        return self._watched(output if count == self.rows else output[:count])
 
     def _watched(self, output: torch.Tensor) -> torch.Tensor:
-        finite = torch.isfinite(output).all()
+        # A sum in float64 is finite where every term is, and float32 outputs cannot overflow it.
         # Kept on the device: asking for the answer now would stop a GPU's queue.
-        self._all_finite = finite if self._all_finite is None else self._all_finite & finite
+        total = output.sum(dtype=torch.float64)
+        self._sum = total if self._sum is None else self._sum + total
         return output
 
     def forget_non_finite(self) -> None:
         """Start anew, after passes whose outputs nobody counts."""
-        self._all_finite = None
+        self._sum = None
 
     def all_finite(self, device: torch.device) -> torch.Tensor:
         """Whether every output since the last call was finite, as the device will know."""
-        finite, self._all_finite = self._all_finite, None
-        return torch.ones((), dtype=torch.bool, device=device) if finite is None else finite
+        total, self._sum = self._sum, None
+        return torch.isfinite(torch.zeros((), device=device) if total is None else total)
 
 
 def _wrong_output(output: object, rows: int, num_classes: int) -> ContractError:

@@ -177,10 +177,14 @@ class EnsemblePanel:
         )
         self.forward = forward
         self.policy = policy
+        self._followed: tuple[int, list[float]] | None = None
 
     def follow(self) -> None:
         """Whoever exchanges a member of the ensemble exchanges who votes."""
-        check_weights(self.ensemble.weights, len(self.ensemble.members))
+        members, weights = len(self.ensemble.members), self.ensemble.weights.tolist()
+        if (members, weights) != self._followed:
+            check_weights(weights, members)
+            self._followed = (members, weights)
         known = {id(member.module): member for member in self.members}
         self.members = [
             known.get(id(module)) or Member(module, self.preparation)

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from sween.ensemble.compiled import Forward, compiled
 from sween.ensemble.fold import fold_batch_norm
 from sween.errors import ContractError, SweenError, UnknownName, go_on_without
 from sween.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
-from sween.models.device import is_out_of_memory
+from sween.models.device import is_out_of_memory, parts_of
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -87,7 +87,7 @@ class Member:
         self.module = module
         self.preparation = preparation
         self._state: list[torch.Tensor] = []
-        self._parts: list[tuple[object, ...]] = []
+        self._parts: list[object] = []
         self._shape: tuple[int, ...] = ()
         self._prepared: Prepared | None = None
         self._probed = set[tuple[int, ...]]()
@@ -131,8 +131,8 @@ class Member:
             return
         self.forget()
         # Noted before: what changes meanwhile, in another thread, is then seen by the next call.
-        state = [tensor.detach().clone() for tensor in _tensors(self.module)]
-        parts = _parts(self.module)
+        parts, tensors = _state_of(self.module)
+        state = [tensor.detach().clone() for tensor in tensors]
         self._prepared = prepare(self.module, self.preparation, images)
         self._state, self._parts, self._shape = state, parts, tuple(images.shape)
 
@@ -140,8 +140,8 @@ class Member:
         """Whether there is a prepared form, of the module's present state, for such batches."""
         if self._prepared is None or (self._prepared.compiled and tuple(shape) != self._shape):
             return False
-        tensors = list(_tensors(self.module))
-        return _same_parts(_parts(self.module), self._parts) and _same(tensors, self._state)
+        parts, tensors = _state_of(self.module)
+        return _same_parts(parts, self._parts) and _same_tensors(tensors, self._state)
 
     def forget(self) -> None:
         """Drop the prepared form, its memory, and what was learnt by probing it."""
@@ -157,30 +157,30 @@ class Member:
         self._probed.add(tuple(shape))
 
 
-def _tensors(module: nn.Module) -> Iterable[torch.Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
+def _state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
+    """What the outputs depend on: parts with their modes and hooks, and the tensors of all parts.
+
+    One part may be exchanged for another without tensors.
+    """
+    parts, tensors = list[object](), list[torch.Tensor]()
+    for part in parts_of(module):
+        parts += (part, part.training)
+        parts += part._forward_pre_hooks.values()
+        parts += part._forward_hooks.values()
+        tensors += [own for own in part._parameters.values() if own is not None]
+        tensors += [own for own in part._buffers.values() if own is not None]
+    return parts, tensors
 
 
-def _parts(module: nn.Module) -> list[tuple[object, ...]]:
-    """Every part with its mode and its hooks: one may be exchanged for another without tensors."""
-    return [
-        (part, part.training, *part._forward_pre_hooks.values(), *part._forward_hooks.values())
-        for part in module.modules()
-    ]
+def _same_parts(now: list[object], then: list[object]) -> bool:
+    return len(now) == len(then) and all(map(operator.is_, now, then))
 
 
-def _same_parts(now: list[tuple[object, ...]], then: list[tuple[object, ...]]) -> bool:
+def _same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
+    # `torch.equal` raises for two devices, and compares across types.
     return len(now) == len(then) and all(
-        len(own) == len(other) and all(map(operator.is_, own, other))
+        own.dtype == other.dtype and own.device == other.device and torch.equal(own, other)
         for own, other in zip(now, then, strict=True)
-    )
-
-
-def _same(tensors: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
-    return len(tensors) == len(state) and all(
-        now.device == then.device and now.dtype == then.dtype and torch.equal(now, then)
-        for now, then in zip(tensors, state, strict=True)
     )
 
 
@@ -250,7 +250,7 @@ def explained(module: nn.Module, image_shape: Sequence[int]) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         refuse_broken_device(error)
-        kinds = {tensor.dtype for tensor in _tensors(module) if tensor.is_floating_point()}
+        kinds = {tensor.dtype for tensor in _state_of(module)[1] if tensor.is_floating_point()}
         other = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
         shape = ", ".join(str(size) for size in image_shape)
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -335,7 +335,10 @@ class InArithmetic(nn.Module):
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         reduced = self.dtype != torch.float32
-        with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
+        if reduced or torch.is_autocast_enabled(self.device_type):
+            with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
+                outputs = self.module(images)
+        else:
             outputs = self.module(images)
         return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
 

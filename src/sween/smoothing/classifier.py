@@ -337,8 +337,6 @@ class SmoothedClassifier:
             try:
                 if rows is None:
                     self.engine.prepare(images[0])
-                else:
-                    self.engine.prepare_fitted(images[0], rows)
                 return self.engine.count(
                     images, examples=keys, purpose="prediction", n=n, seed=seed, rows=rows
                 )

@@ -1,6 +1,8 @@
 """What a certificate is asked for, and the records it comes in."""
 
+import bisect
 import dataclasses
+import functools
 import numbers
 import operator
 import warnings
@@ -206,7 +208,7 @@ def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
             f"2 * 2^-{n} = {2 * 2.0**-n:.4g}, above alpha",
             fix=f"use n >= {least}",
         )
-    fewest = next(votes for votes in range(n // 2, n + 1) if _predicts(votes, n, alpha))
+    fewest = _fewest_votes(n, alpha)
     if fewest > WARN_ABOVE_SHARE * n:
         warnings.warn(
             f"n = {n} at alpha = {alpha} answers only where at least {fewest} of {n} votes "
@@ -216,8 +218,14 @@ def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
         )
 
 
-def _predicts(votes: int, n: int, alpha: float) -> bool:
-    return votes > n - votes and binomial_p_value(votes, n - votes) <= alpha
+@functools.lru_cache
+def _fewest_votes(n: int, alpha: float) -> int:
+    """Votes for one class of two, of n, with which it is predicted."""
+    majorities = range(n // 2 + 1, n + 1)  # whose p-values fall
+    first = bisect.bisect_left(
+        majorities, -alpha, key=lambda votes: -binomial_p_value(votes, n - votes)
+    )
+    return majorities[first]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

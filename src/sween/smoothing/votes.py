@@ -130,13 +130,6 @@ class VoteEngine:
         passes = -(-n // most)
         return -(-n // passes) if passes <= FEW_PASSES else None
 
-    def prepare_fitted(self, image: torch.Tensor, rows: int) -> None:
-        """`prepare` for passes of fitted rows."""
-        self._refuse_while_counting()
-        with self.panel.forward.shaped(rows), evaluating(self.model):
-            check_panel(self.panel, image, self.sigma)
-        self._refuse_other_precision()
-
     def _refuse_other_precision(self) -> None:
         self._precision = self._precision or self.precision
         if self.precision != self._precision:
@@ -243,8 +236,9 @@ class VoteEngine:
             seed: of the noise.
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
-            rows: of the forward passes, from `fitted_rows`: then a batch is one image, and the
-                draws of a noise block that do not count are not evaluated.
+            rows: of the forward passes, from `fitted_rows`: then members are made ready for them, a
+                batch is one image, and the draws of a noise block that do not count are not
+                evaluated.
         """
         self._refuse_while_counting()
         fitted = rows is not None
@@ -252,6 +246,9 @@ class VoteEngine:
 
         def batches() -> Iterator[Steps[None]]:
             for asked in sets:
+                if fitted:
+                    check_panel(self.panel, asked.images[0], self.sigma)
+                    self._refuse_other_precision()
                 tally = Tally(asked, voters=len(self.panel.names), classes=self.num_classes)
                 tallies.append(tally)
                 for jobs in self._jobs_by_image(asked) if fitted else self._jobs(asked):
