@@ -15,8 +15,7 @@ import pytest
 
 from sween.attack import verify_attacks
 from sween.records import format_radius, read_certificates
-from sween.smoothing import verify_folder
-from sween.smoothing.verify import read_run
+from sween.runs import CertificationRun, verify_folder
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("**/certificates.jsonl*"))
@@ -31,7 +30,7 @@ def test_every_shipped_certificate_is_re_derived(folder: Path) -> None:
 
 def test_certificates_that_are_under_way_are_re_derived_too() -> None:
     for folder in UNFINISHED:
-        assert read_run(folder).certificates
+        assert CertificationRun.read(folder).rows
 
 
 @pytest.mark.parametrize(
