@@ -5,11 +5,13 @@
         --try recipe --try weight_decay=2e-3 --data-root DIR --out RUNS
     python benchmarks/tune_ensemble.py score RUNS --sigma 0.5 --beside ENSEMBLE \\
         --partner resnet80 --partner resnet110 --data-root DIR --out rows.jsonl
+    python benchmarks/tune_ensemble.py table rows.npz --partner resnet80 --partner resnet110
 
 All on the weight-solving split, never on test images. `score` evaluates every network once, on the
 same noisy copies, and keeps its outputs: one row for each network, for the mean of each variation's
 networks, and for that mean together with the partners of an ensemble trained before, all weighted
-equally. With --until it goes on with networks as they come until that file is there.
+equally. With --until it goes on with networks as they come until that file is there. The radii of
+all images go into rows.npz, from which `table` compares each variation with the recipe.
 """
 
 import argparse
@@ -183,9 +185,38 @@ def score(options: argparse.Namespace) -> None:
         time.sleep(2)
 
 
+def table(options: argparse.Namespace) -> None:
+    """Each variation beside the recipe, image by image, with normal 95% intervals over images."""
+    radii = dict(np.load(options.radii))
+    partners = "".join(f" + {name}" for name in options.partners)
+    base: dict[str, np.ndarray] = {}
+    pairs = [name for name in radii if name.endswith("-seed1") and " + " in name]
+    pairs.sort(key=lambda name: not name.startswith("recipe-"))
+    for pair in pairs:
+        networks = pair.split(" + ")
+        alone = sum(radii[name] for name in networks) / len(networks)
+        found = {
+            "alone": alone,
+            "together": radii[pair],
+            "gain": radii[pair] - alone,
+            "with partners": radii[pair + partners],
+        }
+        base = base or found
+        cells = []
+        for what, own in found.items():
+            apart = own - base[what]
+            width = 1.96 * apart.std(ddof=1) / len(apart) ** 0.5
+            cells.append(f"{what} {own.mean():.4f} ({apart.mean():+.4f} ± {width:.4f})")
+        print(f"{networks[0].removesuffix('-seed0')}: {'; '.join(cells)}")  # noqa: T201
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(required=True)
+    own = verbs.add_parser("table")
+    own.set_defaults(verb=table)
+    own.add_argument("radii", type=Path)
+    own.add_argument("--partner", dest="partners", action="append", default=[])
     for verb in (train, score):
         own = verbs.add_parser(verb.__name__)
         own.set_defaults(verb=verb)
