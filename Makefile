@@ -21,7 +21,7 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_import_direction.py
+	$(BIN)/lint-imports
 
 format: $(READY)
 	$(BIN)/ruff check --fix

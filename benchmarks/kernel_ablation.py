@@ -8,9 +8,9 @@ without its products does not wait for them. Outputs of the cut kernels mean not
 
 from kernel_timing import options_of, timings, write_results
 
-from sween.kernels.launch import STAGES, Launcher, compile_kernel
-from sween.kernels.shape import Shape
-from sween.kernels.source import read_source
+from sween.engine.kernels.launch import STAGES, Launcher, compile_kernel
+from sween.engine.kernels.shape import Shape
+from sween.engine.kernels.source import read_source
 
 # From a primitive of convolution.cu to one that keeps its operands alive and costs next to nothing.
 CUTS: dict[str, tuple[str, str]] = {

@@ -10,8 +10,8 @@ import itertools
 import torch
 from kernel_timing import options_of, timings, write_results
 
-from sween.kernels import launcher
-from sween.kernels.shape import Shape
+from sween.engine.kernels import launcher
+from sween.engine.kernels.shape import Shape
 
 
 def main() -> None:

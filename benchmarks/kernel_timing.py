@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from sween.bench import settled
-from sween.kernels import FusedResNet
-from sween.kernels.cifar_resnet import Argument, Launch
+from sween.engine.kernels import FusedResNet
+from sween.engine.kernels.cifar_resnet import Argument, Launch
 from sween.models import count_flops, create_model
 from sween.runs import describe_environment, write_json
 

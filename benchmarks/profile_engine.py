@@ -16,13 +16,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import sween
-from sween.kernels import supports
-from sween.kernels.launch import compile_kernel
+from sween.engine.engine import VoteEngine
+from sween.engine.kernels import supports
+from sween.engine.kernels.launch import compile_kernel
+from sween.engine.tally import Asked
 from sween.models import count_flops
 from sween.runs import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
-from sween.smoothing.tally import Asked
-from sween.smoothing.votes import VoteEngine
 
 LEAST_SHARE = 0.002
 """Kernels that take less are summed up."""

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from sween.steps import Steps, in_turns
+from sween.interleave import Steps, in_turns
 
 Result = TypeVar("Result")
 

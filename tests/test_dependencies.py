@@ -4,12 +4,11 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.test_import_direction import all_modules, dotted, imported_modules
 
 PROJECT: dict[str, Any] = tomllib.loads(
     (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
@@ -20,6 +19,37 @@ DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 
 TOOLS = "dev"
 """The extra that holds what tests and checks use."""
+
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
+
+
+def imported_modules(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """(line, absolute name) of every import anywhere in a module, inside functions too.
+
+    `from a import b` gives a.b, since b may be a module; `package` is what dots are relative to.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            above = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def all_modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = ("sween", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def distribution(requirement: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sween.steps import sent
+from sween.interleave import sent
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)

@@ -129,4 +129,4 @@ def noisy_copies(
         normals: draws the noise; `normals_of` by default.
     """
     noise = (normals or normals_of)(keys, (NOISE_BLOCK, *images.shape[1:]), images.device)
-    return (images[:, None] + sigma * noise).flatten(0, 1)
+    return noise.mul_(sigma).add_(images[:, None]).flatten(0, 1)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sween.bounds.decision import decide, decide_soft
 from sween.records import from_row, row_checksum, to_line
 from sween.runs import read_config, run_tag, to_toml
-from sween.smoothing.decision import decide, decide_soft
 
 Row = dict[str, Any]
 Change = Callable[[Row], Row]

@@ -128,8 +128,8 @@ def test_a_forged_row_is_found(name: str, made: Made, tmp_path: Path) -> None:
     succeed(line(mode, made, out))
     _put(out, 1, change)
     if name.startswith("more votes"):  # what follows from the votes is forged as well
+        from sween.bounds.decision import decide
         from sween.records import from_row
-        from sween.smoothing.decision import decide
 
         def rederived(row: Row) -> Row:
             found = from_row(row)

@@ -26,7 +26,9 @@ def test_the_exports() -> None:
     assert sween.data.__all__ == [
         "DATASETS",
         "Dataset",
+        "ImageSet",
         "Split",
+        "as_image_set",
         "check_images",
         "load_dataset",
         "parse_indices",

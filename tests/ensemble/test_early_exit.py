@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from sween.engine.exits import ExitVotes, vote_with_exit
+from sween.engine.forward import FixedShapeForward
+from sween.engine.prepare import Preparation
+from sween.engine.voters import EnsemblePanel
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.ensemble.early_exit import EXACT_MARGIN, ExitVotes, exact_margin, vote_with_exit
-from sween.ensemble.forward import FixedShapeForward
-from sween.ensemble.panel import EnsemblePanel
-from sween.ensemble.prepare import Preparation
+from sween.ensemble.early_exit import EXACT_MARGIN, exact_margin
 from sween.errors import BadInput, UnknownName
+from sween.interleave import Steps, done
 from sween.models import create_model
 from sween.seeding import numpy_generator, standard_normal
-from sween.steps import Steps, done
 from tests.stepping import finish
 
 

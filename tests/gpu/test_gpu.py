@@ -10,18 +10,19 @@ import torch
 
 import sween
 from sween.attack.gradients import FastProbabilities, probabilities_of, same_each_time
-from sween.ensemble import ExitPolicy, WeightedEnsemble, forward
-from sween.ensemble.prepare import Member, Preparation
-from sween.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
+from sween.engine import forward, tally
+from sween.engine.exact_noise import ExactNoise, words_of_62_bits
+from sween.engine.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
+from sween.engine.noise import NoiseKind
+from sween.engine.prepare import Member, Preparation
+from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.interleave import Steps, fetched
 from sween.models import create_model
 from sween.philox import counters, normal_draws, stream_words
 from sween.records import Certificate
 from sween.seeding import derive_key
-from sween.smoothing import CertifySettings, SmoothedClassifier, tally
-from sween.smoothing.exact import ExactNoise, words_of_62_bits
-from sween.smoothing.noise import NoiseKind
-from sween.steps import Steps, fetched
-from tests.kernels.networks import of_whole_numbers
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from tests.engine.kernels.networks import of_whole_numbers
 from tests.stepping import finish
 
 pytestmark = [

@@ -5,10 +5,10 @@ import numpy.typing as npt
 import pytest
 from scipy import special
 
+from sween.bounds.decision import decide, decide_prediction
+from sween.bounds.radius import radius_cohen, radius_two_class
 from sween.records import ABSTAIN
 from sween.seeding import numpy_generator
-from sween.smoothing.decision import decide, decide_prediction
-from sween.smoothing.radius import radius_cohen, radius_two_class
 from tests.smoothing.known import most_failures
 
 RUNS = 20_000

@@ -7,9 +7,9 @@ import torch
 from scipy import special
 from torch import nn
 
+from sween.bounds.radius import radius_cohen
 from sween.seeding import numpy_generator
 from sween.smoothing import CertifySettings, SmoothedClassifier
-from sween.smoothing.radius import radius_cohen
 from tests.smoothing.known import (
     DIMENSION,
     SHAPE,

@@ -15,14 +15,14 @@ import pytest
 import torch
 from scipy import special
 
+from sween.bounds import decision
+from sween.bounds.anytime import STEP
+from sween.engine.engine import VoteEngine
+from sween.engine.tally import Asked, Votes
 from sween.records import ABSTAIN, Certificate
 from sween.seeding import numpy_generator
-from sween.smoothing import decision
 from sween.smoothing.certify import certify_each, plan_budget
-from sween.smoothing.sequence import STEP
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.tally import Asked, Votes
-from sween.smoothing.votes import VoteEngine
 from tests.smoothing.known import most_failures
 
 RUNS, ALPHA, LARGEST = 20_000, 0.05, 2_000

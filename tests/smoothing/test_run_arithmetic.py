@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from sween.data import load_dataset
+from sween.engine import engine as votes_module
+from sween.engine.voters import Panel, arithmetic_of
 from sween.ensemble import load_ensemble
-from sween.ensemble.panel import Panel, arithmetic_of
 from sween.errors import BadInput
 from sween.records import read_certificates
 from sween.runs import read_config
 from sween.smoothing import CertifySettings, certify_images
-from sween.smoothing import votes as votes_module
 
 DIGITS = Path(__file__).parents[2] / "src/sween/zoo/models/digits-sween3-gaussian-sigma0.50"
 

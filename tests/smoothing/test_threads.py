@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.ensemble.fold import fold_batch_norm
+from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.models.device import evaluating
 from sween.records import Certificate
 from sween.smoothing import SmoothedClassifier

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from sween.bounds.radius import radius_cohen, radius_two_class
 from sween.errors import BadInput
 from sween.seeding import numpy_generator
-from sween.smoothing.radius import radius_cohen, radius_two_class
 from sween.theory import expected_radius
 from sween.theory.expected_radius import DRAWS, MOST_CELLS, _cells
 

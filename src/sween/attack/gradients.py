@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from sween.engine.cuda_graph import MOST_GRAPHS, Forward, Recorded
+from sween.engine.engine import VoteEngine
+from sween.engine.fold_batch_norm import fold_batch_norm
+from sween.engine.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble import WeightedEnsemble
-from sween.ensemble.compiled import MOST_GRAPHS, Forward, Recorded
-from sween.ensemble.fold import fold_batch_norm
-from sween.ensemble.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble.weighted import add_weighted
 from sween.errors import go_on_without
 from sween.models.device import is_out_of_memory
-from sween.smoothing.votes import VoteEngine
 
 PASS_ROWS = 512
 """Rows of one compiled pass: enough to keep a GPU busy, few to fill up."""

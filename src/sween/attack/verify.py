@@ -16,12 +16,12 @@ from sween.attack.outcome import AttackOutcome, is_alarm, judge, outcomes_file, 
 from sween.attack.scoring import judge_seed
 from sween.attack.settings import AttackSettings
 from sween.attack.unit import SURROGATE_ROWS, answers_of_an_image
+from sween.bounds.decision import decide_prediction
+from sween.bounds.radius import check_sigma
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
 from sween.paths import AnyPath
 from sween.records import ABSTAIN, read_lines, read_rows, to_line
 from sween.runs import read_config, run_tag
-from sween.smoothing.decision import decide_prediction
-from sween.smoothing.radius import check_sigma
 from sween.smoothing.rederive import LOST_VOTES
 from sween.smoothing.subject import classes_of, indices_of, subject_problems
 from sween.smoothing.verify import RESTORE, failing_the_check

@@ -9,7 +9,8 @@ import typer
 
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.data.selection import few_classes_note
-from sween.ensemble import PRECISIONS, LoadedEnsemble
+from sween.engine import PRECISIONS
+from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
 
 Source = Annotated[

@@ -1,6 +1,7 @@
 """Images with labels, each data set in three disjoint splits, and the checks at the door."""
 
-from sween.data.dataset import Dataset, Split
+from sween.data.dataset import Dataset, ImageSet, Split
+from sween.data.image_set import as_image_set
 from sween.data.images import read_image
 from sween.data.registry import DATASETS, load_dataset
 from sween.data.selection import parse_indices
@@ -9,7 +10,9 @@ from sween.data.validation import check_images
 __all__ = [
     "DATASETS",
     "Dataset",
+    "ImageSet",
     "Split",
+    "as_image_set",
     "check_images",
     "load_dataset",
     "parse_indices",

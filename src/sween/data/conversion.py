@@ -32,9 +32,23 @@ def as_batch(images: Images, *, what: str = "images") -> torch.Tensor:
             their channels last where that is plain: 1 or 3 of them, and another number first.
         what: the argument's name in errors.
     """
-    pixels = _as_tensor(images, what)
+    pixels = _scaled(_as_pixels(images, what))
     check_images(pixels, what=what)
     return pixels[None] if pixels.ndim == 3 else pixels
+
+
+def as_pixels(images: Images, *, what: str = "images") -> torch.Tensor:
+    """Checked pixels of one image or a batch as they are: uint8, or float32 in [0, 1].
+
+    Args:
+        images: see `as_batch`; a tensor keeps its number of dimensions.
+        what: the argument's name in errors.
+    """
+    pixels = _as_pixels(images, what)
+    if pixels.dtype == torch.uint8 and pixels.ndim in (3, 4) and pixels.numel():
+        return pixels  # whose values cannot be wrong
+    check_images(_scaled(pixels), what=what)
+    return pixels
 
 
 def is_single(images: Images) -> bool:
@@ -44,9 +58,10 @@ def is_single(images: Images) -> bool:
     return isinstance(images, torch.Tensor | np.ndarray) and images.ndim == 3
 
 
-def _as_tensor(images: Images, what: str) -> torch.Tensor:
+def _as_pixels(images: Images, what: str) -> torch.Tensor:
+    """Channels first, uint8 or float32."""
     if isinstance(images, torch.Tensor):
-        return _as_float32(images, what)
+        return _known_type(images, what)
     if isinstance(images, Image.Image):
         if images.mode not in _MODES:
             raise BadInput(
@@ -58,9 +73,11 @@ def _as_tensor(images: Images, what: str) -> torch.Tensor:
         images = np.asarray(images)
         images = images[:, :, np.newaxis] if images.ndim == 2 else images
     if isinstance(images, np.ndarray):
-        return _as_float32(_tensor_of(images, what), what)
+        return _known_type(_tensor_of(images, what), what)
     if isinstance(images, Sequence) and not isinstance(images, str | bytes) and len(images):
-        parts = [_as_tensor(image, f"{what}[{k}]") for k, image in enumerate(images)]
+        parts = [_as_pixels(image, f"{what}[{k}]") for k, image in enumerate(images)]
+        if len({part.dtype for part in parts}) > 1:
+            parts = [_scaled(part) for part in parts]
         shapes = sorted({tuple(part.shape) for part in parts})
         if len(shapes) > 1 or len(shapes[0]) != 3:
             raise BadInput(
@@ -96,10 +113,9 @@ def _tensor_of(array: npt.NDArray[Any], what: str) -> torch.Tensor:
         ) from None
 
 
-def _as_float32(pixels: torch.Tensor, what: str) -> torch.Tensor:
+def _known_type(pixels: torch.Tensor, what: str) -> torch.Tensor:
     if pixels.dtype == torch.uint8:
-        # By a tensor: a GPU would multiply by the reciprocal of a number, and be off by a rounding.
-        return pixels.float() / torch.tensor(255.0, device=pixels.device)
+        return pixels
     if pixels.dtype.is_floating_point:
         return pixels.float()
     raise BadInput(
@@ -108,3 +124,10 @@ def _as_float32(pixels: torch.Tensor, what: str) -> torch.Tensor:
         got=str(pixels.dtype).removeprefix("torch."),
         fix="convert 8-bit pixels with .to(torch.uint8), others to floats in [0, 1]",
     )
+
+
+def _scaled(pixels: torch.Tensor) -> torch.Tensor:
+    if pixels.dtype != torch.uint8:
+        return pixels
+    # By a tensor: a GPU would multiply by the reciprocal of a number, and be off by a rounding.
+    return pixels.float() / torch.tensor(255.0, device=pixels.device)

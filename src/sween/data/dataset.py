@@ -12,24 +12,32 @@ from sween.errors import BadInput, DataError
 
 
 class Pixels(Protocol):
-    """Where a split's pixels come from: memory, or files decoded when asked for."""
+    """Where pixels come from: memory, image files, or a torch data set read when asked.
+
+    They are uint8, or float32 in [0, 1], one of the two for all images.
+    """
 
     def __len__(self) -> int: ...
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        ...
+
     def load(self, positions: Sequence[int]) -> torch.Tensor:
-        """The images at these positions, uint8 of shape (len(positions), C, H, W)."""
+        """The images at these positions, of shape (len(positions), C, H, W)."""
         ...
 
     def load_all(self) -> torch.Tensor:
-        """Every image, as `load` gives them; files are decoded once and kept for the next time."""
+        """Every image, as `load` gives them; image files are decoded once and cached."""
         ...
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
-        """Those of the images at these positions that cannot be decoded, and why."""
+        """Those of the images at these positions that cannot be read, and why."""
         ...
 
     def fingerprint(self) -> str:
-        """What tells these pixels from others, without decoding files."""
+        """SHA-256 that identifies these pixels as far as possible without decoding images."""
         ...
 
     def contents(self, positions: Sequence[int] | None = None) -> str | None:
@@ -42,12 +50,17 @@ class Pixels(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class StoredPixels:
-    """Pixels held in memory as one uint8 tensor (N, C, H, W)."""
+    """Pixels held in memory as one tensor (N, C, H, W), uint8 or float32 in [0, 1]."""
 
     tensor: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.tensor)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.tensor.shape[1:]
+        return channels, height, width
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         return self.tensor[torch.as_tensor(positions, dtype=torch.long)]
@@ -63,36 +76,66 @@ class StoredPixels:
 
     def fingerprint(self) -> str:
         """SHA-256 of shape and bytes."""
-        content = self.tensor.contiguous().numpy().tobytes()
-        return hashlib.sha256(f"{tuple(self.tensor.shape)}".encode() + content).hexdigest()
+        hasher = hashlib.sha256(f"{tuple(self.tensor.shape)}".encode())
+        hasher.update(self.tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+        return hasher.hexdigest()
+
+
+def to_unit_range(pixels: torch.Tensor, white: int) -> torch.Tensor:
+    """Stored pixels as float32 in [0, 1]: uint8 are divided by `white`, floats are so already."""
+    return pixels if pixels.is_floating_point() else pixels.float() / white
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """Images and labels for one use; position i is the image's index in every record.
+class ImageSet:
+    """Images, with labels where they are known; position i is the image's index in every record.
 
-    `white` is the pixel value that becomes 1.0: 255 for photos, 16 for the digits.
+    Attributes:
+        name: what errors call it; of a data set's split `train`, `weights` or `test`.
+        pixels: where the images come from.
+        labels: the true classes, int64 of shape (N,); None where they are not known.
+        white: the uint8 value that becomes 1.0: 255 for photos, 16 for the digits. Exact noise
+            works on the grid of multiples of 1/white.
     """
 
     name: str
     pixels: Pixels
-    labels: torch.Tensor
+    labels: torch.Tensor | None
     white: int = 255
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.pixels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.pixels.image_shape
 
     def images(self, positions: Sequence[int]) -> torch.Tensor:
         """Float32 NCHW in [0, 1]."""
-        return self.pixels.load(positions).float() / self.white
+        return to_unit_range(self.pixels.load(positions), self.white)
 
     def all_images(self) -> torch.Tensor:
-        """Every image of the split at once; for splits that fit in memory."""
-        return self.pixels.load_all().float() / self.white
+        """Every image at once; for sets that fit in memory."""
+        return to_unit_range(self.pixels.load_all(), self.white)
+
+    def label_fingerprint(self) -> str | None:
+        """SHA-256 of the true classes, in their order; None where they are not known."""
+        return None if self.labels is None else _hash_labels(self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(ImageSet):
+    """The labelled images of a data set for one use: training, weight solving or testing."""
+
+    labels: torch.Tensor
 
     def label_fingerprint(self) -> str:
-        """SHA-256 of the true classes, in their order."""
-        return hashlib.sha256(self.labels.to(torch.int64).numpy().tobytes()).hexdigest()
+        return _hash_labels(self.labels)
+
+
+def _hash_labels(labels: torch.Tensor) -> str:
+    return hashlib.sha256(labels.to(torch.int64).numpy().tobytes()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

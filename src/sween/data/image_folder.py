@@ -40,11 +40,15 @@ class FilePixels:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (3, self.image_size, self.image_size)
+
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         return self._load(positions)
 
     def _load(self, positions: Sequence[int], *, remember: bool = False) -> torch.Tensor:
-        pixels = np.empty((len(positions), *self._shape), dtype=np.uint8)
+        pixels = np.empty((len(positions), *self.image_shape), dtype=np.uint8)
 
         def fill(row: int) -> None:
             pixels[row] = self._kept(positions[row], remember=remember).numpy()
@@ -64,7 +68,7 @@ class FilePixels:
                 self._read(position)  # says why it cannot
                 raise
             hasher.update(f"{status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
-        return decoded_once(hasher.hexdigest(), len(self), self._shape, self._read)
+        return decoded_once(hasher.hexdigest(), len(self), self.image_shape, self._read)
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         """Those that cannot be decoded, in the order given; the others are kept from now on.
@@ -98,10 +102,6 @@ class FilePixels:
             hasher.update(self._load(part, remember=True).flatten().numpy().data)
         return hasher.hexdigest()
 
-    @property
-    def _shape(self) -> tuple[int, int, int]:
-        return (3, self.image_size, self.image_size)
-
     def _kept(self, position: int, *, remember: bool = False) -> torch.Tensor:
         """An image from the cache folder, or decoded and put there."""
         path = self.folder / self.names[position]
@@ -122,13 +122,15 @@ class FilePixels:
         if remember:
             self._digests[position] = digest
         return kept_image(
-            f"{digest.hex()} {self.convert}", self._shape, lambda: self._read(position, content)
+            f"{digest.hex()} {self.convert}",
+            self.image_shape,
+            lambda: self._read(position, content),
         )
 
     def _read(self, position: int, content: bytes | None = None) -> torch.Tensor:
         return read_image(
             self.folder / self.names[position],
-            image_shape=self._shape,
+            image_shape=self.image_shape,
             channels=3,
             convert=self.convert,
             resize=True,

@@ -9,14 +9,12 @@ from sween.ensemble.folder import (
     weigh,
 )
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.ensemble.prepare import PRECISIONS
 from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
 from sween.ensemble.weighted import WeightedEnsemble
 
 __all__ = [
     "EXITS",
     "METHODS",
-    "PRECISIONS",
     "ExitPolicy",
     "LoadedEnsemble",
     "WeightSolution",

@@ -7,23 +7,17 @@ batch would not be such a function.
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from scipy import special
 
-from sween.ensemble.weighted import add_weighted
 from sween.errors import BadInput, UnknownName
-from sween.steps import Steps
 
 EXITS = ("none", "paper", "exact")
 
 EXACT_MARGIN = 1e-6
 """Room that an exact exit leaves at least; see `exact_margin`."""
-
-MemberEvaluation = Callable[[int, torch.Tensor | None], Steps[torch.Tensor]]
-"""(member, undecided) -> probabilities (B, M) of that member, at the rows where undecided (B,) is
-true, or at all; elsewhere any finite numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,50 +73,12 @@ def exit_of(text: str) -> ExitPolicy:
     return policy
 
 
-@dataclasses.dataclass(frozen=True)
-class ExitVotes:
-    """Labels (B,) and how many members each row needed (B,)."""
-
-    labels: torch.Tensor
-    evaluations: torch.Tensor
-
-
-def vote_with_exit(
-    evaluate: MemberEvaluation, *, weights: Sequence[float], policy: ExitPolicy
-) -> Steps[ExitVotes]:
-    """The label of each row, evaluating members by descending weight until the policy stops it.
-
-    Nothing here asks the device how many rows are left; an evaluation may.
-
-    Args:
-        evaluate: gives a member's probabilities at the rows still undecided.
-        weights: of the members, in the members' own order.
-        policy: when to stop.
-    """
-    order = exit_order(weights)
-    ordered = [weights[k] for k in order]
-    probabilities = yield from evaluate(order[0], None)
-    scores = add_weighted(None, weights[order[0]], probabilities)
-    seen = [probabilities]
-    labels = scores.argmax(dim=1)
-    evaluations, undecided = torch.ones_like(labels), torch.ones_like(labels, dtype=torch.bool)
-    for position, member in enumerate(order[1:], start=1):
-        if policy.name != "none":
-            undecided = undecided & ~_stops(seen, scores, ordered, labels, policy)
-        probabilities = yield from evaluate(member, None if policy.name == "none" else undecided)
-        seen.append(probabilities)
-        scores = add_weighted(scores, weights[member], probabilities)
-        labels = torch.where(undecided, scores.argmax(dim=1), labels)
-        evaluations = torch.where(undecided, position + 1, evaluations)
-    return ExitVotes(labels, evaluations)
-
-
 def exit_order(weights: Sequence[float]) -> list[int]:
     """Members by descending weight; equal weights keep their order."""
     return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
 
 
-def _stops(
+def stops(
     seen: list[torch.Tensor],
     scores: torch.Tensor,
     weights: Sequence[float],

@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from sween.bounds.binomial import lower_bound, upper_bound
 from sween.errors import BadInput, UnknownName
 from sween.evaluation.groups import check_distinct_images
 from sween.records import Certificate
-from sween.smoothing.bounds import lower_bound, upper_bound
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

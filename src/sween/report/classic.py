@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sween.bounds.radius import radius_cohen
 from sween.errors import BadInput
 from sween.paths import AnyPath
 from sween.records import ABSTAIN
-from sween.smoothing.radius import radius_cohen
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct")
 """What a log must have; time may be missing, and other columns are passed over."""

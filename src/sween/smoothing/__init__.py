@@ -1,8 +1,8 @@
 """Votes, bounds, radii: predict and certify."""
 
+from sween.bounds.decision import Decision, decide, decide_prediction
+from sween.bounds.radius import BOUNDS, radius_cohen, radius_two_class
 from sween.smoothing.classifier import SmoothedClassifier
-from sween.smoothing.decision import Decision, decide, decide_prediction
-from sween.smoothing.radius import BOUNDS, radius_cohen, radius_two_class
 from sween.smoothing.recount import RecountedRun, recount_folder
 from sween.smoothing.run import certify_images
 from sween.smoothing.settings import SAMPLING, CertifySettings, Prediction

@@ -7,11 +7,15 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 
 import torch
 
+from sween.bounds.binomial import upper_bound
+from sween.bounds.decision import decide, decide_radii, decide_soft
+from sween.bounds.radius import level_of_class
+from sween.bounds.sample_size import sizes_for_budget
+from sween.engine.engine import VoteEngine
+from sween.engine.noise import Noise
+from sween.engine.tally import Asked
 from sween.errors import BadInput
 from sween.records import Certificate
-from sween.smoothing.allocation import sizes_for_budget
-from sween.smoothing.bounds import upper_bound
-from sween.smoothing.decision import decide, decide_radii, decide_soft
 from sween.smoothing.draws import (
     Counting,
     Drawn,
@@ -22,11 +26,7 @@ from sween.smoothing.draws import (
     planned,
     softly,
 )
-from sween.smoothing.noise import Noise
-from sween.smoothing.radius import level_of_class
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.tally import Asked
-from sween.smoothing.votes import VoteEngine
 
 MOST_MISSING = 0.5
 """The tail that is never drawn may have so much of the smallest miss probability votes can show."""

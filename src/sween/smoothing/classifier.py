@@ -7,30 +7,30 @@ from typing import Any
 import torch
 from torch import nn
 
+from sween.arguments import whole_number
+from sween.bounds.decision import decide_prediction
+from sween.bounds.radius import check_sigma
 from sween.data.conversion import Images, as_batch, is_single
 from sween.data.validation import check_labels
+from sween.engine.engine import VoteEngine
+from sween.engine.forward import FixedShapeForward
+from sween.engine.noise import PIXEL_LEVELS, NoiseKind
+from sween.engine.prepare import Preparation
+from sween.engine.tally import Votes
+from sween.engine.voters import build_panel
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.forward import FixedShapeForward
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.ensemble.panel import build_panel
-from sween.ensemble.prepare import Preparation
 from sween.errors import BadInput, ContractError
 from sween.models.device import is_out_of_memory
 from sween.records import Certificate
 from sween.seeding import fresh_seed
 from sween.smoothing.certify import certify_each, check_sampling, plan_budget
-from sween.smoothing.decision import decide_prediction
-from sween.smoothing.noise import PIXEL_LEVELS, NoiseKind
 from sween.smoothing.numbering import ImageNumbering
-from sween.smoothing.radius import check_sigma
 from sween.smoothing.settings import (
     CertifySettings,
     Prediction,
     check_predict_settings,
-    whole_number,
 )
-from sween.smoothing.tally import Votes
-from sween.smoothing.votes import VoteEngine
 
 
 class SmoothedClassifier:
@@ -337,8 +337,6 @@ class SmoothedClassifier:
             try:
                 if rows is None:
                     self.engine.prepare(images[0])
-                else:
-                    self.engine.prepare_fitted(images[0], rows)
                 return self.engine.count(
                     images, examples=keys, purpose="prediction", n=n, seed=seed, rows=rows
                 )

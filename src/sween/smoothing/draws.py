@@ -8,12 +8,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
-from sween.smoothing.allocation import size_for_tolerance
-from sween.smoothing.sequence import STEP, looks, settled
+from sween.bounds.anytime import STEP, looks, settled
+from sween.bounds.sample_size import size_for_tolerance
+from sween.engine.engine import VoteEngine
+from sween.engine.tally import Asked, ImageVotes
+from sween.interleave import sent
 from sween.smoothing.settings import CertifySettings
-from sween.smoothing.tally import Asked, ImageVotes
-from sween.smoothing.votes import VoteEngine
-from sween.steps import sent
 
 OnProgress = Callable[[int], None]
 

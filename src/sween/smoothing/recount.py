@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sween.data.dataset import Dataset
+from sween.engine.engine import VoteEngine
+from sween.engine.workers import Item, run_all
 from sween.ensemble.early_exit import exit_of
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput, CheckFailed
@@ -27,8 +29,6 @@ from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.run import plans_of, subject_config, work_on
 from sween.smoothing.subject import indices_of
 from sween.smoothing.verify import CheckedRun, check_complete, read_run, settings_of
-from sween.smoothing.votes import VoteEngine
-from sween.smoothing.workers import Item, run_all
 
 NOT_COUNTED = frozenset({"seconds", "run"})
 """Fields that counting again does not give: the clock's, and the name of the config."""

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from sween.errors import BadInput
-from sween.records import Certificate
-from sween.smoothing.allocation import size_for_tolerance, sizes_for_budget
-from sween.smoothing.decision import (
+from sween.bounds.anytime import looks, settled
+from sween.bounds.decision import (
     Decision,
     decide,
     decide_each,
     decide_radii_each,
     decide_soft,
 )
-from sween.smoothing.radius import BOUNDS
-from sween.smoothing.sequence import looks, settled
+from sween.bounds.radius import BOUNDS
+from sween.bounds.sample_size import size_for_tolerance, sizes_for_budget
+from sween.bounds.scores import SCORE_STEPS
+from sween.errors import BadInput
+from sween.records import Certificate
 from sween.smoothing.settings import LARGEST_N, SAMPLING, VOTES
-from sween.smoothing.soft import SCORE_STEPS
 
 ABOVE, BELOW = 1e-13, 1e-9
 """How far a recorded number may lie above and below the one derived again, relatively: other

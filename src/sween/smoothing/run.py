@@ -11,10 +11,13 @@ import torch
 
 from sween.data.dataset import Dataset
 from sween.data.selection import format_indices
+from sween.engine.engine import VoteEngine
+from sween.engine.voters import name_with_exit
+from sween.engine.workers import Emit, Item, Work, run_all
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.ensemble.panel import name_with_exit
 from sween.errors import BadInput
+from sween.interleave import sent
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter, format_radius, to_row
@@ -24,9 +27,6 @@ from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.draws import Plan, images_at_once
 from sween.smoothing.settings import CertifySettings
 from sween.smoothing.verify import read_run, refuse_other_labels
-from sween.smoothing.votes import VoteEngine
-from sween.smoothing.workers import Emit, Item, Work, run_all
-from sween.steps import sent
 
 PILOTS_TOGETHER = 100
 """Images whose pilot votes are counted at once."""

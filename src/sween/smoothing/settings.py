@@ -1,23 +1,24 @@
 """What a certificate is asked for, and the records it comes in."""
 
+import bisect
 import dataclasses
-import numbers
-import operator
+import functools
 import warnings
 from typing import Any
 
-from sween.errors import BadInput, SmallSampleWarning, UnknownName
-from sween.records import ABSTAIN
-from sween.smoothing.bounds import check_probability, lower_bound
-from sween.smoothing.decision import binomial_p_value
-from sween.smoothing.radius import (
+from sween.arguments import real_number, whole_number
+from sween.bounds.anytime import check_radii_to_decide
+from sween.bounds.binomial import check_probability, lower_bound
+from sween.bounds.decision import binomial_p_value
+from sween.bounds.radius import (
     BOUNDS,
     check_sigma,
     fewest_certified_votes,
     level_of_class,
     smallest_certifiable_n,
 )
-from sween.smoothing.sequence import check_radii_to_decide
+from sween.errors import BadInput, SmallSampleWarning, UnknownName
+from sween.records import ABSTAIN
 
 SAMPLING = ("fixed", "decide", "tolerance", "budget")
 """How samples are spent on an image."""
@@ -165,13 +166,6 @@ class CertifySettings:
             )
 
 
-def real_number(name: str, value: object) -> float:
-    """A plain float of any real number, numpy's included; refuse the rest."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise BadInput(name, expected="a number", got=repr(value), fix=f"pass {name} as float")
-    return float(value)
-
-
 def check_size(name: str, value: int) -> None:
     """Refuse more votes than the bounds were proven for."""
     if value > LARGEST_N:
@@ -181,13 +175,6 @@ def check_size(name: str, value: int) -> None:
             got=value,
             fix="the paper uses n0 = 100 and n = 100000",
         )
-
-
-def whole_number(name: str, value: object) -> int:
-    """A plain int of anything that is a whole number, numpy's included; refuse the rest."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise BadInput(name, expected="a whole number", got=repr(value), fix=f"pass {name} as int")
-    return operator.index(value)
 
 
 def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
@@ -206,7 +193,7 @@ def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
             f"2 * 2^-{n} = {2 * 2.0**-n:.4g}, above alpha",
             fix=f"use n >= {least}",
         )
-    fewest = next(votes for votes in range(n // 2, n + 1) if _predicts(votes, n, alpha))
+    fewest = _fewest_votes(n, alpha)
     if fewest > WARN_ABOVE_SHARE * n:
         warnings.warn(
             f"n = {n} at alpha = {alpha} answers only where at least {fewest} of {n} votes "
@@ -216,8 +203,14 @@ def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
         )
 
 
-def _predicts(votes: int, n: int, alpha: float) -> bool:
-    return votes > n - votes and binomial_p_value(votes, n - votes) <= alpha
+@functools.lru_cache
+def _fewest_votes(n: int, alpha: float) -> int:
+    """Votes for one class of two, of n, with which it is predicted."""
+    majorities = range(n // 2 + 1, n + 1)  # whose p-values fall
+    first = bisect.bisect_left(
+        majorities, -alpha, key=lambda votes: -binomial_p_value(votes, n - votes)
+    )
+    return majorities[first]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sween.data import DATASETS
 from sween.data.selection import count_indices, format_indices, parse_indices
-from sween.ensemble.prepare import PRECISIONS
+from sween.engine.prepare import PRECISIONS
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Self
 
+from sween.bounds.radius import check_sigma
 from sween.ensemble.early_exit import exit_of
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch, SmallSampleWarning
 from sween.paths import AnyPath
@@ -23,7 +24,6 @@ from sween.records import (
 )
 from sween.runs import read_config, run_tag
 from sween.smoothing.agreement import disagreements, ensembles_of, exits_of, weights_of
-from sween.smoothing.radius import check_sigma
 from sween.smoothing.rederive import budget_problems, derivation_problems
 from sween.smoothing.settings import OPTION_OF, CertifySettings
 from sween.smoothing.subject import classes_of, indices_of, subject_problems

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from sween.errors import BadInput
-from sween.seeding import numpy_generator
-from sween.smoothing.bounds import Floats, check_probability
-from sween.smoothing.radius import (
+from sween.bounds.binomial import Floats, check_probability
+from sween.bounds.radius import (
     check_sigma,
     fewest_certified_votes,
     noise_level,
     radius_cohen,
     radius_two_class,
 )
+from sween.errors import BadInput
+from sween.seeding import numpy_generator
 from sween.theory import inputs
 
 LARGEST_N = 10**9

@@ -8,6 +8,7 @@ only says "next". On a CPU the step is plain float32.
 import torch
 from torch import nn
 
+from sween.data.dataset import to_unit_range
 from sween.training.augment import CropFlips, apply_crop_flips, draw_crop_flips
 from sween.training.average import MovingAverage
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
@@ -57,7 +58,7 @@ class StepInputs:
         images = self.pixels[self.picks]
         if drawn is not None and self.crop_padding is not None:
             images = apply_crop_flips(images, drawn, padding=self.crop_padding)
-        return images.float() / self.white
+        return to_unit_range(images, self.white)
 
 
 class TrainingStep:

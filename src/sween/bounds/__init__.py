@@ -1,0 +1,35 @@
+"""Mathematics on vote counts: confidence bounds, radii, sample sizes, counts to certified answers.
+
+Pure functions on numbers and arrays. Nothing here imports torch, so that anyone can check it.
+"""
+
+from sween.bounds.anytime import anytime_upper_bound_of_miss, looks
+from sween.bounds.binomial import lower_bound, upper_bound
+from sween.bounds.decision import (
+    Decision,
+    binomial_p_value,
+    decide,
+    decide_prediction,
+    decide_radii,
+    decide_soft,
+)
+from sween.bounds.radius import BOUNDS, radius_cohen, radius_two_class
+from sween.bounds.sample_size import size_for_tolerance, sizes_for_budget
+
+__all__ = [
+    "BOUNDS",
+    "Decision",
+    "anytime_upper_bound_of_miss",
+    "binomial_p_value",
+    "decide",
+    "decide_prediction",
+    "decide_radii",
+    "decide_soft",
+    "looks",
+    "lower_bound",
+    "radius_cohen",
+    "radius_two_class",
+    "size_for_tolerance",
+    "sizes_for_budget",
+    "upper_bound",
+]

@@ -1,0 +1,156 @@
+"""From vote counts to certified l2 radii. No torch here.
+
+Both radii follow from Theorem 1 of the paper (Cohen et al. 2019): if the smoothed classifier gives
+the class A probability at least pA and every other class at most pB, its answer is A at every point
+closer than sigma/2 * (icdf(pA) - icdf(pB)). They assume that the votes are independent draws of one
+deterministic base classifier under N(0, sigma^2 I), and that A was fixed before these votes were
+drawn.
+
+Noise is drawn in float32, and so is its level: `noise_level` is the one number that noise and radii
+have in common, where sigma itself (0.12, say) has no float32.
+"""
+
+import math
+import numbers
+from typing import cast
+
+import numpy as np
+from scipy import special
+
+from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound
+from sween.errors import BadInput
+
+BOUNDS = ("cohen", "two-class")
+"""The bounds a certificate can be asked for."""
+
+ROUND_DOWN = 1 - 1e-12
+"""More than the relative error of ndtri and of the arithmetic after it.
+
+The difference of two quantiles also loses digits where they nearly cancel; `radius_two_class` takes
+a few units in the last place of both off it."""
+
+SHARE_OF_CLASS_A = 0.9
+"""The two-class bound spends 90% of alpha on the class and 10% on the runner-up."""
+
+
+_SIGMAS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+"""Levels that float32 can hold."""
+
+
+def check_sigma(sigma: float) -> None:
+    """Refuse a noise level that is not a positive finite number, in float32 too."""
+    number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
+    if not (number and math.isfinite(sigma) and _SIGMAS[0] <= sigma <= _SIGMAS[1]):
+        raise BadInput(
+            "sigma",
+            expected="a positive number that float32 can hold, in units of pixels scaled to [0,1]",
+            got=sigma,
+            fix="try 0.25, 0.5 or 1.0",
+        )
+
+
+def noise_level(sigma: float) -> float:
+    """The float32 nearest to sigma: the level of the noise drawn, and so of every radius."""
+    check_sigma(sigma)
+    return float(np.float32(sigma))
+
+
+def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Floats:
+    """Cohen's radius sigma * icdf(pA), taking pB = 1 - pA; 0 means abstain.
+
+    With probability at least 1 - alpha over the votes, the smoothed classifier answers the class
+    everywhere closer than this. Abstention is judged after rounding: the bound on the miss
+    probability q must be below 1/2.
+
+    Args:
+        count: votes for the class that was fixed beforehand.
+        n: all votes.
+        alpha: failure probability.
+        sigma: noise level.
+    """
+    return radius_of_miss(upper_bound(np.asarray(n) - np.asarray(count), n, alpha), sigma)
+
+
+def radius_of_miss(miss: float | Floats, sigma: float) -> Floats:
+    """sigma * icdf(1 - miss) of a bound on the miss probability, rounded down; 0 means abstain.
+
+    sigma is the level of the noise drawn, `noise_level`.
+    """
+    level = noise_level(sigma)
+    bound = np.asarray(miss, np.float64)
+    return _nonnegative(-level * special.ndtri(np.minimum(bound, 0.5)), bound < 0.5)
+
+
+def radius_two_class(
+    count: Counts, runner_up_count: Counts, n: Counts, *, alpha: float, sigma: float
+) -> Floats:
+    """The radius from both the class and its runner-up; 0 means abstain.
+
+    pA is bounded below at level 0.9 alpha; every other class is bounded above at level 0.1 alpha by
+    the bound of the largest count among them. One level suffices for all of them: the true
+    runner-up B is fixed once A is, the upper bound grows with the count, so the bound of the
+    largest count fails only where the bound of B's own count fails. By the union bound both hold
+    with probability at least 1 - alpha. pB is also at most 1 - pA, which costs nothing.
+
+    Args:
+        count: votes for the class that was fixed beforehand.
+        runner_up_count: the largest count among all other classes.
+        n: all votes.
+        alpha: failure probability.
+        sigma: noise level.
+    """
+    level = noise_level(sigma)
+    check_probability("alpha", alpha)
+    counts, rivals, totals = np.broadcast_arrays(count, runner_up_count, n)
+    if np.any(counts + rivals > totals):
+        raise BadInput(
+            "runner_up_count",
+            expected="count + runner_up_count <= n",
+            got=runner_up_count,
+            fix="pass counts of disjoint classes",
+        )
+    miss = upper_bound(totals - counts, totals, SHARE_OF_CLASS_A * alpha)
+    rival = upper_bound(rivals, totals, (1 - SHARE_OF_CLASS_A) * alpha)
+    rival = np.minimum(rival, miss)
+    # 1 - miss <= rival, judged with the rounding of 1 - miss on the safe side.
+    certified = np.nextafter(1 - miss, 0) > rival
+    own, other = -special.ndtri(miss), -special.ndtri(rival)
+    margin = own + other - 8 * np.finfo(np.float64).eps * (abs(own) + abs(other))
+    return _nonnegative(level / 2 * np.where(certified, margin, 0.0), certified)
+
+
+def _nonnegative(radius: Floats, certified: np.ndarray) -> Floats:
+    rounded = np.where(certified, radius * ROUND_DOWN, 0.0)
+    return cast(Floats, np.maximum(rounded, 0.0))
+
+
+def level_of_class(alpha: float, bound: str) -> float:
+    """The share of alpha that a bound spends on the class itself."""
+    return SHARE_OF_CLASS_A * alpha if bound == "two-class" else alpha
+
+
+def smallest_certifiable_n(alpha: float, bound: str = "cohen") -> int:
+    """The smallest n at which an image with every vote for one class is certified."""
+    check_probability("alpha", alpha)
+    n = 1
+    while not _certifies(n, n, alpha, bound):
+        n += 1
+    return n
+
+
+def fewest_certified_votes(n: int, alpha: float, bound: str = "cohen") -> int:
+    """The fewest votes out of n that certify when all others go to one class; n + 1 if none do."""
+    low, high = n // 2, n + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _certifies(middle, n, alpha, bound):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _certifies(count: int, n: int, alpha: float, bound: str) -> bool:
+    if bound == "two-class":
+        return bool(radius_two_class(count, n - count, n, alpha=alpha, sigma=1.0) > 0)
+    return bool(radius_cohen(count, n, alpha=alpha, sigma=1.0) > 0)

@@ -1,0 +1,362 @@
+"""Images and labels as people have them in torch, to the one form that sween reads.
+
+A torch `Dataset` is read image by image when asked, so one that decodes files may be larger than
+memory. A certificate is about exact pixel values: images that come out differently when they are
+read again, as random augmentation makes them, are refused, and so is an order that is shuffled.
+"""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import data as torch_data
+
+from sween.data.conversion import as_pixels
+from sween.data.dataset import Dataset, ImageSet, StoredPixels
+from sween.errors import BadInput, DataError
+from sween.progress import track
+
+READ_TWICE = 8
+"""Images compared with themselves when a data set is first seen; every later read is checked too.
+A random left-right flip escapes this many with probability 1/256."""
+
+_CHUNK = 256
+_SHUFFLING = (
+    torch_data.RandomSampler,
+    torch_data.SubsetRandomSampler,
+    torch_data.WeightedRandomSampler,
+    torch_data.DistributedSampler,
+)
+
+
+def as_image_set(source: object, *, name: str = "dataset", white: int = 255) -> ImageSet:
+    """Images, with labels where there are any, from what a torch user has.
+
+    Args:
+        source: one of
+
+            - a pair `(images, labels)`: a tensor or array (N, C, H, W), uint8 or floats in [0, 1],
+              and N whole numbers, or None;
+            - a tensor or array of images alone;
+            - a map-style torch `Dataset`, or any sequence, whose items are `(image, label)` or an
+              image: a tensor, array or Pillow image, all of one shape and type;
+            - a `DataLoader` over one, which does not shuffle;
+            - a sween `Dataset`, whose test split is taken, or an `ImageSet`, which is returned.
+        name: what errors call it: `dataset[17]` is image 17.
+        white: the uint8 value that becomes 1.0.
+
+    Returns:
+        The images in their order. uint8 pixels stay uint8. Tensors, arrays and a `TensorDataset`
+        are used where they are; anything else is read when asked. Labels come from its `targets`
+        where it has them, else each item is read once.
+
+    Raises:
+        BadInput: it is none of these, shuffles, gives other pixels when read again, or an image or
+            label is wrong; the message names its index.
+    """
+    if isinstance(source, ImageSet):
+        return source
+    if isinstance(source, Dataset):
+        return source.test
+    if isinstance(source, torch_data.DataLoader):
+        source = _without_loader(source, name)
+    if type(source) is torch_data.TensorDataset and len(source.tensors) <= 2:
+        source = (*source.tensors, None)[:2]
+    if isinstance(source, torch.Tensor | np.ndarray):
+        source = (source, None)
+    if isinstance(source, tuple) and len(source) == 2:
+        return _from_pair(*source, name, white)
+    pixels = DatasetPixels(source, name)
+    return ImageSet(name, pixels, pixels.labels(), white)
+
+
+def _from_pair(images: Any, labels: Any, name: str, white: int) -> ImageSet:
+    pixels = as_pixels(images, what=f"{name}: images").detach().cpu()
+    if pixels.ndim != 4:
+        raise BadInput(
+            f"{name}: images",
+            expected="a batch (N, C, H, W)",
+            got=f"shape {tuple(pixels.shape)}",
+            fix="add a first dimension with [None]",
+        )
+    known = None if labels is None else _as_labels(labels, len(pixels), name)
+    return ImageSet(name, StoredPixels(pixels), known, white)
+
+
+def _as_labels(labels: Any, count: int, name: str) -> torch.Tensor:
+    try:
+        tensor = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(
+            f"{name}: labels", expected="whole numbers", got=error, fix="pass a tensor of int64"
+        ) from None
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if not whole or tuple(tensor.shape) != (count,):
+        raise BadInput(
+            f"{name}: labels",
+            expected=f"{count} whole numbers, one per image",
+            got=f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}",
+            fix="pass the class index of each image",
+        )
+    tensor = tensor.detach().to("cpu", torch.int64)
+    if count and int(tensor.min()) < 0:
+        index = int(tensor.argmin())
+        raise _wrong_label(name, index, int(tensor[index]))
+    return tensor
+
+
+def _wrong_label(name: str, index: int, label: object) -> BadInput:
+    return BadInput(
+        f"{name}[{index}]: label",
+        expected="a class index, 0 or more",
+        got=repr(label),
+        fix="give (image, class index) for each image, or images alone",
+    )
+
+
+class DatasetPixels:
+    """Pixels of a map-style data set, read when asked; every read of an image must be the same.
+
+    Args:
+        items: gives `(image, label)` or an image for each position.
+        name: what errors call it.
+
+    Raises:
+        BadInput: it is not a data set, or images come out differently when they are read again.
+    """
+
+    def __init__(self, items: Any, name: str) -> None:
+        sized = hasattr(items, "__len__") and hasattr(items, "__getitem__")
+        if not sized or isinstance(items, torch_data.IterableDataset | str | bytes | dict):
+            raise BadInput(
+                name,
+                expected="a map-style torch Dataset, a DataLoader or (images, labels)",
+                got=f"a {type(items).__name__}",
+                fix="give images that can be read by their index",
+            )
+        if not len(items):
+            raise BadInput(name, expected="at least one image", got="none", fix="check its files")
+        self.items, self.name = items, name
+        self._listed = _listed_labels(items)
+        self._digests: dict[int, bytes] = {}
+        self._lock = threading.Lock()  # each GPU reads in its own thread, files may not bear that
+        self._like: tuple[int, torch.Tensor] | None = None
+        self._read_some_twice()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self._first.shape
+        return channels, height, width
+
+    @property
+    def _first(self) -> torch.Tensor:
+        """The image whose shape and type all others must have."""
+        assert self._like is not None  # set when the first image was read
+        return self._like[1]
+
+    def _read_some_twice(self) -> None:
+        last, steps = len(self) - 1, READ_TWICE - 1
+        problem: DataError | None = None
+        for position in sorted({step * last // steps for step in range(READ_TWICE)}):
+            try:
+                self.read(position)
+            except DataError as error:  # a matter for who asks for that image
+                problem = problem or error
+            else:
+                self.read(position)
+        if self._like is None and problem is not None:
+            raise problem
+
+    def load(self, positions: Sequence[int]) -> torch.Tensor:
+        return torch.stack([self.read(int(position))[0] for position in positions])
+
+    def load_all(self) -> torch.Tensor:
+        """Every image, in memory; nothing is kept for the next time."""
+        pixels = torch.empty((len(self), *self.image_shape), dtype=self._first.dtype)
+        with track("read images", len(self), quiet=len(self) <= _CHUNK) as advance:
+            for position in range(len(self)):
+                pixels[position] = self.read(position)[0]
+                advance(1, "")
+        return pixels
+
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
+        """Those whose reading raises."""
+        found: dict[int, DataError] = {}
+        quiet = quiet or len(positions) <= _CHUNK
+        with track("read images", len(positions), quiet=quiet) as advance:
+            for position in positions:
+                try:
+                    self.read(position)
+                except DataError as error:
+                    found[position] = error
+                advance(1, "")
+        return found
+
+    def fingerprint(self) -> str:
+        """SHA-256 of number, shape and type; `contents` covers the pixels."""
+        about = (len(self), self.image_shape, str(self._first.dtype))
+        return hashlib.sha256(repr(about).encode()).hexdigest()
+
+    def contents(self, positions: Sequence[int] | None = None) -> str:
+        """SHA-256 of the images at these positions, read one after the other."""
+        hasher = hashlib.sha256()
+        for position in range(len(self)) if positions is None else sorted(positions):
+            hasher.update(f"{position}\n".encode())
+            hasher.update(_raw_bytes(self.read(position)[0]))
+        return hasher.hexdigest()
+
+    def labels(self) -> torch.Tensor | None:
+        """Every label, None where items are images alone; reads all of them unless it has a list"""
+        if self._listed is not None:
+            return self._listed
+        if self._like is not None and self.read(self._like[0])[1] is None:
+            return None
+        labels = torch.empty(len(self), dtype=torch.int64)
+        with track("read labels", len(self), quiet=len(self) <= _CHUNK) as advance:
+            for position in range(len(self)):
+                label = self.read(position)[1]
+                if label is None:
+                    raise _wrong_label(self.name, position, label)
+                labels[position] = label
+                advance(1, "")
+        return labels
+
+    def read(self, position: int) -> tuple[torch.Tensor, int | None]:
+        """The image (C, H, W) and the label at a position, checked and the same as before."""
+        image, label = self._convert(position, self._item(position))
+        self._like = self._like or (position, image)
+        where, first = f"{self.name}[{position}]", self._first
+        if image.shape != first.shape or image.dtype != first.dtype:
+            raise BadInput(
+                where,
+                expected=f"{_type_and_shape(first)}, as {self.name}[{self._like[0]}] has",
+                got=_type_and_shape(image),
+                fix="bring all images to one shape and type",
+            )
+        listed = None if self._listed is None else int(self._listed[position])
+        if label is not None and listed is not None and label != listed:
+            raise BadInput(
+                f"{where}: label",
+                expected=f"{listed}, as its `targets` say",
+                got=label,
+                fix="correct one of them",
+            )
+        hasher = hashlib.blake2b(f"{label}\n".encode(), digest_size=16)
+        hasher.update(_raw_bytes(image))
+        digest = hasher.digest()
+        if self._digests.setdefault(position, digest) != digest:
+            raise BadInput(
+                where,
+                expected="the same image and label each time it is read",
+                got="different ones",
+                fix="remove random augmentation, or pass the images as tensors",
+            )
+        return image, label
+
+    def _item(self, position: int) -> Any:
+        try:
+            with self._lock:
+                return self.items[position]
+        except Exception as error:  # a caller's own data set may raise anything
+            said = (str(error).splitlines() or [""])[0]
+            raise DataError(
+                f"{self.name}[{position}]",
+                expected="an image that can be read",
+                got=f"{type(error).__name__}: {said}",
+                fix="read that item on its own to see why",
+                unreadable=True,
+            ) from error
+
+    def _convert(self, position: int, item: Any) -> tuple[torch.Tensor, int | None]:
+        where, label = f"{self.name}[{position}]", None
+        if isinstance(item, tuple | list) and len(item) == 2:
+            item, label = item
+            if isinstance(label, torch.Tensor | np.ndarray | np.generic):
+                label = label.item() if np.asarray(label).size == 1 else label
+            if isinstance(label, bool) or not isinstance(label, int) or label < 0:
+                raise _wrong_label(self.name, position, label)
+        elif isinstance(item, tuple | list | dict):
+            raise BadInput(
+                where,
+                expected="(image, label), or an image alone",
+                got=f"a {type(item).__name__} of {len(item)}",
+                fix="wrap the data set in one that gives (image, label)",
+            )
+        image = as_pixels(item, what=where).detach().cpu()
+        if image.ndim != 3:
+            raise BadInput(
+                where,
+                expected="one image (C, H, W)",
+                got=f"shape {tuple(image.shape)}",
+                fix="give one image per item",
+            )
+        return image, label
+
+
+def _raw_bytes(image: torch.Tensor) -> memoryview:
+    return image.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _type_and_shape(image: torch.Tensor) -> str:
+    return f"{str(image.dtype).removeprefix('torch.')} of shape {tuple(image.shape)}"
+
+
+def _listed_labels(items: Any) -> torch.Tensor | None:
+    """The labels that a data set lists, as torchvision's do; None where they must be read."""
+    if isinstance(items, torch_data.Subset):
+        whole = _listed_labels(items.dataset)
+        return None if whole is None else whole[torch.as_tensor(items.indices, dtype=torch.long)]
+    if getattr(items, "target_transform", None) is not None:
+        return None
+    listed = getattr(items, "targets", None)
+    if listed is None:
+        return None
+    try:
+        return _as_labels(listed, len(items), "targets")
+    except BadInput:
+        return None
+
+
+class _Collated:
+    """Each item as a loader's own collate function makes it of a batch of one."""
+
+    def __init__(self, items: Any, collate: Any) -> None:
+        self.items, self.collate = items, collate
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, position: int) -> Any:
+        batch = self.collate([self.items[position]])
+        return tuple(part[0] for part in batch) if isinstance(batch, tuple | list) else batch[0]
+
+
+def _without_loader(loader: torch_data.DataLoader[Any], name: str) -> Any:
+    """The data set behind a loader, in the loader's order."""
+    items: Any = loader.dataset
+    if isinstance(items, torch_data.IterableDataset):
+        return items  # refused as such
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if isinstance(sampler, _SHUFFLING) or _order(loader) != (order := _order(loader)):
+        raise BadInput(
+            name,
+            expected="a DataLoader that reads the images in a fixed order",
+            got=f"one with a {type(sampler).__name__}",
+            fix="use shuffle=False, or pass the Dataset itself",
+        )
+    if loader.collate_fn not in (torch_data.default_collate, torch_data.default_convert):
+        items = _Collated(items, loader.collate_fn)
+    same = order == list(range(len(items)))
+    return items if same else torch_data.Subset(items, order)
+
+
+def _order(loader: torch_data.DataLoader[Any]) -> list[int]:
+    if loader.batch_sampler is None:
+        return list(loader.sampler)
+    return [position for batch in loader.batch_sampler for position in batch]

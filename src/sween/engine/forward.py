@@ -1,0 +1,208 @@
+"""Forward passes of one fixed shape, and the checks that make a module a member.
+
+A certificate speaks of a deterministic function of ONE noisy image. Kernels may round differently
+for different batch shapes, and a module may mix its batch (batch norm left in training mode). So a
+member only ever sees batches of one fixed number of rows, padded where needed, and a module whose
+answer for a row changes with the other rows is refused.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from sween.engine.cuda_graph import Forward
+from sween.engine.kernels import Selection
+from sween.engine.prepare import Member
+from sween.errors import BadInput, ContractError
+from sween.interleave import Steps, fetched
+from sween.seeding import NOISE_BLOCK, standard_normal
+
+CIFAR_NUMBERS = 3 * 32 * 32
+
+MOST_CPU_BLOCKS = 5
+"""Noise blocks of one forward pass on a CPU for small images; one, from CIFAR's size on, keeps what
+a layer works on in the cache."""
+
+MOST_GPU_BLOCKS = 100
+"""Noise blocks of one forward pass on a GPU, which needs many rows to be busy."""
+
+GPU_FORWARD_NUMBERS = MOST_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
+"""Numbers of one forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
+
+MOST_FORWARD_ROWS = 10**6
+"""Far more than keeps any device busy."""
+
+BATCH_MATE_TOLERANCE = 1e-4
+"""Rounding differs by far less between rows, a module that mixes its batch by far more."""
+
+
+def default_forward_rows(device: torch.device, image_numbers: int) -> int:
+    """Rows of one forward pass on this kind of device, for images of so many numbers."""
+    if device.type == "cpu":
+        return max(1, min(CIFAR_NUMBERS // image_numbers, MOST_CPU_BLOCKS)) * NOISE_BLOCK
+    blocks = GPU_FORWARD_NUMBERS // (image_numbers * NOISE_BLOCK)
+    return max(1, min(blocks, MOST_GPU_BLOCKS)) * NOISE_BLOCK
+
+
+class FixedShapeForward:
+    """Evaluates modules on any number of rows through batches of exactly `rows`."""
+
+    def __init__(self, num_classes: int, rows: int | None = None) -> None:
+        self.num_classes = num_classes
+        self._rows: int | None = None
+        self._sum: torch.Tensor | None = None
+        if rows is not None:
+            self.settle(rows)
+
+    @property
+    def settled(self) -> bool:
+        return self._rows is not None
+
+    @property
+    def rows(self) -> int:
+        """Rows of every forward pass."""
+        if self._rows is None:
+            raise RuntimeError("settle the number of rows first")
+        return self._rows
+
+    def settle(self, rows: int) -> None:
+        """Fix the number of rows; what was evaluated before is not comparable."""
+        if not 1 <= rows <= MOST_FORWARD_ROWS:
+            raise BadInput(
+                "forward_rows", expected=f"1 to {MOST_FORWARD_ROWS}", got=rows, fix="try 100"
+            )
+        self._rows = rows
+
+    @contextlib.contextmanager
+    def shaped(self, rows: int | None) -> Iterator[None]:
+        """Another number of rows while the block runs; None leaves it as it is."""
+        before = self._rows
+        if rows is not None:
+            self.settle(rows)
+        try:
+            yield
+        finally:
+            self._rows = before
+
+    def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
+        """Outputs (B, num_classes) for images (B, C, H, W)."""
+        if len(images) <= self.rows:
+            return self._one(module, images)
+        return torch.cat([self._one(module, part) for part in torch.split(images, self.rows)])
+
+    def where(
+        self, member: Member, images: torch.Tensor, wanted: torch.Tensor
+    ) -> Steps[torch.Tensor]:
+        """Outputs (B, num_classes) for the images where `wanted` (B,) is true; zeros for others.
+
+        Members that run by kernels of our own take the images where they are, in a number that
+        only the device knows. For others they are gathered, once their number has come.
+        """
+        selection = Selection.of(wanted)
+        if member.fused is not None:
+            return self._watched(member.fused.selected(images, selection, at_once=self.rows))
+        (count,) = yield from fetched(selection.count)
+        if not count:
+            return images.new_zeros((len(images), self.num_classes))
+        rows = selection.rows[: int(count)].long()
+        found = self(member, images[rows])
+        return found.new_zeros((len(images), self.num_classes)).index_copy_(0, rows, found)
+
+    def _one(self, module: Forward, part: torch.Tensor) -> torch.Tensor:
+        count = len(part)
+        if count < self.rows:
+            part = torch.cat([part, part.new_zeros((self.rows - count, *part.shape[1:]))])
+        output = module(part)
+        if not isinstance(output, torch.Tensor) or output.shape != (self.rows, self.num_classes):
+            raise _wrong_output(output, self.rows, self.num_classes)
+        return self._watched(output if count == self.rows else output[:count])
+
+    def _watched(self, output: torch.Tensor) -> torch.Tensor:
+        # A sum in float64 is finite where every term is, and float32 outputs cannot overflow it.
+        # Kept on the device: asking for the answer now would stop a GPU's queue.
+        total = output.sum(dtype=torch.float64)
+        self._sum = total if self._sum is None else self._sum + total
+        return output
+
+    def forget_non_finite(self) -> None:
+        """Start anew, after passes whose outputs nobody counts."""
+        self._sum = None
+
+    def all_finite(self, device: torch.device) -> torch.Tensor:
+        """Whether every output since the last call was finite, as the device will know."""
+        total, self._sum = self._sum, None
+        return torch.isfinite(torch.zeros((), device=device) if total is None else total)
+
+
+def _wrong_output(output: object, rows: int, num_classes: int) -> ContractError:
+    """What to say of an output that is not one row of `num_classes` numbers for each image."""
+    expected = f"a tensor of shape ({rows}, {num_classes})"
+    if not isinstance(output, torch.Tensor):
+        fix = "wrap the model in a module that returns its logits alone"
+        return ContractError(
+            "model output", expected=expected, got=f"a {type(output).__name__}", fix=fix
+        )
+    fix = "return one row of logits for each image"
+    if output.ndim == 2 and output.shape[0] == rows:
+        fix = f"pass num_classes={output.shape[1]}, or a model of {num_classes} classes"
+    return ContractError("model output", expected=expected, got=tuple(output.shape), fix=fix)
+
+
+def refuse_non_finite(finite: torch.Tensor) -> None:
+    """Refuse outputs, if what `all_finite` says of them is no."""
+    if not finite:
+        raise ContractError(
+            "model output",
+            expected="finite numbers for every noisy image",
+            got="NaN or infinity",
+            fix="check the weights, or use --precision float32; a vote needs an answer",
+        )
+
+
+@torch.inference_mode()
+def check_row_independence(
+    module: Forward, forward: FixedShapeForward, image: torch.Tensor, sigma: float
+) -> None:
+    """Refuse a module whose answer for one noisy image changes with the rest of the batch.
+
+    Some rows are shown among noisy copies, then among zeros, as padding is, then at other places
+    among images of another scale. The outputs may differ by rounding, judged against their spread.
+    """
+    if forward.rows == 1:
+        return
+    noisy = probe_batch(image, forward.rows, sigma, block=0)
+    places = sorted({0, forward.rows // 2, forward.rows - 1})
+    padded = torch.zeros_like(noisy)
+    padded[places] = noisy[places]
+    elsewhere = [(place + 1) % forward.rows for place in places]
+    others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
+    others[elsewhere] = noisy[places]
+    outputs = forward(module, noisy)
+    refuse_non_finite(forward.all_finite(image.device))
+    wanted = outputs[places]
+    answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
+    forward.forget_non_finite()  # of images of nothing, or of another scale
+    spread = float(outputs.max() - outputs.min())
+    difference = max(float((answer - wanted).abs().max()) for answer in answers)
+    if difference > BATCH_MATE_TOLERANCE * spread:
+        raise ContractError(
+            "model",
+            expected="an answer for each image that does not depend on the rest of its batch",
+            got=f"outputs that change by {difference / spread if spread else 1:.2g} of their range "
+            "with other batch-mates",
+            fix="put batch norm in evaluation mode, turn off dropout, scale each image on its own",
+        )
+
+
+def probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int = 0) -> torch.Tensor:
+    """Noisy copies of an image to try a module on; no vote uses this noise."""
+    noise = standard_normal(
+        (rows, *image.shape),
+        seed=0,
+        purpose="row independence",
+        example=0,
+        block=block,
+        device=image.device,
+    )
+    return image + sigma * noise

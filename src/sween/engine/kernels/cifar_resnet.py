@@ -1,0 +1,158 @@
+"""The CIFAR ResNets' forward pass by kernels of our own (`cifar_resnet.cu`)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from sween.engine.kernels.packing import Stage, pack_stages
+from sween.engine.kernels.shape import Shape
+from sween.models.cifar_resnet import CifarResNet
+from sween.models.normalize import Normalize
+
+Argument = torch.Tensor | int
+
+IMAGE_SHAPE = (3, 32, 32)
+
+
+class Launch(Protocol):
+    """Runs the kernels, which were compiled for its shape."""
+
+    shape: Shape
+
+    def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Some images of a batch, in a number that only their device knows.
+
+    Attributes:
+        rows: int32 (N,); the first `count` are the places of the images.
+        count: int32 (1,).
+    """
+
+    rows: torch.Tensor
+    count: torch.Tensor
+
+    @classmethod
+    def of(cls, wanted: torch.Tensor) -> "Selection":
+        """Those where `wanted` (N,) is true, in their order."""
+        rows = torch.argsort((~wanted).to(torch.uint8), stable=True)
+        return cls(rows.int(), wanted.sum(dtype=torch.int32)[None])
+
+
+def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
+    """Whether a module is a registered CIFAR ResNet behind its normalisation, for 32 x 32 images.
+
+    Exact types: a subclass may do something else.
+    """
+    if type(module) is not nn.Sequential or tuple(image_shape) != IMAGE_SHAPE:
+        return False
+    if [type(part) for part in module] != [Normalize, CifarResNet]:
+        return False
+    normalize, model = module
+    assert isinstance(normalize, Normalize)
+    assert isinstance(model, CifarResNet)
+    return (
+        normalize.mean.numel() == normalize.std.numel() == len(IMAGE_SHAPE)
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+        and _convolutions(model) == _convolutions(CifarResNet(_depth(model), model.fc.out_features))
+    )
+
+
+def _depth(model: CifarResNet) -> int:
+    return 6 * len(model.stage1) + 2
+
+
+def _convolutions(model: CifarResNet) -> list[str]:
+    """What each part is and how it moves over its input: someone may have exchanged one."""
+    return [
+        repr(part) for part in model.modules() if not isinstance(part, nn.BatchNorm2d | CifarResNet)
+    ]
+
+
+class FusedResNet:
+    """Float32 images (N, 3, 32, 32) to float32 logits; float16 products, float32 sums.
+
+    Activations are rounded to float16 after each sum of products, bias and residual. Outputs of an
+    image do not depend on the others of a batch, nor on their number.
+
+    Args:
+        module: as `is_cifar_resnet` wants it, on the device that will run it. Its parameters are
+            copied.
+        launch: runs the kernels.
+    """
+
+    @torch.no_grad()
+    def __init__(self, module: nn.Module, launch: Launch) -> None:
+        assert isinstance(module, nn.Sequential)
+        normalize, model = module
+        assert isinstance(normalize, Normalize)
+        assert isinstance(model, CifarResNet)
+        self._launch = launch
+        self._stages = pack_stages(model)
+        constants = [normalize.mean.flatten(), 1 / normalize.std.flatten()]
+        self._normalize = torch.cat(constants).float()
+        self._linear = (
+            model.fc.weight.detach().float().t().clone(memory_format=torch.contiguous_format)
+        )
+        self._linear_bias = model.fc.bias.detach().float().clone()
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        # float32, whatever torch's default is
+        logits = images.new_empty(len(images), self._linear.shape[1])
+        nobody = torch.empty(0, dtype=torch.int32, device=images.device)  # its address is 0
+        self._pass(images.contiguous(), logits, len(images), [nobody, nobody, 0])
+        return logits
+
+    def selected(self, images: torch.Tensor, selection: Selection, *, at_once: int) -> torch.Tensor:
+        """Logits (N, classes) of the images selected, and zeros for the others.
+
+        The host does not wait to know how many those are.
+
+        Args:
+            images: (N, 3, 32, 32).
+            selection: which of them.
+            at_once: images that there is memory for.
+        """
+        images = images.contiguous()
+        logits = images.new_zeros(len(images), self._linear.shape[1])
+        for first in range(0, len(images), at_once):
+            chosen: list[Argument] = [selection.rows, selection.count, first]
+            self._pass(images, logits, min(at_once, len(images) - first), chosen)
+        return logits
+
+    def _pass(
+        self,
+        images: torch.Tensor,
+        logits: torch.Tensor,
+        count: int,
+        chosen: Sequence[Argument],
+    ) -> None:
+        """Writes the logits of at most `count` images; `chosen`: rows, their number, the first."""
+        if images.shape[1:] != IMAGE_SHAPE or images.dtype != torch.float32:
+            raise ValueError(f"expected float32 (N, 3, 32, 32), got {images.dtype} {images.shape}")
+        first, second, third = self._stages
+
+        def halves(channels: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+            shape = (2, count, channels, size, size)
+            inner, outer = torch.empty(shape, dtype=torch.float16, device=images.device)
+            return inner, outer
+
+        middle, last = halves(32, 16), halves(64, 8)
+        self._run(1, count, [images, self._normalize, *_of(first), *middle, *chosen])
+        self._run(2, count, [*middle, *_of(second), *last, *chosen[1:]])
+        tail: list[Argument] = [self._linear, self._linear_bias, logits, logits.shape[1], count]
+        self._run(3, count, [*last, *_of(third), *tail, *chosen])
+
+    def _run(self, stage: int, images: int, arguments: Sequence[Argument]) -> None:
+        if images:
+            blocks = -(-images // self._launch.shape.images_a_block(stage))
+            self._launch(stage, blocks, arguments)
+
+
+def _of(stage: Stage) -> list[Argument]:
+    return [stage.weights, stage.bias, stage.convolutions]

@@ -1,0 +1,300 @@
+"""Anytime-valid bounds: exact to the safe side, valid at every look, and as frugal as expected."""
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from sween.bounds.anytime import (
+    EARLY_SHARE,
+    MARGIN,
+    STEP,
+    anytime_upper_bound_of_miss,
+    check_radii_to_decide,
+    log_evidence,
+    looks,
+    margin,
+    miss_of_radius,
+    sequential_miss,
+    settled,
+)
+from sween.bounds.binomial import upper_bound_of_miss
+from sween.bounds.decision import decide_radii
+from sween.bounds.radius import radius_cohen
+from sween.errors import BadInput
+from sween.seeding import NOISE_BLOCK, numpy_generator
+from tests.smoothing.known import most_failures
+from tests.smoothing.reference import binomial_lower_tail
+
+RUNS, ALPHA, LARGEST = 20_000, 0.05, 5_000
+
+
+def exact_log_evidence(k: int, n: int, q: float) -> float:
+    """The same through binomial tails, at 50 digits.
+
+    The integral of p^k (1-p)^e over p > m is B(k+1, e+1) P(Binomial(n+1, m) <= k).
+    """
+    miss = mpmath.mpf(q)
+    m, e = 1 - miss, n - k
+    if k < (n + 1) * m:
+        tail = binomial_lower_tail(k, n + 1, m)
+    else:
+        tail = 1 - binomial_lower_tail(e, n + 1, miss)
+    log_beta = mpmath.loggamma(k + 1) + mpmath.loggamma(e + 1) - mpmath.loggamma(n + 2)
+    return float(log_beta + mpmath.log(tail) - (e + 1) * mpmath.log(miss) - k * mpmath.log(m))
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "q"),
+    [
+        (1, 1, 0.5),
+        (100, 100, 0.1),
+        (90, 100, 0.3),
+        (90, 100, 0.05),
+        (0, 50, 0.4),
+        (999, 1000, 0.01),
+        (5_000, 10_000, 0.52),
+        (99_990, 100_000, 0.001),
+        (70_000, 100_000, 0.31),
+        (100_000, 10**9, 0.99991),
+        (999_900_000, 10**9, 1.1e-4),
+    ],
+)
+def test_evidence_to_fifty_digits(k: int, n: int, q: float) -> None:
+    wanted = exact_log_evidence(k, n, q)
+    assert float(log_evidence(k, n, q)) == pytest.approx(wanted, abs=float(margin(n)) / 2)
+
+
+def test_evidence_is_the_ratio_it_is_said_to_be() -> None:
+    """By summing over a fine grid of alternatives: independent of the beta functions."""
+    k, n, q = 37, 50, 0.4
+    m = 1 - q
+    alternatives = m + (np.arange(200_000) + 0.5) / 200_000 * q
+    ratio = (alternatives / m) ** k * ((1 - alternatives) / q) ** (n - k)
+    assert float(log_evidence(k, n, q)) == pytest.approx(float(np.log(ratio.mean())), abs=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 20_000), st.floats(0, 1), st.floats(1e-6, 0.2))
+def test_the_bound_is_where_the_evidence_reaches_its_mark(
+    n: int, share: float, alpha: float
+) -> None:
+    k = round(share * n)
+    bound = float(anytime_upper_bound_of_miss(k, n, alpha))
+    assert (n - k) / n <= bound <= 1
+    if bound < 1:
+        assert float(log_evidence(k, n, bound)) >= -np.log(alpha)
+        below = bound * (1 - 1e-6)
+        assert (
+            below <= (n - k) / n or float(log_evidence(k, n, below)) < -np.log(alpha) + 2 * MARGIN
+        )
+    # It looks everywhere, so it is never tighter than the bound for one look.
+    assert bound >= float(upper_bound_of_miss(k, n, alpha)) * (1 - 1e-6)
+
+
+def test_nothing_seen_nothing_known() -> None:
+    assert float(anytime_upper_bound_of_miss(0, 100, 0.01)) == 1.0
+
+
+ADVERSARIAL = {
+    "one half": 0.5,
+    "just below the radius": float(special.ndtr(0.5)),
+    "a tie of three": 1 / 3,
+    "nearly sure": 0.999,
+    "sure but for one in ten thousand": 0.9999,
+}
+
+
+def _paths(p: float, purpose: str) -> tuple[np.ndarray, np.ndarray]:
+    """(RUNS, looks) successes so far, and the sizes of the looks."""
+    sizes = np.asarray(looks(LARGEST))
+    steps = np.diff(sizes, prepend=0)
+    draws = numpy_generator(0, f"sequence {purpose}").binomial(steps, p, (RUNS, len(steps)))
+    return draws.cumsum(axis=1), sizes
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_all_looks_together_fail_at_most_alpha_of_the_time(name: str) -> None:
+    """Whenever one stops: at no look may the bound be below the truth. Both shares of alpha."""
+    p = ADVERSARIAL[name]
+    counts, sizes = _paths(p, name)
+    early = log_evidence(counts, sizes, 1 - p) >= -np.log(EARLY_SHARE * ALPHA)
+    early &= (sizes - counts) / sizes < 1 - p
+    last = upper_bound_of_miss(counts[:, -1], LARGEST, (1 - EARLY_SHARE) * ALPHA) < 1 - p
+    # `sequential_miss` is that bound: the same runs fail by it, at the same looks.
+    failed = [tuple(place) for place in np.argwhere(early)[:20]]
+    for run, look in [*failed, (0, 0), (1, 5), (2, len(sizes) - 2)]:
+        count, size = int(counts[run, look]), int(sizes[look])
+        bound = sequential_miss(count, size, largest=LARGEST, alpha=ALPHA)
+        strength = float(log_evidence(count, size, 1 - p)) + np.log(EARLY_SHARE * ALPHA)
+        if size < LARGEST and abs(strength) > 1e-4:
+            assert (bound < 1 - p) == bool(early[run, look])
+    assert int(early.any(axis=1).sum()) <= most_failures(RUNS, EARLY_SHARE * ALPHA)
+    assert int((early.any(axis=1) | last).sum()) <= most_failures(RUNS, ALPHA)
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_false_decisions_stay_within_alpha(name: str) -> None:
+    """The whole procedure, with a radius exactly at the truth: `yes` is then always false."""
+    p = ADVERSARIAL[name]
+    radius = float(special.ndtri(p)) * (1 + 1e-9) if p > 0.5 else 0.0
+    counts, sizes = _paths(p, f"decide {name}")
+    active, yes = np.ones(RUNS, dtype=bool), np.zeros(RUNS, dtype=bool)
+    needed = float(miss_of_radius(radius, 1.0))
+    for look, size in enumerate(sizes):
+        stop = settled(counts[:, look], size, [radius], largest=LARGEST, alpha=ALPHA, sigma=1.0)
+        now = active & stop
+        for count in np.unique(counts[now, look]):
+            bound = sequential_miss(int(count), int(size), largest=LARGEST, alpha=ALPHA)
+            yes |= now & (counts[:, look] == count) & (bound <= needed) & (bound < 0.5)
+        active &= ~stop
+    assert not active.any()
+    assert int(yes.sum()) <= most_failures(RUNS, ALPHA)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.001])
+@pytest.mark.parametrize("missed", [0.0, 0.002, 0.1, 0.4])
+def test_looks_spend_half_of_alpha_and_the_last_the_other_half(alpha: float, missed: float) -> None:
+    """At 50 digits: an early bound stands on evidence of 2/alpha, the last one on a tail too.
+
+    Early looks at all of alpha and a last one at half of it would fail 1.5 alpha of the time.
+    """
+    for n in looks(20_000)[3::7]:
+        count = n - round(missed * n)
+        bound = float(sequential_miss(count, n, largest=20_000, alpha=alpha))
+        assert bound < 1
+        assert exact_log_evidence(count, n, bound) >= -np.log(alpha / 2)
+        last = float(sequential_miss(count, n, largest=n, alpha=alpha))
+        assert last < bound
+        assert binomial_lower_tail(n - count, n, last) <= alpha / 2
+
+
+@pytest.mark.parametrize("radius", [0.25, 0.5, 1.0])
+def test_a_radius_is_granted_only_where_the_bound_reaches_it(radius: float) -> None:
+    """At every look at which the sampling stops, and not by a thousandth less than the radius."""
+    granted = 0
+    for n in (200, 1_000, 5_000):
+        for count in range(n // 2, n + 1, max(1, n // 200)):
+            stops = bool(settled(count, n, [radius], largest=10**5, alpha=0.001, sigma=0.5))
+            _, decisions = decide_radii(
+                [9, 1], [count, n - count], [radius], largest=10**5, alpha=0.001, sigma=0.5
+            )
+            miss = float(anytime_upper_bound_of_miss(count, n, 0.0005))
+            reached = miss < 0.5 and -0.5 * special.ndtri(miss) >= radius * (1 + 1e-11)
+            assert decisions[repr(radius)] == reached
+            needed = float(special.ndtr(-radius / 0.5))
+            if stops and n - count < needed * n:
+                assert reached, "stopped as certified, so it is"
+            granted += int(reached)
+    assert granted >= 5
+
+
+@pytest.mark.parametrize("radius", [0.25, 0.5])
+def test_the_first_count_that_stops_as_certified_is_certified(radius: float) -> None:
+    """A stop for a radius a thousandth smaller would come a few votes of many too early."""
+    n = 50_000
+    needed = float(special.ndtr(-radius / 0.5))
+    counts = np.arange(round(n * (1 - needed)) + 1, n)
+    stops = settled(counts, n, [radius], largest=10**6, alpha=0.001, sigma=0.5)
+    first = int(counts[np.argmax(stops)])
+    _, decisions = decide_radii(
+        [9, 1], [first, n - first], [radius], largest=10**6, alpha=0.001, sigma=0.5
+    )
+    assert decisions == {repr(radius): True}
+
+
+def test_a_radius_is_granted_up_to_the_last_bit() -> None:
+    def ask(radius: float) -> tuple[float, bool]:
+        decision, decisions = decide_radii(
+            [90, 10], [980, 20], [radius], largest=100_000, alpha=0.001, sigma=0.5
+        )
+        return decision.radius, decisions[repr(radius)]
+
+    radius, _ = ask(0.5)
+    assert ask(radius) == (radius, True)
+    assert ask(float(np.nextafter(radius, 1))) == (radius, False)
+
+
+def test_the_simulation_would_catch_looks_without_a_correction() -> None:
+    """Trap 5: the bound for one look, used at all of them."""
+    counts, sizes = _paths(0.5, "one half")
+    naive = upper_bound_of_miss(counts, sizes, ALPHA) < 0.5
+    assert int(naive.any(axis=1).sum()) > 3 * most_failures(RUNS, ALPHA)
+
+
+def test_the_simulation_would_catch_a_threshold_of_half_the_evidence() -> None:
+    """A fault of a published code: log(1/(2 alpha)) where log(1/alpha) is needed."""
+    counts, sizes = _paths(0.5, "one half")
+    honest = (log_evidence(counts, sizes, 0.5) >= -np.log(ALPHA)).any(axis=1).sum()
+    loose = (log_evidence(counts, sizes, 0.5) >= -np.log(2 * ALPHA)).any(axis=1).sum()
+    assert honest <= most_failures(RUNS, ALPHA)
+    assert loose > 1.5 * honest
+
+
+@pytest.mark.parametrize(
+    ("radius", "p", "expected"),
+    [
+        (0.25, 0.55, 224),
+        (0.5, 0.90, 660),
+        (1.0, 0.99, 1_970),
+        (1.0, 0.999, 510),
+        (1.5, 0.99, 1_102),
+        (1.5, 0.9999, 9_800),
+    ],
+)
+def test_as_few_samples_as_published(radius: float, p: float, expected: int) -> None:
+    """Mean samples at sigma .5, alpha .001, against independent simulations of this procedure."""
+    generator = numpy_generator(0, f"samples {radius} {p}")
+    sizes = looks(100_000)
+    count, active, used = np.zeros(400, dtype=np.int64), np.ones(400, dtype=bool), np.zeros(400)
+    before = 0
+    for size in sizes:
+        count += generator.binomial(size - before, p, 400)
+        stop = settled(count, size, [radius], largest=100_000, alpha=0.001, sigma=0.5)
+        used[active & stop] = size
+        active &= ~stop
+        before = size
+        if not active.any():
+            break
+    # Looks here fall on whole noise blocks, which costs up to half of one.
+    assert 0.8 * expected <= used.mean() <= 1.2 * expected + NOISE_BLOCK
+
+
+@pytest.mark.parametrize("largest", [1, 99, 100, 101, 1_000, 12_345, 100_000])
+def test_looks_split_no_noise_block(largest: int) -> None:
+    sizes = looks(largest)
+    assert STEP == NOISE_BLOCK
+    assert sizes[-1] == largest
+    assert all(size % NOISE_BLOCK == 0 for size in sizes[:-1])
+    steps = np.diff(sizes)
+    assert np.all((steps > 0) & (steps <= 0.1 * np.asarray(sizes[:-1]) + NOISE_BLOCK))
+
+
+def test_decisions_follow_the_radius() -> None:
+    selection, estimation = [90, 10], [980, 20]
+    decision, decisions = decide_radii(
+        selection, estimation, [0.0, 0.5, 3.0], largest=100_000, alpha=0.001, sigma=0.5
+    )
+    assert 0.5 < decision.radius < 1.1
+    assert decisions == {"0.0": True, "0.5": True, "3.0": False}
+    assert decision.radius_cohen == decision.radius
+    assert decision.radius_two_class is None
+    fixed = float(radius_cohen(980, 1000, alpha=0.001, sigma=0.5))
+    assert decision.radius < fixed, "the price of looking at any time"
+    at_the_end, _ = decide_radii(
+        selection, estimation, [0.5], largest=1_000, alpha=0.001, sigma=0.5
+    )
+    assert decision.radius < at_the_end.radius < fixed
+    nothing, decisions = decide_radii(
+        [3, 97], [980, 20], [0.0, 0.5], largest=1_000, alpha=0.001, sigma=0.5
+    )
+    assert (nothing.prediction, nothing.radius) == (-1, 0.0)
+    assert decisions == {"0.0": False, "0.5": False}
+
+
+@pytest.mark.parametrize("radii", [[], [-0.1], [0.5, float("nan")], [float("inf")]])
+def test_radii_that_cannot_be_decided(radii: list[float]) -> None:
+    with pytest.raises(BadInput, match="radii: expected one or more radii"):
+        check_radii_to_decide(radii)

@@ -1,0 +1,142 @@
+"""What votes prove, and settings that could prove nothing."""
+
+import dataclasses
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from sween.bounds.decision import binomial_p_value, decide, decide_prediction
+from sween.bounds.radius import radius_cohen, radius_two_class
+from sween.errors import BadInput, SmallSampleWarning, UnknownName
+from sween.records import ABSTAIN
+from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
+from tests.smoothing.reference import binomial_lower_tail, exact_upper_bound
+
+
+def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
+    selection, estimation = [10, 90], [450, 550]
+    cohen = decide(selection, estimation, alpha=0.001, sigma=0.5, bound="cohen")
+    two_class = decide(selection, estimation, alpha=0.001, sigma=0.5, bound="two-class")
+    assert cohen.radius == cohen.radius_cohen
+    assert cohen.radius == float(radius_cohen(550, 1000, alpha=0.001, sigma=0.5))
+    assert two_class.radius == two_class.radius_two_class
+    expected = float(radius_two_class(550, 450, 1000, alpha=0.001, sigma=0.5))
+    assert two_class.radius == expected
+    assert cohen.candidate == two_class.candidate == 1
+
+
+@pytest.mark.parametrize(("bound", "share"), [("cohen", 1.0), ("two-class", 0.9)])
+def test_the_lower_bound_is_at_the_level_that_its_row_spends_on_the_class(
+    bound: str, share: float
+) -> None:
+    """At another level it would be wrong too often, or would not be the radius's own."""
+    decision = decide([90, 10], [550, 450], alpha=0.001, sigma=0.5, bound=bound)
+    exact = 1 - exact_upper_bound(450, 1000, mpmath.mpf(share) / 1000)
+    assert -1e-8 < decision.lower_bound / exact - 1 <= 0
+
+
+def test_an_abstention_keeps_its_candidate() -> None:
+    decision = decide([60, 40], [500, 500], alpha=0.001, sigma=0.5)
+    assert (decision.prediction, decision.candidate, decision.radius) == (ABSTAIN, 0, 0.0)
+
+
+def test_the_selection_votes_alone_choose_the_class() -> None:
+    decision = decide([51, 49], [1, 999], alpha=0.001, sigma=0.5)
+    assert decision.prediction == ABSTAIN
+    assert decision.candidate == 0
+
+
+def test_ties_go_to_the_lowest_class() -> None:
+    """Trap 11: a tie broken at random would make the answer depend on more than the votes."""
+    assert decide([0, 50, 50], [0, 900, 100], alpha=0.001, sigma=0.5).candidate == 1
+    assert decide_prediction([5, 50, 50], alpha=0.9999)[0] == ABSTAIN
+
+
+@given(st.integers(0, 500), st.integers(0, 500))
+def test_the_p_value_is_scipys_rounded_up(first: int, second: int) -> None:
+    top, bottom = max(first, second), min(first, second)
+    if top == 0:
+        return
+    exact = stats.binomtest(top, top + bottom, 0.5).pvalue
+    assert binomial_p_value(top, bottom) >= exact * (1 - 1e-12)
+    assert binomial_p_value(top, bottom) <= exact * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("top", [999, 1_000, 1_001, 10**6 - 1, 5 * 10**7, 374_369_891])
+@pytest.mark.parametrize("deviations", [0.1, 1, 3.3, 10, 25])
+def test_the_p_value_is_never_below_fifty_digits(top: int, deviations: float) -> None:
+    second = max(0, top - round(deviations * (2 * top) ** 0.5))
+    exact = 2 * binomial_lower_tail(second, top + second, 0.5)
+    assert 0 <= binomial_p_value(top, second) / exact - 1 < 2e-9
+
+
+def test_predict_abstains_by_the_binomial_test() -> None:
+    assert decide_prediction([95, 5], alpha=0.001)[0] == 0
+    assert decide_prediction([55, 45], alpha=0.001)[0] == ABSTAIN
+    assert decide_prediction([0, 3, 11 + 3], alpha=0.05)[0] == 2
+
+
+@pytest.mark.parametrize(("n", "bound", "least"), [(9, "cohen", 10), (10, "two-class", 11)])
+def test_an_n_that_can_never_certify_is_refused_with_the_arithmetic(
+    n: int, bound: str, least: int
+) -> None:
+    with pytest.raises(BadInput, match=rf"{n} of {n} votes only show p > 0\..*n >= {least}"):
+        CertifySettings(n=n, bound=bound)
+
+
+@pytest.mark.parametrize("bound", ["cohen", "two-class"])
+def test_a_small_n_warns_with_the_votes_it_needs(bound: str) -> None:
+    with pytest.warns(SmallSampleWarning, match="at least 18 of 20"):
+        CertifySettings(n=20, bound=bound)
+    CertifySettings(n=200, bound=bound)
+
+
+def test_predict_refuses_an_n_that_always_abstains() -> None:
+    with pytest.raises(BadInput, match=r"2 \* 2\^-10 = 0\.001953.*n >= 11"):
+        check_predict_settings(n=10, alpha=0.001, sigma=0.5)
+    with pytest.warns(SmallSampleWarning, match="at least 11 of 11"):
+        check_predict_settings(n=11, alpha=0.001, sigma=0.5)
+    check_predict_settings(n=100, alpha=0.001, sigma=0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"alpha": 0.0}, {"alpha": 1.0}, {"alpha": float("nan")}, {"n0": 0}, {"n": 0}]
+)
+def test_impossible_settings(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match=next(iter(wrong))):
+        CertifySettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("field", "near"), [("bound", "cohn"), ("sampling", "fixd")])
+def test_unknown_names_come_with_the_nearest(field: str, near: str) -> None:
+    with pytest.raises(UnknownName, match="did you mean"):
+        CertifySettings(**{field: near})  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_any_kind_and_nothing_else() -> None:
+    settings = CertifySettings(n=np.int64(200), n0=np.int32(50))  # type: ignore[arg-type]
+    assert (settings.n, settings.n0) == (200, 50)
+    assert type(settings.n) is int
+    for wrong in (200.0, True, "200"):
+        with pytest.raises(BadInput, match="n: expected a whole number"):
+            CertifySettings(n=wrong)  # type: ignore[arg-type]
+
+
+def test_a_prediction_prints_in_one_line() -> None:
+    answer = Prediction(
+        index=3,
+        prediction=7,
+        counts=(40, 1960),
+        p_value=1e-9,
+        n=2000,
+        alpha=0.001,
+        sigma=0.5,
+        seed=0,
+    )
+    votes = "1,960 of 2,000 votes (p = 1e-09, alpha = 0.001, sigma = 0.5)"
+    assert str(answer) == f"index 3: class 7, {votes}"
+    assert str(dataclasses.replace(answer, prediction=ABSTAIN)) == f"index 3: abstained, {votes}"

@@ -1,0 +1,144 @@
+"""Sizes chosen from pilot votes: sound with fresh votes, near what was promised, within budget."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from sween.bounds.binomial import upper_bound_of_miss
+from sween.bounds.radius import radius_cohen
+from sween.bounds.sample_size import SMALLEST, size_for_tolerance, sizes, sizes_for_budget
+from sween.errors import BadInput
+from sween.seeding import numpy_generator
+from tests.smoothing.known import most_failures
+
+RUNS, ALPHA, N0, LARGEST = 20_000, 0.05, 1_000, 20_000
+ADVERSARIAL = (0.5, 0.501, 0.55, 0.9, 0.999)
+
+
+def test_sizes_grow_to_the_largest() -> None:
+    grid = sizes(100_000)
+    assert (grid[0], grid[-1]) == (SMALLEST, 100_000)
+    assert grid == sorted(set(grid))
+    assert all(size % 100 == 0 for size in grid)
+    assert sizes(300) == [300]
+
+
+@pytest.mark.parametrize(
+    ("p", "expected"),
+    [(0.70, 15_000), (0.90, 5_800), (0.99, 8_200), (0.999, 33_000), (1.0, 51_000)],
+)
+def test_tolerance_asks_for_about_what_was_published(p: float, expected: int) -> None:
+    size = size_for_tolerance(round(p * N0), N0, tolerance=0.05, largest=100_000, alpha=0.001)
+    assert 0.7 * expected <= size <= 1.3 * expected
+
+
+def _tolerance_sizes(pilots: np.ndarray) -> np.ndarray:
+    values, where = np.unique(pilots, return_inverse=True)
+    chosen = [
+        size_for_tolerance(int(value), N0, tolerance=0.05, largest=LARGEST, alpha=ALPHA)
+        for value in values
+    ]
+    return np.asarray(chosen)[where]
+
+
+@pytest.mark.parametrize("p", ADVERSARIAL)
+def test_tolerance_is_sound(p: float) -> None:
+    generator = numpy_generator(0, f"tolerance {p}")
+    chosen = _tolerance_sizes(generator.binomial(N0, p, RUNS))
+    counts = generator.binomial(chosen, p)
+    false = upper_bound_of_miss(counts, chosen, ALPHA) < 1 - p
+    assert int(false.sum()) <= most_failures(RUNS, ALPHA)
+
+
+@pytest.mark.parametrize("p", ADVERSARIAL)
+def test_budget_is_sound(p: float) -> None:
+    """Sizes depend on the pilots of all images; the votes that are bounded do not."""
+    generator = numpy_generator(0, f"budget {p}")
+    pilots = generator.binomial(N0, p, RUNS)
+    chosen = np.asarray(
+        sizes_for_budget(pilots.tolist(), N0, budget=RUNS * 4_000, largest=LARGEST, alpha=ALPHA)
+    )
+    drawn = chosen[chosen > 0]
+    counts = generator.binomial(drawn, p)
+    false = upper_bound_of_miss(counts, drawn, ALPHA) < 1 - p
+    assert int(false.sum()) <= most_failures(RUNS, ALPHA)
+
+
+def test_the_simulation_would_catch_pilot_votes_in_the_bound() -> None:
+    """Trap 4: the pilot selects one of two equal classes, and is then counted for it."""
+    generator = numpy_generator(0, "reused pilot")
+    votes = generator.binomial(N0, 0.5, RUNS)
+    pilots = np.maximum(votes, N0 - votes)
+    chosen = _tolerance_sizes(pilots)
+    fresh = generator.binomial(chosen, 0.5)
+    honest = upper_bound_of_miss(fresh, chosen, ALPHA) < 0.5
+    reused = upper_bound_of_miss(pilots + fresh, N0 + chosen, ALPHA) < 0.5
+    assert int(honest.sum()) <= most_failures(RUNS, ALPHA)
+    assert int(reused.sum()) > most_failures(RUNS, ALPHA)
+
+
+def _population(images: int) -> np.ndarray:
+    """Probabilities of the selected class like those of a trained network: many near 1."""
+    margins = numpy_generator(0, "population").normal(1.0, 1.4, images)
+    return np.asarray(special.ndtr(np.abs(margins)))
+
+
+def _average_radius(p: np.ndarray, sizes_: np.ndarray, purpose: str) -> float:
+    counts = numpy_generator(0, purpose).binomial(sizes_, p)
+    radii = np.where(
+        sizes_ > 0, radius_cohen(counts, np.maximum(sizes_, 1), alpha=0.001, sigma=1.0), 0.0
+    )
+    return float(radii.mean())
+
+
+def test_tolerance_keeps_the_average_radius() -> None:
+    p = _population(2_000)
+    pilots = numpy_generator(0, "pilots").binomial(N0, p)
+    chosen = np.asarray(
+        [
+            size_for_tolerance(int(k), N0, tolerance=0.05, largest=100_000, alpha=0.001)
+            for k in pilots
+        ]
+    )
+    fixed = _average_radius(p, np.full(len(p), 100_000), "fixed")
+    assert _average_radius(p, chosen, "tolerance") >= 0.95 * fixed
+    assert chosen.mean() < 40_000
+
+
+def test_budget_is_kept_and_well_spent() -> None:
+    p = _population(2_000)
+    pilots = numpy_generator(0, "pilots").binomial(N0, p)
+    budget = 25_000 * len(p)
+    chosen = np.asarray(
+        sizes_for_budget(pilots.tolist(), N0, budget=budget, largest=100_000, alpha=0.001)
+    )
+    assert 0.95 * budget <= chosen.sum() + N0 * len(p) <= budget
+    fixed = _average_radius(p, np.full(len(p), 100_000), "fixed")
+    evenly = _average_radius(p, np.full(len(p), 25_000), "evenly")
+    spent = _average_radius(p, chosen, "spent")
+    assert spent >= 0.97 * fixed
+    assert spent > evenly
+
+
+def test_a_larger_budget_never_buys_less() -> None:
+    pilots = numpy_generator(0, "pilots").binomial(N0, _population(300)).tolist()
+    totals = [
+        sum(sizes_for_budget(pilots, N0, budget=b, largest=100_000, alpha=0.001))
+        for b in (400_000, 1_000_000, 5_000_000, 50_000_000)
+    ]
+    assert totals == sorted(totals)
+    assert totals[-1] <= 300 * 100_000
+
+
+def test_hopeless_images_get_nothing() -> None:
+    chosen = sizes_for_budget([300, 950], N0, budget=20_000, largest=100_000, alpha=0.001)
+    assert chosen[0] == 0
+    assert chosen[1] > 10_000
+
+
+def test_a_budget_below_the_pilots_is_refused() -> None:
+    with pytest.raises(
+        BadInput, match="budget: expected more than 3000: 1000 pilot votes"
+    ) as caught:
+        sizes_for_budget([900, 900], N0, budget=2_500, largest=100_000, alpha=0.001)
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,264 @@
+"""Soft votes: a bound on a mean that holds, scores rounded down, rows that can be derived again."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sween.bounds.binomial import upper_bound_of_miss
+from sween.bounds.scores import SCORE_STEPS, pairs_of, soft_miss
+from sween.ensemble import WeightedEnsemble
+from sween.errors import BadInput
+from sween.models import create_model
+from sween.records import Certificate, from_row, row_checksum, to_line, to_row
+from sween.seeding import numpy_generator
+from sween.smoothing import SmoothedClassifier
+from tests.cli.command import run_line, succeed
+from tests.smoothing.known import most_failures
+
+RUNS, ALPHA, N0, N = 20_000, 0.05, 100, 400
+
+
+def histogram(scores: np.ndarray) -> tuple[int, ...]:
+    bins = np.floor(scores * SCORE_STEPS).astype(int)
+    return pairs_of(np.bincount(bins, minlength=SCORE_STEPS + 1).tolist())
+
+
+LAWS = {
+    "low confidence": lambda generator, size: generator.beta(6, 4, size),
+    "spread out": lambda generator, size: generator.beta(0.5, 0.5, size),
+    "votes in disguise": lambda generator, size: (generator.random(size) < 0.5).astype(float),
+    "nearly sure": lambda generator, size: 1 - generator.beta(0.05, 5, size),
+    "rare failures": lambda generator, size: (generator.random(size) < 0.99).astype(float),
+}
+MEANS = {
+    "low confidence": 0.6,
+    "spread out": 0.5,
+    "votes in disguise": 0.5,
+    "nearly sure": 1 - 0.05 / 5.05,
+    "rare failures": 0.99,
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_false_bounds_stay_within_alpha(name: str) -> None:
+    """Vectorised: the mean is refuted where the wealth of a bet on it reaches 1/alpha."""
+    generator = numpy_generator(0, f"soft {name}")
+    pilots, scores = LAWS[name](generator, (RUNS, N0)), LAWS[name](generator, (RUNS, N))
+    floored = np.floor(scores * SCORE_STEPS) / SCORE_STEPS
+    mean, goal = MEANS[name], -np.log(ALPHA)
+    with np.errstate(divide="ignore"):
+        rates = np.sqrt(2 * goal / (N * (np.floor(pilots * SCORE_STEPS) / SCORE_STEPS).var(axis=1)))
+    rates = np.minimum(rates, 0.999 / mean)
+    wealth = np.log1p(rates[:, None] * (floored - mean)).sum(axis=1)
+    assert int((wealth >= goal).sum()) <= most_failures(RUNS, ALPHA)
+    # And `soft_miss` is that bound: it refutes the mean in the same runs.
+    refuted = np.flatnonzero(wealth >= goal)[:60]
+    for run in {*refuted.tolist(), *range(40)}:
+        bound = soft_miss(histogram(pilots[run]), histogram(scores[run]), n=N, alpha=ALPHA)
+        if abs(wealth[run] - goal) > 1e-3:
+            assert (bound < 1 - mean) == (wealth[run] >= goal)
+
+
+def test_the_simulation_would_catch_a_class_chosen_by_its_own_scores() -> None:
+    """Trap 4 for soft votes: of fifty equal classes the luckiest, bounded by what made it so."""
+    generator = numpy_generator(0, "luckiest")
+    hits = generator.binomial(N, 0.5, (RUNS, 50))
+    rate = np.sqrt(2 * -np.log(ALPHA) / (N * 0.25))
+
+    def wealth(count: np.ndarray) -> np.ndarray:
+        return np.asarray(count * np.log1p(rate / 2) + (N - count) * np.log1p(-rate / 2))
+
+    honest, chosen = wealth(hits[:, 0]), wealth(hits.max(axis=1))
+    assert int((honest >= -np.log(ALPHA)).sum()) <= most_failures(RUNS, ALPHA)
+    assert int((chosen >= -np.log(ALPHA)).sum()) > 2 * most_failures(RUNS, ALPHA)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 400), st.integers(1, 400), st.floats(1e-4, 0.2))
+def test_on_votes_it_is_sound_and_no_tighter_than_the_exact_bound(
+    count: int, n: int, alpha: float
+) -> None:
+    count = min(count, n)
+    pilot = pairs_of([50, *[0] * (SCORE_STEPS - 1), 50])
+    scores = pairs_of([n - count, *[0] * (SCORE_STEPS - 1), count])
+    bound = soft_miss(pilot, scores, n=n, alpha=alpha)
+    assert bound >= float(upper_bound_of_miss(count, n, alpha)) * (1 - 1e-6)
+
+
+def test_soft_beats_hard_where_errors_are_of_low_confidence() -> None:
+    generator = numpy_generator(0, "low confidence errors")
+    scores = np.where(generator.random(10_000) < 0.8, 0.9, 0.45)  # 20% hard errors, mildly wrong
+    soft = soft_miss(histogram(scores[:100]), histogram(scores), n=10_000, alpha=0.001)
+    hard = float(upper_bound_of_miss(int((scores > 0.5).sum()), 10_000, 0.001))
+    assert soft < 0.2 < hard
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
+    """A rate that knew the scores would void the theorem; here pilot and scores spread apart."""
+    generator = numpy_generator(seed, "pilot of another law")
+    pilot, scores = generator.beta(300, 100, 100), generator.beta(3, 1, 2000)
+    got = soft_miss(histogram(pilot), histogram(scores), n=2000, alpha=0.001)
+    steps = np.floor(scores * SCORE_STEPS) / SCORE_STEPS
+    spread = (np.floor(pilot * SCORE_STEPS) / SCORE_STEPS).var()
+    goal = -np.log(0.001) + 1e-6
+    rate = np.sqrt(2 * goal / (2000 * spread))
+
+    def wealth(mean: float) -> float:
+        return float(np.log1p(min(rate, 0.999 / mean) * (steps - mean)).sum())
+
+    low, high = 1e-6, float(steps.mean())
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if wealth(middle) < goal else (middle, high)
+    assert got == pytest.approx(1 - low, rel=1e-6)
+    assert abs(got - soft_miss(histogram(scores), histogram(scores), n=2000, alpha=0.001)) > 1e-4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bisection_stopped_at_any_time_is_on_the_safe_side(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two ends of the interval the answer is the one that is refuted."""
+    generator = numpy_generator(seed, "bisection")
+    pilot, scores = generator.beta(6, 2, 100), generator.beta(6, 2, 1000)
+
+    def bound(bisections: int) -> float:
+        monkeypatch.setattr("sween.bounds.scores._BISECTIONS", bisections)
+        return soft_miss(histogram(pilot), histogram(scores), n=1000, alpha=0.001)
+
+    bounds = [bound(bisections) for bisections in range(40)]
+    assert bounds[0] == 1.0, "nothing was refuted yet"
+    assert all(later <= earlier for earlier, later in pairwise(bounds))
+    assert bounds[-1] >= bound(100)
+    assert bounds[20] - bound(100) < 1e-5
+
+
+def test_scores_are_rounded_down() -> None:
+    """Rounded up they could bound a mean that is lower."""
+
+    class Sure(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            share = torch.full((len(x),), 0.7)
+            return torch.stack([share, 1 - share], dim=1).log()
+
+    smoothed = SmoothedClassifier(WeightedEnsemble([Sure()]), sigma=0.5, num_classes=2)
+    row = smoothed.certify(torch.zeros(1, 1, 2, 2), n=500, votes="soft")
+    assert isinstance(row, list)
+    assert row[0].estimation_scores == (int(0.7 * SCORE_STEPS), 500)
+
+
+def test_lost_scores_count_as_nothing() -> None:
+    pilot = histogram(np.full(100, 0.8))
+    with_zeros = soft_miss(pilot, (0, 10, 819, 990), n=1000, alpha=0.001)
+    assert soft_miss(pilot, (819, 990), n=1000, alpha=0.001) == with_zeros
+    assert soft_miss(pilot, (), n=1000, alpha=0.001) == 1.0
+
+
+@pytest.mark.parametrize("pairs", [(1,), (1025, 3), (5, -1), (-5, 1)])
+def test_a_histogram_that_is_none(pairs: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match="score histogram"):
+        soft_miss((1024, 10), pairs, n=10, alpha=0.01)
+
+
+def _ensemble() -> WeightedEnsemble:
+    members = [
+        create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8), seed=seed).eval()
+        for seed in (0, 1)
+    ]
+    with torch.no_grad():
+        for member in members:
+            for parameter in member.parameters():
+                parameter.mul_(3.0)
+    return WeightedEnsemble(members, [0.7, 0.3])
+
+
+def test_certificates_follow_the_scores_of_the_ensemble() -> None:
+    ensemble, image = _ensemble(), torch.full((1, 8, 8), 0.4)
+    rows = []
+    for batch_size in (100, 3000):
+        smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, batch_size=batch_size)
+        row = smoothed.certify(image, n=3_000, votes="soft", seed=0)
+        assert isinstance(row, Certificate)
+        rows.append(row)
+    first, second = rows
+    assert first.estimation_scores == second.estimation_scores
+    assert first.votes == "soft"
+    assert first.radius_two_class is None
+    plain = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    hard = plain.certify(image, n=3_000, seed=0)
+    assert isinstance(hard, Certificate)
+    assert hard.estimation_counts == first.estimation_counts, "the same noise, the same hard votes"
+    assert (hard.estimation_scores, hard.votes) == (None, "hard")
+    pairs = first.estimation_scores
+    assert pairs is not None
+    assert sum(pairs[1::2]) == 3_000
+    mean = sum(b * c for b, c in zip(pairs[::2], pairs[1::2], strict=True)) / 1024 / 3_000
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        noisy = image + 0.5 * torch.randn(20_000, 1, 8, 8, generator=generator)
+        truth = float(ensemble(noisy)[:, first.candidate].mean())
+    assert abs(mean - truth) < 0.02
+    assert first.lower_bound < truth
+    assert from_row(to_row(first)) == first
+
+
+def test_run_verify_and_forgery(tmp_path: Path) -> None:
+    name, out = "digits-sween3-gaussian-sigma0.50", tmp_path / "out"
+    line = f"certify {name} --indices 0:4 --n 2000 --votes soft --quiet --out {out}"
+    succeed(line)
+    assert succeed(f"verify {out}").startswith("4 rows re-derived")
+    path = out / "certificates.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1]))
+    succeed(line)
+    again = path.read_bytes().splitlines()
+    assert [json.loads(text)["radius"] for text in again] == [
+        json.loads(text)["radius"] for text in lines
+    ]
+    for change, said in (
+        ({"estimation_scores": [1024, 2000]}, "the votes give"),
+        ({"estimation_scores": [1024, 1999]}, "are of 1999 votes"),
+        ({"estimation_scores": None}, "missing with soft votes"),
+        ({"votes": "hard"}, "given with hard votes"),
+    ):
+        rows = [json.loads(text) for text in again]
+        rows[1] |= change
+        rows[1]["checksum"] = row_checksum(rows[1])
+        path.write_bytes(b"".join(to_line(row) for row in rows))
+        code, _, stderr = run_line(f"verify {out}")
+        assert code == 1
+        assert said in stderr, stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ("--votes soft --members", "one classifier"),
+        ("--votes soft --exit exact", "a mean needs every member"),
+        ("--votes soft --sampling decide --radius 0.5", "sampling fixed and bound cohen"),
+        ("--votes soft --bound two-class", "sampling fixed and bound cohen"),
+        ("--votes sotf", "did you mean 'soft'"),
+    ],
+)
+def test_bad_options(options: str, part: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    name = "digits-sween3-gaussian-sigma0.50"
+    code, stdout, stderr = run_line(f"certify {name} --indices 0:4 --n 2000 {options} --out {out}")
+    assert (code, stdout) == (2, "")
+    assert stderr.count("\n") == 1
+    assert part in stderr, stderr
+    assert not out.exists()
+
+
+def test_a_lone_module_has_no_probabilities() -> None:
+    model = create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8)).eval()
+    smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=10)
+    with pytest.raises(BadInput, match="expected a WeightedEnsemble"):
+        smoothed.certify(torch.zeros(1, 8, 8), n=200, votes="soft")

@@ -1,0 +1,82 @@
+"""Builds the kernels for the emulator and launches them there."""
+
+import contextlib
+import ctypes
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from sween.engine.kernels.cifar_resnet import Argument
+from sween.engine.kernels.shape import Shape
+from sween.engine.kernels.source import NOISE, read_source
+
+EMULATOR = Path(__file__).with_name("emulator.cpp")
+NOISE_EMULATOR = Path(__file__).with_name("noise_emulator.cpp")
+
+
+class Emulator:
+    """A `Launch` on the CPU; counts faults of the kernels, such as races.
+
+    Args:
+        folder: for what is built.
+        compiler: of C++.
+        shape: of the kernels.
+        source: of the kernels; another than the package's to see that faults are found.
+    """
+
+    def __init__(
+        self, folder: Path, compiler: str, shape: Shape, source: str | None = None
+    ) -> None:
+        self.shape, self.faults = shape, 0
+        self._libraries = {}
+        path = folder / "kernels.cu"
+        path.write_text(source or read_source(), encoding="utf-8")
+        for stage in (1, 2, 3):
+            library = folder / f"stage{stage}.so"
+            definitions = [*shape.definitions(stage), f'-DSOURCE="{path}"']
+            definitions.append(f"-DSHARED_BYTES={shape.shared_bytes(stage)}")
+            options = ["-O2", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
+            subprocess.run([compiler, *options, *definitions, EMULATOR, "-o", library], check=True)
+            self._libraries[stage] = ctypes.CDLL(str(library))
+
+    def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
+        self._libraries[stage].launch.restype = ctypes.c_long
+        with _pointers(arguments) as array:
+            self.faults += self._libraries[stage].launch(blocks, array)
+
+
+class NoiseEmulator:
+    """A `LaunchNoise` on the CPU.
+
+    Args:
+        folder: for what is built.
+        compiler: of C++.
+        source: of the kernels; another than the package's to see that faults are found.
+    """
+
+    def __init__(self, folder: Path, compiler: str, source: str | None = None) -> None:
+        path, library = folder / "noise.cu", folder / "noise.so"
+        path.write_text(source or read_source(NOISE), encoding="utf-8")
+        options = ["-O2", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
+        definition = f'-DSOURCE="{path}"'
+        subprocess.run([compiler, *options, definition, NOISE_EMULATOR, "-o", library], check=True)
+        self._library = ctypes.CDLL(str(library))
+
+    def __call__(self, kernel: str, blocks: int, arguments: Sequence[Argument]) -> None:
+        with _pointers(arguments) as array:
+            getattr(self._library, f"launch_{kernel}")(blocks, array)
+
+
+@contextlib.contextmanager
+def _pointers(arguments: Sequence[Argument]) -> Iterator[object]:
+    """What a kernel is launched with: the addresses of its arguments."""
+    values = [
+        ctypes.c_void_p(value.data_ptr())
+        if isinstance(value, torch.Tensor)
+        else ctypes.c_int(value)
+        for value in arguments
+    ]
+    pointers = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values]
+    yield (ctypes.c_void_p * len(pointers))(*pointers)

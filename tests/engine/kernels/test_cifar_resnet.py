@@ -1,0 +1,219 @@
+"""The kernels of the CIFAR ResNets, run on a CPU by the emulator."""
+
+import itertools
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sween.engine import prepare
+from sween.engine.kernels import FusedResNet, is_cifar_resnet, supports
+from sween.engine.kernels.cifar_resnet import Argument, Launch
+from sween.engine.kernels.packing import pack_first, pack_weights
+from sween.engine.kernels.shape import Shape
+from sween.engine.kernels.source import read_source
+from sween.errors import PreparationWarning
+from sween.models import create_model
+from sween.models.cifar_resnet import CifarResNet
+from sween.models.normalize import Normalize
+from tests.engine.kernels.conftest import SHAPES, compiler
+from tests.engine.kernels.emulation import Emulator
+from tests.engine.kernels.networks import convolutions_of, of_whole_numbers, trained_looking
+
+
+@pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100), (8, 2)])
+@torch.no_grad()
+def test_whole_numbers_come_out_exactly(
+    any_emulator: Emulator, depth: int, num_classes: int
+) -> None:
+    model = of_whole_numbers(depth, seed=depth, num_classes=num_classes)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(-3, 4, (5, 3, 32, 32), generator=generator).float()
+    largest = []
+    for conv in convolutions_of(model):
+        conv.register_forward_hook(lambda *call: largest.append(float(call[-1].abs().max())))
+    wanted = model(images)
+    assert 16 < max(largest) < 1024  # float16 holds whole numbers up to 2048
+    assert len(torch.unique(wanted)) > 5
+    assert torch.equal(FusedResNet(model, any_emulator)(images), wanted)
+
+
+@torch.no_grad()
+def test_threads_never_race_for_shared_memory(any_emulator: Emulator) -> None:
+    """Whichever came first in the emulator: what one thread wrote since a barrier is its own."""
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    before = any_emulator.faults
+    FusedResNet(of_whole_numbers(14, seed=0), any_emulator)(images)
+    assert any_emulator.faults == before
+
+
+@pytest.mark.parametrize("number", range(2))
+@torch.no_grad()
+def test_a_missing_barrier_is_found(tmp_path: Path, number: int) -> None:
+    source = read_source()
+    stages = source.index("KERNEL(256")
+    places = [found.start() for found in re.finditer("barrier\\(\\);", source[stages:])]
+    place = stages + places[2 * number + 1]
+    broken = source[:place] + source[place:].replace("barrier();", "", 1)
+    emulator = Emulator(tmp_path, compiler(), SHAPES[0], broken)
+    FusedResNet(of_whole_numbers(14, seed=0), emulator)(torch.rand(1, 3, 32, 32))
+    assert emulator.faults > 0
+
+
+@pytest.mark.parametrize("arch", ["resnet20", "resnet26"])
+@torch.no_grad()
+def test_logits_are_those_of_float32_but_for_rounding(emulator: Emulator, arch: str) -> None:
+    model = trained_looking(arch, seed=3)
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    wanted, got = model(images), FusedResNet(model, emulator)(images)
+    assert float((got - wanted).abs().max()) < 2e-3 * float(wanted.max() - wanted.min())
+
+
+@torch.no_grad()
+def test_an_image_does_not_feel_its_company(emulator: Emulator) -> None:
+    fused = FusedResNet(of_whole_numbers(8, seed=4), emulator)
+    images = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    together = fused(images)
+    assert torch.equal(fused(images.flip(0)).flip(0), together)
+    for i in range(5):
+        assert torch.equal(fused(images[i : i + 1]), together[i : i + 1])
+    assert fused(images[:0]).shape == (0, 10)
+
+
+def test_members_are_prepared_with_the_kernels(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "supports", lambda device: True)
+    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
+    model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
+    prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
+    assert prepared.compiled
+    assert prepared.arithmetic == "float16+fused"
+    assert torch.equal(prepared.run(images), FusedResNet(model, emulator)(images))
+    plain = prepare.prepare(model, prepare.Preparation("float16", compile=False), images)
+    assert plain.arithmetic == "float16"
+
+
+class _Nonsense:
+    """Writes sevens."""
+
+    shape = SHAPES[0]
+
+    def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
+        for value in arguments[7:]:
+            if isinstance(value, torch.Tensor):
+                value.fill_(7)
+
+
+@pytest.mark.parametrize("fault", ["fails", "wrong"])
+def test_without_the_kernels_a_member_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    def launcher(device: torch.device) -> Launch:
+        if fault == "fails":
+            raise RuntimeError("no compiler here")
+        return _Nonsense()
+
+    monkeypatch.setattr(prepare, "supports", lambda device: True)
+    monkeypatch.setattr(prepare, "launcher", launcher)
+    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
+    model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
+    with pytest.warns(PreparationWarning, match="cannot be fused, going on without"):
+        prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
+    assert prepared.arithmetic == "float16+compiled"
+
+
+def test_weights_are_in_the_order_of_the_lanes() -> None:
+    weight = torch.arange(32 * 16 * 9).reshape(32, 16, 3, 3).float() % 2048
+    packed = pack_weights(weight).view(3, 1, 3, 2, 32, 2, 2, 2)
+    for column, row, pair, lane in itertools.product(range(3), range(3), range(2), range(32)):
+        for tile, half, which in itertools.product(range(2), repeat=3):
+            n = pair * 16 + tile * 8 + lane // 4
+            k = half * 8 + lane % 4 * 2 + which
+            got = packed[column, 0, row, pair, lane, tile, half, which]
+            assert got == weight[n, k, row, column]
+
+
+def test_the_first_convolution_pairs_its_taps() -> None:
+    weight = torch.arange(1.0, 16 * 27 + 1).reshape(16, 3, 3, 3)
+    packed = pack_first(weight).view(5, 32, 2, 2, 2)
+    for pair, lane, tile, half, which in itertools.product(
+        range(5), range(32), range(2), range(2), range(2)
+    ):
+        tap, channel = 2 * pair + half, lane % 4 * 2 + which
+        inside = tap < 9 and channel < 3
+        wanted = weight[tile * 8 + lane // 4, channel, tap // 3, tap % 3] if inside else 0
+        assert packed[pair, lane, tile, half, which] == wanted
+
+
+def test_blocks_fit_the_gpu() -> None:
+    """Shared memory of a block on an A100, an RTX 4090 and an H100, in bytes."""
+    assert [Shape().shared_bytes(stage) for stage in (1, 2, 3)] == [73_984, 41_472, 51_200]
+
+
+def test_only_the_registered_networks_are_taken() -> None:
+    model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
+    assert is_cifar_resnet(model, (3, 32, 32))
+    assert not is_cifar_resnet(model, (3, 64, 64))
+    assert not is_cifar_resnet(nn.Sequential(*model.children(), nn.Softmax(1)), (3, 32, 32))
+
+    class Other(CifarResNet):
+        pass
+
+    plain = Normalize([0, 0, 0], [1, 1, 1])
+    assert not is_cifar_resnet(nn.Sequential(plain, Other(8, 10)), (3, 32, 32))
+    assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
+    grey = Normalize([0.5], [0.2])
+    assert not is_cifar_resnet(nn.Sequential(grey, CifarResNet(8, 10)), (3, 32, 32))
+    dilated = CifarResNet(8, 10)
+    dilated.conv1 = nn.Conv2d(3, 16, 3, padding=2, dilation=2, bias=False)
+    assert not is_cifar_resnet(nn.Sequential(plain, dilated), (3, 32, 32))
+    hooked = CifarResNet(8, 10)
+    hooked.register_forward_hook(lambda *call: -call[-1])
+    assert not is_cifar_resnet(nn.Sequential(plain, hooked), (3, 32, 32))
+    assert not supports(torch.device("cpu"))
+
+
+def test_other_inputs_are_refused() -> None:
+    fused = FusedResNet(trained_looking("resnet20", seed=0), _Nonsense())
+    with pytest.raises(ValueError, match="float32"):
+        fused(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
+    with pytest.raises(ValueError, match="32, 32"):
+        fused(torch.zeros(1, 3, 16, 16))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_source_compiles_without_spills(
+    tmp_path: Path, stage: int, shape: Shape, architecture: str
+) -> None:
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("no nvcc")
+    source = tmp_path / "kernels.cu"
+    source.write_text(read_source(), encoding="utf-8")
+    options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
+    done = subprocess.run(
+        [compiler, *options, "-cubin", "-o", tmp_path / "out", source],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
+
+
+@torch.no_grad()
+def test_torchs_default_type_changes_nothing(emulator: Emulator) -> None:
+    fused, images = FusedResNet(trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
+    wanted = fused(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(fused(images), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -1,0 +1,189 @@
+"""The kernels of noise, run on a CPU: the draws of the plain torch operations."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sween.engine.engine import VoteEngine
+from sween.engine.exact_noise import ExactNoise, noise_table, words_of_62_bits
+from sween.engine.kernels import NoiseKernels
+from sween.engine.kernels.source import NOISE, read_source
+from sween.engine.noise import GaussianNoise, Noise
+from sween.errors import PreparationWarning
+from sween.philox import counters, normal_draws, stream_words
+from sween.seeding import derive_key, noisy_copies, philox_normals
+from sween.smoothing import SmoothedClassifier
+from tests.engine.kernels.emulation import NoiseEmulator
+
+CPU = torch.device("cpu")
+_OF_BOTH = ("images[stream * numbers", "round < 10", "k1 += 0xBB67AE85u", "stream[3])")
+"""Parts that both kernels go through."""
+
+KEYS = [derive_key(7, "kernel", example) for example in range(3)]
+
+
+def _emulator(folder: Path, source: str | None = None) -> NoiseEmulator:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++")
+    return NoiseEmulator(folder, compiler, source)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> NoiseKernels:
+    return NoiseKernels(_emulator(tmp_path_factory.mktemp("noise")))
+
+
+def _images(shape: tuple[int, int, int]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (len(KEYS), *shape), generator=generator) / 255
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7), (1, 1, 1)])
+def test_gaussian_copies_are_those_of_plain_operations(
+    kernels: NoiseKernels, shape: tuple[int, int, int]
+) -> None:
+    images = _images(shape)
+    wanted = noisy_copies(images, KEYS, sigma=0.5, normals=philox_normals)
+    noisy, valid = GaussianNoise(sigma=0.5, kernels=kernels).copies(images, KEYS)
+    assert valid is None
+    assert noisy.shape == wanted.shape
+    assert float((noisy - wanted).abs().max()) < 1e-6
+    # Where draws are no multiple of four, the last counter is not used up.
+    streams = stream_words(KEYS, CPU)
+    few = kernels.gaussian(images, streams, sigma=0.5, copies=3)
+    draws = philox_normals(KEYS, (3, *shape), CPU)
+    assert torch.allclose(few, (images[:, None] + 0.5 * draws).flatten(0, 1), atol=1e-6)
+
+
+def test_draws_of_far_counters_and_streams(kernels: NoiseKernels) -> None:
+    """High bits of every word of a stream's name matter."""
+    streams = stream_words([(2**128 - 1) ^ (1 << bit) for bit in (0, 31, 63, 64, 127)], CPU)
+    zeros = torch.zeros(5, 1, 16, 16)
+    keys = [(2**128 - 1) ^ (1 << bit) for bit in (0, 31, 63, 64, 127)]
+    noisy = kernels.gaussian(zeros, streams, sigma=1.0, copies=100).view(5, 100, 1, 16, 16)
+    assert torch.allclose(noisy, philox_normals(keys, (100, 1, 16, 16), CPU), atol=1e-6)
+    assert len(set(noisy.flatten().tolist())) > 0.99 * noisy.numel()
+
+
+def _plain_exact(
+    images: torch.Tensor, cumulative: torch.Tensor, first: int, levels: int, copies: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    count = copies * images[0].numel()
+    words = words_of_62_bits(stream_words(KEYS, CPU), counters(2 * count, CPU))
+    drawn = torch.searchsorted(cumulative, words[:, :count].contiguous(), right=True)
+    valid = (drawn < len(cumulative)).view(len(images) * copies, -1).all(dim=1)
+    steps = (drawn + first).view(len(images), copies, *images.shape[1:])
+    positions = (images * levels).round().long()[:, None] + steps
+    return (positions.float() / levels).flatten(0, 1), valid
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7)])
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+def test_exact_copies_are_those_of_plain_operations(
+    kernels: NoiseKernels, shape: tuple[int, int, int], sigma: float
+) -> None:
+    images, table = _images(shape), noise_table(sigma, 255)
+    noisy, valid = ExactNoise(sigma=sigma, levels=255, kernels=kernels).copies(images, KEYS)
+    wanted, counting = _plain_exact(images, table.cumulative, table.first, 255, 100)
+    assert valid is not None
+    assert bool(valid.all())
+    assert torch.equal(valid, counting)
+    assert torch.equal(noisy, wanted)
+
+
+def test_draws_beyond_the_table_count_for_nothing(kernels: NoiseKernels) -> None:
+    images, table = _images((1, 3, 3)), noise_table(0.25, 255)
+    short = table.cumulative[: len(table.cumulative) // 2 + 100].contiguous()
+    noisy, valid = kernels.exact(
+        images,
+        stream_words(KEYS, CPU),
+        cumulative=short,
+        first=table.first,
+        levels=255,
+        copies=50,
+    )
+    wanted, counting = _plain_exact(images, short, table.first, 255, 50)
+    assert torch.equal(valid, counting)
+    assert 0 < int(valid.sum()) < len(valid)
+    assert torch.equal(noisy, wanted)
+
+
+def test_torchs_default_type_changes_nothing(kernels: NoiseKernels) -> None:
+    """The kernels read memory as float32: sigma in another type would be another sigma."""
+    images = _images((1, 8, 8))
+    laws: tuple[Noise, ...] = (
+        GaussianNoise(sigma=0.5, kernels=kernels),
+        ExactNoise(sigma=0.5, levels=255, kernels=kernels),
+    )
+    wanted = [law.copies(images, KEYS)[0] for law in laws]
+    torch.set_default_dtype(torch.float64)
+    try:
+        for law, noisy in zip(laws, wanted, strict=True):
+            assert torch.equal(law.copies(images, KEYS)[0], noisy)
+            with pytest.raises(ValueError, match="float32"):
+                law.copies(images.double(), KEYS)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        ("images[stream * numbers", "images[0 * numbers"),
+        ("round < 10", "round < 9"),
+        ("k1 += 0xBB67AE85u", "k1 += 0"),
+        ("stream[3])", "stream[2])"),
+        ("<= drawn[k]", "< drawn[k] - 1000000000000000ull"),
+        ("(words.a) << 30", "(words.a) << 29"),
+    ],
+)
+def test_engines_use_no_kernels_with_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, true: str, false: str
+) -> None:
+    """Which the comparison with plain draws, that every engine makes, must see."""
+    source = read_source(NOISE)
+    assert true in source
+    emulator = _emulator(tmp_path, source.replace(true, false))
+    kinds = ("exact", "float32") if true in _OF_BOTH else ("exact",)
+    for kind in kinds:
+        engine = _engine_of_a_gpu(monkeypatch, emulator, kind)
+        with pytest.warns(PreparationWarning, match="cannot be drawn by our kernels, .*apart"):
+            engine.prepare(torch.rand(1, 8, 8))
+        assert not _uses_kernels(engine)
+
+
+@pytest.mark.parametrize("kind", ["exact", "float32"])
+def test_engines_use_kernels_that_draw_as_the_plain_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    engine = _engine_of_a_gpu(monkeypatch, _emulator(tmp_path), kind)
+    engine.prepare(torch.rand(1, 8, 8))
+    assert _uses_kernels(engine)
+
+
+def _uses_kernels(engine: VoteEngine) -> bool:
+    assert isinstance(engine.noise, ExactNoise | GaussianNoise)
+    return engine.noise._kernels is not None
+
+
+def _engine_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, emulator: NoiseEmulator, kind: str
+) -> VoteEngine:
+    """A CPU's engine whose noise, plain and fast, is that of a GPU."""
+
+    def draw(_: ExactNoise, keys: list[int], count: int, device: torch.device) -> torch.Tensor:
+        words = words_of_62_bits(stream_words(keys, device), counters(2 * count, device))
+        return words[:, :count].contiguous()
+
+    monkeypatch.setattr(ExactNoise, "_draw", draw)
+    monkeypatch.setattr("sween.engine.noise.normals_of", philox_normals)
+    monkeypatch.setattr("sween.engine.noise._compiled_draws", lambda: normal_draws)
+    monkeypatch.setattr("sween.engine.exact_noise._compiled_words", lambda: words_of_62_bits)
+    monkeypatch.setattr("sween.engine.compiled_noise.supports", lambda _: True)
+    monkeypatch.setattr("sween.engine.compiled_noise.NoiseLauncher", lambda: emulator)
+    monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    return SmoothedClassifier(model, sigma=0.5, num_classes=2, noise=kind).engine

@@ -1,0 +1,184 @@
+"""Kernels on some images of a batch, in a number that the host does not ask for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sween.engine import prepare
+from sween.engine.forward import FixedShapeForward, refuse_non_finite
+from sween.engine.kernels import FusedResNet, Selection
+from sween.engine.voters import EnsemblePanel
+from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.errors import ContractError, PreparationWarning
+from sween.models.cifar_resnet import CifarResNet
+from sween.models.normalize import Normalize
+from tests.engine.kernels.emulation import Emulator
+from tests.engine.kernels.networks import of_whole_numbers
+from tests.stepping import finish
+
+WANTED = torch.tensor([False, True, True, False, True, False, True])
+
+
+def _members() -> list[nn.Module]:
+    """Small networks that agree in part on `_blurred` images."""
+    members: list[nn.Module] = []
+    for seed in range(3):
+        torch.manual_seed(100)
+        network = CifarResNet(8, 10)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for weight, other in zip(
+                network.parameters(), CifarResNet(8, 10).parameters(), strict=True
+            ):
+                weight.add_(0.1 * other if weight.ndim > 1 else 0)
+            network.fc.weight.mul_(10)
+        members.append(nn.Sequential(Normalize([0.5] * 3, [0.25] * 3), network).eval())
+    return members
+
+
+def _blurred(count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(count, 3, 4, 4, generator=generator)
+    noise = torch.randn(count, 3, 32, 32, generator=generator)
+    return torch.nn.functional.interpolate(images, size=32, mode="bilinear") * 2 + 0.2 * noise
+
+
+def _images(count: int) -> torch.Tensor:
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_selection_names_its_rows_first() -> None:
+    selection = Selection.of(WANTED)
+    assert selection.rows.dtype == selection.count.dtype == torch.int32
+    assert selection.rows.tolist() == [1, 2, 4, 6, 0, 3, 5]
+    assert selection.count.tolist() == [4]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
+@torch.no_grad()
+def test_selected_images_come_out_as_among_all(any_emulator: Emulator, at_once: int) -> None:
+    fused, images = FusedResNet(of_whole_numbers(8, seed=1), any_emulator), _images(7)
+    before, everything = any_emulator.faults, fused(images)
+    some = fused.selected(images, Selection.of(WANTED), at_once=at_once)
+    assert torch.equal(some[WANTED], everything[WANTED])
+    assert not some[~WANTED].any()
+    assert any_emulator.faults == before
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@torch.no_grad()
+def test_none_or_all_of_the_images(emulator: Emulator, wanted: bool) -> None:
+    fused, images = FusedResNet(of_whole_numbers(8, seed=1), emulator), _images(3)
+    got = fused.selected(images, Selection.of(torch.full((3,), wanted)), at_once=2)
+    assert torch.equal(got, fused(images) if wanted else torch.zeros(3, 10))
+
+
+class _OnlySelected:
+    """A `Launch` that sees to it that nothing but the selected images is computed."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.shape, self._emulator, self.blocks = emulator.shape, emulator, 0
+
+    def __call__(self, stage: int, blocks: int, arguments: Any) -> None:
+        if stage == 2:
+            assert isinstance(arguments[-2], torch.Tensor)
+            left = int(arguments[-2]) - arguments[-1] if arguments[-2].numel() else blocks
+            self.blocks += max(0, min(blocks, left))
+            for value in arguments[5:7]:
+                value.fill_(float("nan"))
+        self._emulator(stage, blocks, arguments)
+        if stage == 2:
+            computed = ~arguments[5].flatten(1).isnan().any(1)
+            assert computed.tolist() == [i < left for i in range(blocks)]
+
+
+@torch.no_grad()
+def test_nothing_else_is_computed(emulator: Emulator) -> None:
+    launch = _OnlySelected(emulator)
+    fused = FusedResNet(of_whole_numbers(8, seed=1), launch)
+    fused.selected(_images(7), Selection.of(WANTED), at_once=3)
+    assert launch.blocks == int(WANTED.sum())
+
+
+class _NoQuestions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses what would make the host wait for the device."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        name = str(func)
+        asks = any(word in name for word in ("nonzero", "_local_scalar", "masked_select", "item"))
+        masks = name.startswith(("aten.index.", "aten.index_put")) and any(
+            each is not None and each.dtype == torch.bool for each in args[1]
+        )
+        if asks or masks:
+            raise AssertionError(f"{name} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+def _panel(policy: ExitPolicy) -> EnsemblePanel:
+    return EnsemblePanel(
+        WeightedEnsemble(_members(), [0.4, 0.35, 0.25]),
+        name="ensemble",
+        forward=FixedShapeForward(10, 4),
+        policy=policy,
+        preparation=prepare.Preparation("float16", compile=True),
+    )
+
+
+@pytest.fixture
+def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "supports", lambda device: True)
+    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
+
+
+@pytest.mark.parametrize("name", ["exact", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("with_kernels")
+@torch.inference_mode()
+def test_an_exit_never_asks_how_many_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel, noisy = _panel(ExitPolicy(name, threshold=0.8)), _blurred(6)
+    for member in panel.members:
+        member.refresh(noisy[:4])
+        assert member.fused is not None
+    with _NoQuestions():  # type: ignore[no-untyped-call]
+        votes = finish(panel.vote(noisy))
+    assert len(set(votes.evaluations[0].tolist())) > 1
+    # Gathered for each member, as networks without kernels of our own are.
+    monkeypatch.setattr(prepare.Member, "fused", None)
+    gathered = finish(panel.vote(noisy))
+    assert torch.equal(votes.labels, gathered.labels)
+    assert torch.equal(votes.evaluations, gathered.evaluations)
+    asking = _NoQuestions()  # type: ignore[no-untyped-call]
+    with pytest.raises(AssertionError, match="waits"), asking:
+        finish(panel.vote(noisy))
+
+
+@pytest.mark.usefixtures("with_kernels")
+@torch.inference_mode()
+def test_what_is_no_number_among_the_selected_is_refused() -> None:
+    panel, images = _panel(ExitPolicy("exact")), _images(4)
+    member = panel.members[0]
+    member.refresh(images)
+    images[2] = float("nan")
+    finish(panel.forward.where(member, images, torch.tensor([True, True, False, True])))
+    refuse_non_finite(panel.forward.all_finite(images.device))
+    finish(panel.forward.where(member, images, torch.tensor([False, False, True, False])))
+    with pytest.raises(ContractError, match="finite"):
+        refuse_non_finite(panel.forward.all_finite(images.device))
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_a_fault_in_the_selection_is_seen_before_anything_votes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right: Callable[..., torch.Tensor] = FusedResNet.selected
+    monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
+    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
+    model, images = _members()[0], _images(4)
+    with pytest.warns(PreparationWarning, match="cannot be fused"):
+        prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
+    assert prepared.arithmetic == "float16+compiled"

@@ -1,0 +1,81 @@
+"""Where float32 noise ends, and votes so many that it would matter."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sween.bounds.binomial import upper_bound
+from sween.data import load_dataset
+from sween.engine.exact_noise import ExactNoise
+from sween.engine.noise import CPU_MISSING, GPU_MISSING, GaussianNoise
+from sween.errors import BadInput
+from sween.philox import _box_muller
+from sween.smoothing import SmoothedClassifier
+from sween.smoothing.certify import MOST_MISSING, check_tail
+from sween.smoothing.run import certify_images
+from sween.smoothing.settings import CertifySettings
+from sween.zoo import load
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+CIFAR, LARGE = 3 * 32 * 32, 3 * 224 * 224
+
+
+def test_a_gpu_pair_ends_where_two_to_the_minus_33_of_the_law_is_left() -> None:
+    words = torch.tensor([0, 1, 2**20, 2**31, 2**32 - 1])
+    along, across = _box_muller(words, torch.zeros_like(words))
+    assert torch.equal(across, torch.zeros_like(across))
+    assert bool((along.diff() < 0).all()), "the word 0 gives the largest radius"
+    assert float(along[0]) == pytest.approx(6.764, abs=5e-4)
+    assert math.exp(-(float(along[0]) ** 2) / 2) == pytest.approx(GPU_MISSING, rel=1e-5)
+
+
+def test_a_cpu_number_ends_where_its_share_is_left() -> None:
+    """numpy: r + E / r with r = 3.654, E = -log of a uniform number of at least 2**-23."""
+    end = 3.6541528853610088 + 23 * math.log(2) / 3.6541528853610088
+    assert math.erfc(end / math.sqrt(2)) <= CPU_MISSING
+
+
+@pytest.mark.parametrize(("numbers", "within"), [(CIFAR, 9_600_000), (LARGE, 190_000)])
+def test_votes_beyond_what_the_tail_allows_are_refused(numbers: int, within: int) -> None:
+    noise = GaussianNoise(sigma=0.5)
+    check_tail(noise, GPU, CertifySettings(n=100_000), numbers)
+    check_tail(noise, GPU, CertifySettings(n=within), numbers)
+    for bound in ("cohen", "two-class"):
+        with pytest.raises(
+            BadInput, match=r"n: expected at most [\d,]+ with float32 .*exact"
+        ) as at:
+            check_tail(noise, GPU, CertifySettings(n=2 * within, bound=bound), numbers)
+        most = int(str(at.value).split("at most ")[1].split(" ")[0].replace(",", ""))
+        check_tail(noise, GPU, CertifySettings(n=most, bound=bound), numbers)
+        with pytest.raises(BadInput):
+            check_tail(noise, GPU, CertifySettings(n=round(most * 1.00001), bound=bound), numbers)
+    # What is let through is of no more than this share of the smallest bound on the miss.
+    assert numbers * GPU_MISSING <= MOST_MISSING * float(upper_bound(0, within, 0.001))
+
+
+def test_a_cpu_and_exact_noise_have_room_for_all_votes() -> None:
+    most = CertifySettings(n=10**9)
+    check_tail(GaussianNoise(sigma=0.5), CPU, most, LARGE)
+    for device in (CPU, GPU):
+        check_tail(ExactNoise(sigma=0.5, levels=16), device, most, LARGE)
+
+
+def test_certifying_asks_before_it_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(GaussianNoise, "missing", lambda *_: GPU_MISSING)
+
+    class Always(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([1.0, 0.0]).expand(len(x), 2)
+
+    smoothed = SmoothedClassifier(Always(), sigma=0.5, num_classes=2)
+    with pytest.raises(BadInput, match="images of 3,072 numbers"):
+        smoothed.certify(torch.zeros(3, 32, 32), n=10**9)
+    loaded = load("digits-sween3-gaussian-sigma0.50")
+    with pytest.raises(BadInput, match="images of 64 numbers"):
+        certify_images(
+            loaded, load_dataset("digits"), [0], CertifySettings(n=10**9), tmp_path / "out"
+        )
+    assert not (tmp_path / "out").exists()

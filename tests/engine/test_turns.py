@@ -1,0 +1,243 @@
+"""Numbers that come late from a device: others work meanwhile, and nothing is counted otherwise."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sween.engine import forward, tally
+from sween.engine.forward import FixedShapeForward
+from sween.engine.tally import Asked, Votes
+from sween.ensemble import EXITS, ExitPolicy, WeightedEnsemble
+from sween.errors import ContractError
+from sween.interleave import Steps
+from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing.certify import certify_each
+from tests.smoothing.small import counts as _counts
+from tests.smoothing.small import ensemble as _ensemble
+from tests.smoothing.small import images as _images
+
+
+class _Queue:
+    """A device far away: what is asked of it comes when the host takes its turn again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queued, self.meanwhile = 0, list[int]()
+        monkeypatch.setattr(forward, "fetched", self.fetched)
+        monkeypatch.setattr(tally, "fetched", self.fetched)
+        one = FixedShapeForward._one
+
+        def counted(*arguments: Any) -> torch.Tensor:
+            self.queued += 1
+            return one(*arguments)
+
+        monkeypatch.setattr(FixedShapeForward, "_one", counted)
+
+    def fetched(self, *tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
+        before, copies = self.queued, [tensor.clone() for tensor in tensors]
+        yield lambda: False
+        self.meanwhile.append(self.queued - before)
+        return copies
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Queue]:
+    queue = _Queue(monkeypatch)
+    yield queue
+    assert queue.meanwhile, "nothing came late"
+
+
+def _smoothed(exit: str = "none", batch_size: int = 200) -> SmoothedClassifier:
+    policy = ExitPolicy(exit, threshold=0.6)
+    return SmoothedClassifier(
+        _ensemble(), sigma=0.5, num_classes=10, exit=policy, batch_size=batch_size
+    )
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "fixed": {"n": 750},
+    "decide": {"n": 1_500, "sampling": "decide", "radii": (0.2,)},
+    "tolerance": {"n": 1_500, "sampling": "tolerance", "tolerance": 0.1},
+    "budget": {"n": 1_500, "sampling": "budget", "budget": 2_400},
+    "soft": {"n": 750, "votes": "soft"},
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "exit_name"),
+    [("soft", "none"), *itertools.product(("fixed", "decide", "tolerance", "budget"), EXITS)],
+)
+def test_late_numbers_change_no_certificate(
+    mode: str, exit_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = CertifySettings(n0=130, **MODES[mode])
+    wanted = _counts(_smoothed(exit_name).certify_batch(_images(), settings))
+    queue = _Queue(monkeypatch)
+    assert _counts(_smoothed(exit_name).certify_batch(_images(), settings)) == wanted
+    assert queue.meanwhile
+
+
+@pytest.mark.parametrize("exit_name", EXITS)
+def test_others_are_queued_while_a_number_comes(exit_name: str, device: _Queue) -> None:
+    engine = _smoothed(exit_name).engine
+    images = _images(4)
+    engine.prepare(images[0])
+    device.meanwhile.clear()
+    sets = [Asked(images[i : i + 1], [i], "estimation", [600]) for i in range(4)]
+    votes = list(engine.count_each(sets, seed=0))
+    assert [int(own.counts.sum()) for own in votes] == [600] * 4
+    asked = 4 + (2 * 12 if exit_name != "none" else 0)  # each set; each later member and batch
+    assert len(device.meanwhile) == asked
+    last = device.meanwhile[-1:] if exit_name == "none" else device.meanwhile[-3:]
+    assert all(device.meanwhile[: -len(last)])
+    assert not last[-1]
+
+
+def test_sets_come_in_their_order_whatever_they_hold(device: _Queue) -> None:
+    """One for which nothing is asked is done before the one before it."""
+    engine, images = _smoothed("exact").engine, _images()
+    engine.prepare(images[0])
+    sizes = [[300], [0], [450], [0], [0], [100]]
+    sets = [Asked(images[:1], [i], "estimation", size) for i, size in enumerate(sizes)]
+    votes = list(engine.count_each(sets, seed=0))
+    assert [own.drawn for own in votes] == sizes
+    assert [int(own.counts.sum()) for own in votes] == [300, 0, 450, 0, 0, 100]
+    assert [own.of(0, 0).evaluations > 0 for own in votes] == [size != [0] for size in sizes]
+
+
+def test_two_batches_are_held_at_once_and_no_more(
+    device: _Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, held, most = _smoothed("exact").engine, 0, 0
+    vote = engine.panel.vote
+
+    def watch(noisy: torch.Tensor) -> Steps[Any]:
+        nonlocal held, most
+        held, most = held + 1, max(most, held + 1)
+        ballot = yield from vote(noisy)
+        held -= 1
+        return ballot
+
+    monkeypatch.setattr(engine.panel, "vote", watch)
+    image = _images(1)
+    engine.prepare(image[0])
+    engine.count(image, examples=[0], purpose="estimation", n=2_000, seed=0)
+    assert (held, most) == (0, 2)
+
+
+class _Broken(nn.Module):
+    """No number from the `good`-th noisy image on."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self.good, self.seen = good, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        total = x.flatten(1).sum(1)
+        wrong = float("nan") if self.seen > self.good else 0.0
+        return torch.stack([total + wrong, 32 - total], dim=1)
+
+
+def test_no_vote_of_what_is_no_number_gets_through(device: _Queue) -> None:
+    broken = _Broken(10**6)
+    ensemble = WeightedEnsemble([broken, _Broken(10**6)], [0.6, 0.4])
+    smoothed = SmoothedClassifier(
+        ensemble, sigma=0.5, num_classes=2, batch_size=200, forward_rows=100, exit="exact"
+    )
+    engine, image = smoothed.engine, _images(1)
+    engine.prepare(image[0])
+    broken.good = broken.seen + 700
+    sets = [Asked(image, [i], "estimation", [200]) for i in range(10)]
+    through: list[Votes] = []
+    with pytest.raises(ContractError, match="finite"):
+        through.extend(engine.count_each(sets, seed=0))
+    # The fourth has a vote of no number; the third came back when that was known already.
+    assert len(through) == 2
+
+
+def test_fixed_votes_queue_the_first_ones_with_the_others(device: _Queue) -> None:
+    smoothed = _smoothed(batch_size=400)
+    smoothed.engine.prepare(_images(1)[0])
+    device.meanwhile.clear()
+    smoothed.certify_batch(_images(), CertifySettings(n0=100, n=750))
+    # First votes, then those of each image: only the last ones find nothing queued behind them.
+    assert [queued > 0 for queued in device.meanwhile] == [True] * 3 + [False]
+
+
+class _SmallMemory(nn.Module):
+    """Two classes by the sum; out of memory at one of its passes of more than 50 images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fits = 10**6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 50:
+            self.fits -= 1
+            if self.fits < 0:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        total = x.flatten(1).sum(1)
+        return torch.stack([total - 32, 32 - total], dim=1)
+
+
+def _scarce(forward_rows: int) -> tuple[SmoothedClassifier, _SmallMemory]:
+    scarce = _SmallMemory()
+    ensemble = WeightedEnsemble([scarce, scarce], [0.5, 0.5])
+    return (
+        SmoothedClassifier(
+            ensemble,
+            sigma=0.5,
+            num_classes=2,
+            batch_size=200,
+            forward_rows=forward_rows,
+            exit="exact",
+        ),
+        scarce,
+    )
+
+
+@pytest.mark.parametrize("fits", [1, 5, 8, 11])
+def test_out_of_memory_while_another_batch_is_begun(fits: int, device: _Queue) -> None:
+    settings = CertifySettings(n0=100, n=800)
+    wanted, _ = _scarce(50)
+    own, scarce = _scarce(100)
+    own.engine.prepare(_images(1)[0])
+    scarce.fits = fits
+    rows = own.certify_batch(_images(), settings)
+    assert {row.forward_rows for row in rows} <= {50, 100}
+    assert rows[-1].forward_rows == 50
+    assert [row.estimation_counts for row in rows] == [
+        row.estimation_counts for row in wanted.certify_batch(_images(), settings)
+    ]
+    assert len(own.predict_batch(_images(), n=400, seed=0, indices=range(3))) == 3
+
+
+def test_one_count_at_a_time(device: _Queue) -> None:
+    """Two at once would share what says whether all numbers are finite."""
+    engine, image = _smoothed("exact").engine, _images(1)
+    engine.prepare(image[0])
+    sets = [Asked(image, [i], "estimation", [400]) for i in range(3)]
+    counting = engine.count_each(sets, seed=0)
+    next(counting)
+    with pytest.raises(RuntimeError, match="is counting"):
+        engine.count(image, examples=[0], purpose="estimation", n=100, seed=0)
+    counting.close()
+    assert engine.count(image, examples=[0], purpose="estimation", n=100, seed=0)
+
+
+def test_whoever_stops_early_leaves_the_model_as_it_was(device: _Queue) -> None:
+    smoothed, images = _smoothed("exact"), _images()
+    model = smoothed.engine.model.train()
+    smoothed.engine.prepare(images[0])
+    rows = certify_each(
+        smoothed.engine, images, range(3), [None] * 3, CertifySettings(n0=100, n=750)
+    )
+    next(rows)
+    assert not torch.is_inference_mode_enabled()
+    rows.close()
+    assert all(part.training for part in model.modules())
+    assert smoothed.predict(images[:1], n=100)
