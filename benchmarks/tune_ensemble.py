@@ -27,12 +27,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from sween.bounds.radius import noise_level, radius_cohen
 from sween.data import load_dataset
-from sween.ensemble.forward import FixedShapeForward, default_forward_rows, probe_batch
-from sween.ensemble.prepare import Member, Preparation
+from sween.engine.forward import FixedShapeForward, default_forward_rows, probe_batch
+from sween.engine.prepare import Member, Preparation
 from sween.models import load_checkpoint
 from sween.runs import describe_environment
-from sween.smoothing.radius import noise_level, radius_cohen
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 from sween.zoo import load
