@@ -32,7 +32,7 @@ from sween.data import load_dataset
 from sween.engine.forward import FixedShapeForward, default_forward_rows, probe_batch
 from sween.engine.prepare import Member, Preparation
 from sween.models import load_checkpoint
-from sween.runs import describe_environment
+from sween.run_folder import describe_environment
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 from sween.zoo import load
