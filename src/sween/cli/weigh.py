@@ -22,7 +22,7 @@ from sween.ensemble.folder import new_ensemble, write_ensemble
 def run(
     runs: Annotated[list[Path], typer.Argument(help="run folders of the candidates")],
     out: Annotated[Path, typer.Option(help="ensemble folder to write")],
-    method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "convex",
+    method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = METHODS[0],
     samples: Annotated[int, typer.Option(help="noise draws an image")] = 100,
     data_root: DataRoot = None,
     convert: Convert = False,
