@@ -77,7 +77,7 @@ def test_both_sides_of_the_fraction_keep_an_image(
 
 
 def test_weight_images_are_capped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sween.data.image_folder.MOST_WEIGHT_IMAGES", 3)
+    monkeypatch.setattr("sween.data.splits.MOST_WEIGHT_IMAGES", 3)
     read = load_image_folder(root, weights_fraction=0.8)
     assert names(read.weights) == ("cat/3.png", "cat/4.png", "dog/3.png", "dog/4.png")
 

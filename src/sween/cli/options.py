@@ -8,6 +8,8 @@ import torch
 import typer
 
 from sween.data import Dataset, load_dataset, parse_indices
+from sween.data.factories import is_factory
+from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
 from sween.engine import PRECISIONS
 from sween.ensemble import LoadedEnsemble
@@ -15,6 +17,10 @@ from sween.errors import BadInput
 
 Source = Annotated[
     Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
+]
+TrustedDataset = Annotated[
+    str | None,
+    typer.Option("--dataset", help="package.module:factory of your own that may be imported"),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
 ImageSize = Annotated[int | None, typer.Option(help="pixels a side, for image_folder")]
@@ -84,11 +90,36 @@ def choose_devices(name: str) -> list[torch.device]:
 
 
 def dataset_of(
-    loaded: LoadedEnsemble, root: Path | None, *, convert: bool = False, test_only: bool = False
+    loaded: LoadedEnsemble,
+    root: Path | None,
+    *,
+    trusted: str | None = None,
+    convert: bool = False,
+    test_only: bool = False,
 ) -> Dataset:
-    """The data set that an ensemble's members were trained for, at their image size."""
-    size = loaded.image_shape[1] if loaded.dataset == "image_folder" else None
-    return load_dataset(loaded.dataset, root, image_size=size, convert=convert, test_only=test_only)
+    """The data set that an ensemble's members were trained for, at their image size.
+
+    Args:
+        loaded: the ensemble.
+        root: of `--data-root`.
+        trusted: of `--dataset`. A data set of the caller's own is loaded by importing its module,
+            and a checkpoint from elsewhere may name any: it is imported only if the caller names it
+            too.
+        convert: of `--convert`.
+        test_only: leave the training images out.
+    """
+    name = loaded.dataset
+    if trusted not in (None, name):
+        raise BadInput(
+            "--dataset", expected=f"{name}, as the members have", got=trusted, fix="pass that one"
+        )
+    if trusted is None and is_factory(name):
+        raise BadInput(
+            f"the members were trained on the data set {name!r}, which is not imported unasked",
+            fix=f"if you trust that module, pass --dataset {name}",
+        )
+    size = loaded.image_shape[1] if find_dataset(name).reads_files else None
+    return load_dataset(name, root, image_size=size, convert=convert, test_only=test_only)
 
 
 def choose_images(

@@ -25,10 +25,15 @@ def run(
     config: Annotated[
         Path | None, typer.Option(help=f"recipe file, or one of {', '.join(list_recipes())}")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help=f"one of {', '.join(DATASETS)}")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(DATASETS)}, or your own package.module:factory"),
+    ] = None,
     arch: Annotated[
         list[str] | None,
-        typer.Option(help=f"{_ARCHS}, or your own package.module:factory; may be given again"),
+        typer.Option(
+            help=f"{_ARCHS}, timm:NAME, or your own package.module:factory; may be repeated"
+        ),
     ] = None,
     sigma: Annotated[float | None, typer.Option(help="noise level, for [0,1] pixels")] = None,
     data_root: DataRoot = None,

@@ -130,6 +130,9 @@ class Split(ImageSet):
 
     labels: torch.Tensor
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
     def label_fingerprint(self) -> str:
         return _hash_labels(self.labels)
 

@@ -12,13 +12,12 @@ import torch
 from sween.data.dataset import Dataset, Split
 from sween.data.decoded import CHUNK, check_cache, decoded_once, in_threads, kept_image
 from sween.data.images import read_image
+from sween.data.splits import WEIGHTS_FRACTION, held_out_count
 from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 DEFAULT_IMAGE_SIZE = 224
-MOST_WEIGHT_IMAGES = 2000
-"""As many as the paper uses on CIFAR-10; they are held in memory at once."""
 _LAYOUT = "lay it out as train/<class>/*.jpeg and val/<class>/*.jpeg"
 
 
@@ -154,14 +153,14 @@ def load_image_folder(
     *,
     image_size: int = DEFAULT_IMAGE_SIZE,
     convert: bool = False,
-    weights_fraction: float = 0.04,
+    weights_fraction: float = WEIGHTS_FRACTION,
     test_only: bool = False,
 ) -> Dataset:
     """A data set of image files, listed now and decoded on demand.
 
     Every image is scaled so that its shortest side is `image_size`, then cropped at its centre.
     The last `weights_fraction` of each class's training files, in the order of their names and at
-    most about `MOST_WEIGHT_IMAGES` in all, solve the ensemble's weights and do not train; `val` is
+    most about 2,000 in all, solve the ensemble's weights and do not train; `val` is
     the test split, ordered by class and name. Without `train` there are test images alone, which
     can be certified and attacked.
 
@@ -189,7 +188,6 @@ def load_image_folder(
     test_files = _list_classes(root / "val")
     if has_train:
         _check_same_classes(root, set(train_files), set(test_files))
-    most_per_class = -(-MOST_WEIGHT_IMAGES // len(test_files))
     kept: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
     for name, files in train_files.items():
@@ -200,7 +198,7 @@ def load_image_folder(
                 got=len(files),
                 fix="add images of this class",
             )
-        count = min(max(1, round(len(files) * weights_fraction)), most_per_class, len(files) - 1)
+        count = held_out_count(len(files), len(train_files), weights_fraction)
         kept[name], held_out[name] = files[:-count], files[-count:]
 
     def split(name: str, folder: str, files: dict[str, list[str]]) -> Split:

@@ -18,9 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
+from sween.data.factories import is_factory
 from sween.errors import CheckpointError, OutOfMemory
 from sween.models.device import is_out_of_memory
-from sween.models.registry import ARCHITECTURES, create_model, is_user_architecture
+from sween.models.registry import ARCHITECTURES, create_model, is_importing
 from sween.paths import AnyPath
 from sween.runs import atomic_path
 
@@ -93,17 +94,17 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
         raise CheckpointError(
             f"{file}: architecture", expected=arch, got=manifest.arch, fix="name the other one"
         )
-    if is_user_architecture(manifest.arch) and arch is None:
+    if is_importing(manifest.arch) and arch is None:
         raise CheckpointError(
             f"{file} was made by the factory {manifest.arch!r}, which is not imported unasked",
-            fix=f"if you trust that module, pass --arch {manifest.arch}",
+            fix=f"if you trust that module, pass --arch {manifest.arch} (archs=[...] in Python)",
         )
-    if not is_user_architecture(manifest.arch) and manifest.arch not in ARCHITECTURES:
+    if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
             f"{file}: architecture",
             expected=f"one of {', '.join(ARCHITECTURES)}",
             got=manifest.arch,
-            fix="upgrade sween, or retrain",
+            fix="register it first if it is your own, or upgrade sween",
         )
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
