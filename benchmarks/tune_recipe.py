@@ -25,8 +25,7 @@ from sween.evaluation import average_certified_radius
 from sween.models import load_checkpoint
 from sween.runs import describe_environment
 from sween.smoothing import CertifySettings, SmoothedClassifier
-from sween.training import TrainConfig
-from sween.training.many import train_many
+from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share, so that they read the same everywhere."""
+"""Options shared by several verbs."""
 
 import warnings
 from pathlib import Path
@@ -20,40 +20,41 @@ Source = Annotated[
 ]
 TrustedDataset = Annotated[
     str | None,
-    typer.Option("--dataset", help="package.module:factory of your own that may be imported"),
+    typer.Option("--dataset", help="your own package.module:factory that the checkpoint names"),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
-ImageSize = Annotated[int | None, typer.Option(help="pixels a side, for image_folder")]
+ImageSize = Annotated[
+    int | None, typer.Option(help="image height and width in pixels, for image_folder")
+]
 Convert = Annotated[
-    bool, typer.Option("--convert", help="convert grayscale, palette or CMYK image files")
+    bool,
+    typer.Option("--convert", help="convert grayscale, palette, CMYK or alpha image files to RGB"),
 ]
 SkipUnreadable = Annotated[
     bool,
-    typer.Option("--skip-unreadable", help="leave out image files that cannot be read"),
+    typer.Option("--skip-unreadable", help="skip image files that cannot be read"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
-Seed = Annotated[int, typer.Option(help="of everything random")]
+Seed = Annotated[int, typer.Option(help="random seed")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress display")]
 TrustedArch = Annotated[
     list[str] | None,
-    typer.Option("--arch", help="package.module:factory of your own that may be imported"),
+    typer.Option("--arch", help="your own package.module:factory that the checkpoint may import"),
 ]
-Alpha = Annotated[float, typer.Option(help="failure probability of one answer")]
+Alpha = Annotated[float, typer.Option(help="failure probability of each answer")]
 Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or exact")]
 ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
 ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
 BatchSize = Annotated[
-    int | None, typer.Option(help="noisy images of one batch; no effect on results")
+    int | None, typer.Option(help="noisy images per batch; does not affect results")
 ]
 ForwardRows = Annotated[
-    int | None, typer.Option(help="rows of a forward pass; lower it where memory runs out")
+    int | None, typer.Option(help="noisy images per forward pass; lower it if memory runs out")
 ]
 Precision = Annotated[
-    str, typer.Option(help=f"arithmetic of the networks: one of {', '.join(PRECISIONS)}")
+    str, typer.Option(help=f"numerical precision of the networks: {', '.join(PRECISIONS)}")
 ]
-Compile = Annotated[
-    bool | None, typer.Option(help="compile the networks; by default on a GPU only")
-]
+Compile = Annotated[bool | None, typer.Option(help="compile the networks [on a GPU only]")]
 NoiseOption = Annotated[
     str,
     typer.Option("--noise", help="float32, or exact: certificates that hold in floating point"),
@@ -62,7 +63,7 @@ Bound = Annotated[str, typer.Option(help="cohen or two-class")]
 
 
 def choose_device(name: str) -> torch.device:
-    """The device asked for; `auto` takes a GPU where there is one."""
+    """The device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -74,7 +75,7 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(
             "--device",
-            expected="a GPU that is there",
+            expected="an available GPU",
             got=f"{name} of {torch.cuda.device_count()} GPUs",
             fix="use --device cpu",
         )
@@ -82,7 +83,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_devices(name: str) -> list[torch.device]:
-    """The devices to share a run; `auto` and `cuda` take all GPUs there are."""
+    """The devices that share a run; `auto` and `cuda` take all GPUs."""
     first = choose_device(name)
     if first.type == "cuda" and first.index is None:
         return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
@@ -102,11 +103,10 @@ def dataset_of(
     Args:
         loaded: the ensemble.
         root: of `--data-root`.
-        trusted: of `--dataset`. A data set of the caller's own is loaded by importing its module,
-            and a checkpoint from elsewhere may name any: it is imported only if the caller names it
-            too.
+        trusted: of `--dataset`. Loading a data set by its factory imports a module, and a
+            checkpoint may name any module: it is imported only if the caller names it too.
         convert: of `--convert`.
-        test_only: leave the training images out.
+        test_only: do not load the training images.
     """
     name = loaded.dataset
     if trusted not in (None, name):
@@ -115,7 +115,7 @@ def dataset_of(
         )
     if trusted is None and is_factory(name):
         raise BadInput(
-            f"the members were trained on the data set {name!r}, which is not imported unasked",
+            f"the checkpoint names the data set {name!r}, which is not imported without consent",
             fix=f"if you trust that module, pass --dataset {name}",
         )
     size = loaded.image_shape[1] if find_dataset(name).reads_files else None
@@ -131,12 +131,12 @@ def choose_images(
     skip_unreadable: bool,
     quiet: bool,
 ) -> tuple[list[int], list[int]]:
-    """The test images asked for that can be read, and those that are left out.
+    """The selected test images that can be read, and those that are skipped.
 
-    Files that were not asked for are not looked at.
+    Only the selected files are read.
 
     Raises:
-        BadInput: an image cannot be read and is not to be left out, or none can.
+        BadInput: an image cannot be read and is not to be skipped, or none can be read.
     """
     asked = parse_indices(
         indices=indices, every=every, everything=everything, size=len(dataset.test)
@@ -151,10 +151,10 @@ def choose_images(
     reasons = [f"image {position}, {error}" for position, error in unreadable.items()]
     if not skip_unreadable or len(unreadable) == len(asked):
         more = f"; {len(reasons) - 1} more like it" if len(reasons) > 1 else ""
-        fix = "" if skip_unreadable else ", or leave such images out with --skip-unreadable"
+        fix = "" if skip_unreadable else ", or skip such images with --skip-unreadable"
         raise BadInput(reasons[0] + more + fix)
     warnings.warn(
-        f"{len(reasons)} of {len(asked)} images left out: {'; '.join(reasons[:3])}"
+        f"{len(reasons)} of {len(asked)} images skipped: {'; '.join(reasons[:3])}"
         + ("; ..." if len(reasons) > 3 else ""),
         stacklevel=2,
     )

@@ -24,7 +24,7 @@ def run(
     runs: Annotated[list[Path], typer.Argument(help="run folders of the candidates")],
     out: Annotated[Path, typer.Option(help="ensemble folder to write")],
     method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "convex",
-    samples: Annotated[int, typer.Option(help="noise draws an image")] = 100,
+    samples: Annotated[int, typer.Option(help="noise samples per image")] = 100,
     dataset: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
@@ -33,7 +33,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Solve for the ensemble weights on the split held out for it."""
+    """Solve for the ensemble weights on the held-out split."""
     with new_ensemble(out) as building:
         loaded = load_members(runs, archs=arch or ())
         images = dataset_of(loaded, data_root, trusted=dataset, convert=convert)

@@ -1,4 +1,4 @@
-"""Images with labels, each data set in three disjoint splits, and the checks at the door."""
+"""Images and labels: data sets in three disjoint splits, by name or from torch; input checks."""
 
 from sween.data.dataset import Dataset, ImageSet, Split
 from sween.data.image_set import as_image_set

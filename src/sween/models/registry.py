@@ -211,7 +211,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
             raise OutOfMemory(f"while the network was checked on {where}", error) from None
         raise ContractError(
             "member",
-            expected=f"a module that takes images of shape (N, {_shape(image_shape)})",
+            expected=f"a module that accepts images of shape (N, {_shape(image_shape)})",
             got=first_line(error),
             fix="use an architecture made for these images",
         ) from None
