@@ -120,9 +120,9 @@ def test_test_images_alone_can_be_certified_but_not_trained_on(
         assert torch.equal(read.test.all_images(), whole.test.all_images())
         assert (len(read.train), len(read.weights)) == (0, 0)
         config = TrainConfig(dataset="image_folder", arch="digits-mlp", sigma=0.5)
-        with refuses(BadInput, str(root), "training images", "got 0 and 0", "train/<class>/"):
+        with refuses(BadInput, str(root), "training images", "got none", "train/<class>/"):
             train(config, read, root / "run", quiet=True)
-        with refuses(BadInput, str(root), "training images", "got 0 and 0", "train/<class>/"):
+        with refuses(BadInput, str(root), "training images", "got none", "train/<class>/"):
             train_many([config] * 2, read, [root / "run", root / "other"], quiet=True)
     assert not (root / "run").exists()
 

@@ -151,10 +151,10 @@ def choose_images(
     reasons = [f"image {position}, {error}" for position, error in unreadable.items()]
     if not skip_unreadable or len(unreadable) == len(asked):
         more = f"; {len(reasons) - 1} more like it" if len(reasons) > 1 else ""
-        fix = "" if skip_unreadable else ", or skip such images with --skip-unreadable"
+        fix = "" if skip_unreadable else ", or leave such images out with --skip-unreadable"
         raise BadInput(reasons[0] + more + fix)
     warnings.warn(
-        f"{len(reasons)} of {len(asked)} images skipped: {'; '.join(reasons[:3])}"
+        f"{len(reasons)} of {len(asked)} images left out: {'; '.join(reasons[:3])}"
         + ("; ..." if len(reasons) > 3 else ""),
         stacklevel=2,
     )

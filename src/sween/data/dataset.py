@@ -170,6 +170,6 @@ class Dataset:
             raise BadInput(
                 f"{self.name if self.root is None else self.root}: training images",
                 expected="at least one to train on and one to solve the weights on",
-                got=f"{len(self.train)} and {len(self.weights)}",
-                fix="add them; an image folder has them in train/<class>/",
+                got="none",
+                fix="add them, in an image folder as train/<class>/",
             )

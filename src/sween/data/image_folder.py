@@ -251,8 +251,8 @@ def _list_images(folder: Path) -> list[str]:
             raise DataError(
                 entry.path,
                 expected=f"only {' '.join(SUFFIXES)} files here",
-                got="a folder" if entry.is_dir() else f"a file named {entry.name}",
-                fix="move it elsewhere or save it as one of these",
+                got="a folder" if entry.is_dir() else "another file",
+                fix="move it away or save it as one of these",
             )
         names.append(entry.name)
     if not names:

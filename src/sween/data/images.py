@@ -123,7 +123,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
             unreadable=True,
         )
     if isinstance(error, UnidentifiedImageError):
-        got = "an unknown format"
+        got = "something else"
     else:
         got = f"a truncated or corrupt file ({type(error).__name__}: {error})"
     return DataError(

@@ -107,7 +107,7 @@ def _parse_list(text: str, size: int) -> list[int]:
     for part in text.split(","):
         for position in _parse_part(part.strip(), size):
             if position in seen:
-                raise _refusal("each position once", f"{position} twice", "remove the duplicate")
+                raise _refusal("each position once", f"{position} twice", "remove the repetition")
             seen.add(position)
             positions.append(position)
     return positions

@@ -161,7 +161,7 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.
             raise OutOfMemory(f"while {path} was read", error) from None
         raise CheckpointError(
             str(path),
-            expected="a complete safetensors file",
+            expected="a whole safetensors file",
             got=str(error).splitlines()[0],
             fix="it is truncated or not a checkpoint; write it again",
         ) from None
