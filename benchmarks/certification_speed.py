@@ -25,7 +25,7 @@ from fma_peak import fma_flops
 
 from sween.bench import measure, settled, to_table
 from sween.models import count_flops, create_model
-from sween.runs import describe_environment, write_json
+from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
 
 SHAPE = (3, 32, 32)

@@ -14,7 +14,7 @@ from sween.bench import settled
 from sween.engine.kernels import FusedResNet
 from sween.engine.kernels.cifar_resnet import Argument, Launch
 from sween.models import count_flops, create_model
-from sween.runs import describe_environment, write_json
+from sween.run_folder import describe_environment, write_json
 
 IMAGE_SHAPE = (3, 32, 32)
 

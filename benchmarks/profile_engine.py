@@ -16,12 +16,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import sween
-from sween.engine.engine import VoteEngine
+from sween.engine import VoteEngine, VoteRequest
 from sween.engine.kernels import supports
 from sween.engine.kernels.launch import compile_kernel
-from sween.engine.tally import Asked
 from sween.models import count_flops
-from sween.runs import describe_environment, write_json
+from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
 
 LEAST_SHARE = 0.002
@@ -96,10 +95,10 @@ def kernels_of(
     engine: VoteEngine, image: torch.Tensor, images: int, n: int
 ) -> tuple[dict[str, float], float]:
     """Seconds of each kernel, and of all of it on the clock, while n votes an image are counted."""
-    sets = [Asked(image[None], [example], "profile", [n]) for example in range(images)]
+    sets = [VoteRequest(image[None], [example], "profile", [n]) for example in range(images)]
 
     def vote() -> None:
-        list(engine.count_each(sets, seed=0))
+        list(engine.count(sets, seed=0))
 
     vote()
     torch.cuda.synchronize()

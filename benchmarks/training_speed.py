@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from sween.data.dataset import Dataset, Split, StoredPixels
 from sween.models import create_model
-from sween.runs import describe_environment, write_json
+from sween.run_folder import describe_environment, write_json
 from sween.training import TrainConfig, step
 from sween.training.augment import crop_flip
 from sween.training.trainer import Trainer

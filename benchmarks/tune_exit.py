@@ -16,8 +16,9 @@ import torch
 from sween.data import load_dataset
 from sween.ensemble import ExitPolicy
 from sween.evaluation import average_certified_radius
-from sween.runs import describe_environment
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.run_folder import describe_environment
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
 
@@ -45,13 +46,13 @@ def main() -> None:
             exit="none",
             other_exits=[ExitPolicy("paper", threshold, alpha), ExitPolicy("exact")],
         )
-        groups = smoothed.certify_panel(
+        groups = smoothed.certify_voters(
             split.images(indices),
             settings,
             labels=[int(split.labels[i]) for i in indices],
             indices=indices,
         )
-        paper, exact, full = (list(rows) for rows in zip(*groups, strict=True))
+        paper, exact, full = ([group[name] for group in groups] for name in smoothed.engine.voters)
         samples = sum(row.samples for row in full)
         row = {
             "threshold": threshold,

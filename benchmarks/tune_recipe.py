@@ -23,8 +23,9 @@ import torch
 from sween.data import Dataset, load_dataset
 from sween.evaluation import average_certified_radius
 from sween.models import load_checkpoint
-from sween.runs import describe_environment
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.run_folder import describe_environment
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 
@@ -43,9 +44,9 @@ def score(folder: Path, dataset: Dataset, settings: CertifySettings, images: int
     smoothed = SmoothedClassifier(
         model.to(device), sigma=manifest.sigma, num_classes=len(dataset.class_names)
     )
-    rows = smoothed.certify_batch(
-        split.images(indices).to(device),
-        settings,
+    rows = smoothed.certify(
+        split.images(indices),
+        settings=settings,
         labels=[int(split.labels[i]) for i in indices],
         indices=indices,
     )

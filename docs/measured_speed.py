@@ -49,14 +49,21 @@ def training(results: Path, dataset: str) -> str:
     """How long the candidates of each run took, trained at once on one GPU."""
     lines = []
     for folder, name, sigma in runs(results, dataset):
-        files = sorted((folder / "training").glob("*/metrics.jsonl.gz"))
+        files = sorted((folder / "training").glob("*/metrics.jsonl.gz"), key=_depth)
         seconds = [[row["seconds"] for row in read_rows(file)] for file in files]
         longest = max(seconds, key=sum)
-        cells = [f"{len(seconds)}", f"{len(longest)}", f"{sum(longest):.0f}"]
+        depths = ", ".join(f"{_depth(file)}" for file in files)
+        cells = [f"ResNet-{depths}", f"{len(longest)}", f"{sum(longest):.0f}"]
         first = f"{max(own[0] for own in seconds):.0f}"
-        lines.append([name, f"{sigma:.2f}", *cells, first, f"{statistics.median(longest):.2f}"])
-    head = ["training", "σ", "candidates", "epochs", "s", "of which first epoch", "s an epoch"]
-    return markdown(head, 1, lines)
+        cells += [first, f"{statistics.median(longest):.2f}"]
+        lines.append([name, cells[0], f"{sigma:.2f}", *cells[1:]])
+    head = ["training", "candidates", "σ", "epochs", "s", "of which first epoch", "s an epoch"]
+    return markdown(head, 2, lines)
+
+
+def _depth(metrics: Path) -> int:
+    """Of the network whose metrics these are: its folder is named resnetD-seedN."""
+    return int(metrics.parent.name.removeprefix("resnet").partition("-")[0])
 
 
 def training_speed(results: Path, name: str) -> str:

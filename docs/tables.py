@@ -4,7 +4,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_RUN = re.compile(r"(?P<dataset>[a-z0-9]+)-sween\d+-(?P<training>[a-z]+)-sigma(?P<sigma>[0-9.]+)")
+_RUN = re.compile(
+    r"(?P<dataset>[a-z0-9]+)-sween(?P<members>\d+)-(?P<training>[a-z]+)-sigma(?P<sigma>[0-9.]+)"
+)
 
 
 def markdown(head: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> str:
@@ -14,7 +16,12 @@ def markdown(head: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> 
 
 
 def runs(results: Path, dataset: str) -> list[tuple[Path, str, float]]:
-    """The folders with their training and sigma: the paper's plain training first."""
+    """The folders with their training and sigma: the paper's plain training first.
+
+    Of one training and sigma the smaller ensemble comes first.
+    """
     names = [_RUN.fullmatch(folder.name) for folder in results.glob(f"{dataset}-sween*")]
-    runs = [(results / name[0], name["training"], float(name["sigma"])) for name in names if name]
-    return sorted(runs, key=lambda run: (run[1] != "gaussian", run[1], run[2]))
+    found = [name for name in names if name]
+    found.sort(key=lambda name: (float(name["sigma"]), int(name["members"])))
+    found.sort(key=lambda name: (name["training"] != "gaussian", name["training"]))
+    return [(results / name[0], name["training"], float(name["sigma"])) for name in found]

@@ -13,7 +13,7 @@ from sween.ensemble import load_ensemble
 from sween.evaluation import average_certified_radius, certified_accuracy
 from sween.report import load_run
 from sween.report.measured import MeasuredRun
-from sween.runs import read_config
+from sween.run_folder import read_config
 from sween.zoo import MODELS
 
 ROOT = Path(__file__).parents[1]

@@ -2,12 +2,12 @@
 
 from typing import TypeVar
 
-from sween.interleave import Steps, in_turns
+from sween.interleave import Steps, interleave
 
 Result = TypeVar("Result")
 
 
 def finish(steps: Steps[Result]) -> Result:
     """What the steps return, with nothing in between."""
-    (result,) = in_turns([steps])
+    (result,) = interleave([steps])
     return result

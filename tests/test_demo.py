@@ -9,7 +9,7 @@ from scipy import stats
 from sween.data import load_dataset
 from sween.demo import run_demo
 from sween.evaluation import average_certified_radius, by_model
-from sween.smoothing import verify_folder
+from sween.runs import verify_folder
 
 SEEDS = range(5)
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from sween.interleave import Steps, done, fetched, in_turns, sent
+from sween.interleave import Steps, done, interleave, to_device_async, to_host_async
 from tests.stepping import finish
 
 
@@ -19,27 +19,27 @@ def _work(name: str, stops: int, log: list[str], here: bool = False) -> Steps[st
 
 def test_works_take_turns() -> None:
     log: list[str] = []
-    results = list(in_turns(_work(name, 2, log) for name in "abc"))
+    results = list(interleave(_work(name, 2, log) for name in "abc"))
     assert results == ["a", "b", "c"]
     assert log == ["a0", "b0", "a1", "b1", "a.", "c0", "b.", "c1", "c."]
 
 
 def test_others_are_begun_before_one_waits() -> None:
     log: list[str] = []
-    list(in_turns((_work(name, 1, log) for name in "abc"), at_once=3))
+    list(interleave((_work(name, 1, log) for name in "abc"), at_once=3))
     assert log == ["a0", "b0", "c0", "a.", "b.", "c."]
 
 
 def test_whoever_has_its_number_goes_on_first() -> None:
     log: list[str] = []
-    assert list(in_turns(_work(name, 2, log, here=True) for name in "ab")) == ["a", "b"]
+    assert list(interleave(_work(name, 2, log, here=True) for name in "ab")) == ["a", "b"]
     assert log == ["a0", "a1", "a.", "b0", "b1", "b."]
 
 
 def test_what_never_stops_is_done_at_once_and_taken_one_by_one() -> None:
     """So that one batch at a time is in memory where no number has to come."""
     log: list[str] = []
-    turns = in_turns(_work(name, 0, log) for name in "abc")
+    turns = interleave(_work(name, 0, log) for name in "abc")
     assert log == []
     assert next(turns) == "a"
     assert log == ["a."]
@@ -56,12 +56,12 @@ def test_a_result_goes_out_as_soon_as_its_number_is_there() -> None:
         return "read"
 
     works = itertools.chain([read()], (_work(name, 0, log) for name in "abcdef"))
-    results = list(in_turns(works))
+    results = list(interleave(works))
     assert results == ["a", "b", "read", "c", "d", "e", "f"]
 
 
 def test_nothing_to_do() -> None:
-    assert list(in_turns([])) == []
+    assert list(interleave([])) == []
 
 
 def test_an_error_ends_all() -> None:
@@ -71,7 +71,7 @@ def test_an_error_ends_all() -> None:
 
     log: list[str] = []
     with pytest.raises(MemoryError):
-        list(in_turns([_work("a", 5, log), fails()]))
+        list(interleave([_work("a", 5, log), fails()]))
     assert "a." not in log
 
 
@@ -84,7 +84,7 @@ def test_finish_and_done() -> None:
 
 def test_what_is_on_the_host_is_there_at_once() -> None:
     own = torch.arange(3)
-    assert list(fetched(own)) == []
-    (got,) = finish(fetched(own))
+    assert list(to_host_async(own)) == []
+    (got,) = finish(to_host_async(own))
     assert torch.equal(got, own)
-    assert torch.equal(sent(own, torch.device("cpu")), own)
+    assert torch.equal(to_device_async(own, torch.device("cpu")), own)

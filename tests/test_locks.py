@@ -16,7 +16,7 @@ import pytest
 
 from sween.errors import BadInput, FolderBusy
 from sween.locks import FolderLock, remove_leftovers, temporary_file
-from sween.runs import atomic_path, run_folder, write_text
+from sween.run_folder import atomic_path, run_folder, write_text
 
 ROUNDS = 20
 PROCESSES = 8
@@ -195,7 +195,7 @@ _CONTEND = """
     from pathlib import Path
     from sween.errors import FolderBusy
     from sween.records import RowWriter
-    from sween.runs import run_folder
+    from sween.run_folder import run_folder
 
     folder, rounds, processes, fail, files_alone = Path(sys.argv[1]), *map(int, sys.argv[2:])
     lock = fcntl.flock

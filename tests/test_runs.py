@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sween import __version__
 from sween.errors import CheckpointError
-from sween.runs import (
+from sween.run_folder import (
     atomic_path,
     config_differences,
     describe_environment,

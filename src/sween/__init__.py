@@ -3,7 +3,8 @@
 ensemble = sween.WeightedEnsemble([net_a, net_b, net_c])
 sween.solve_weights(ensemble, images, labels, sigma=0.5)
 smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
-certificate = smoothed.certify(x, n=100_000, alpha=0.001)
+certificates = smoothed.certify(images, n=100_000, alpha=0.001)
+run = sween.certify_dataset(smoothed, dataset, out="runs/mine", n=100_000)
 
 Names are imported when they are first used: torch takes seconds, in which the command line must be
 able to answer an interrupt.
@@ -19,27 +20,31 @@ if TYPE_CHECKING:  # the same names as in _ROOMS below
     from sween.ensemble import (
         ExitPolicy,
         WeightedEnsemble,
-        WeightSolution,
         solve_weights,
     )
     from sween.errors import SweenError
+    from sween.evaluation import average_certified_radius, certified_accuracy
     from sween.models import create_model
     from sween.records import ABSTAIN, Certificate
-    from sween.smoothing import Prediction, SmoothedClassifier
+    from sween.runs import CertificationRun
+    from sween.smoothing import Prediction, SmoothedClassifier, certify_dataset
     from sween.training import TrainConfig, train
     from sween.zoo import load
 
 __all__ = [
     "ABSTAIN",
     "Certificate",
+    "CertificationRun",
     "ExitPolicy",
     "Prediction",
     "SmoothedClassifier",
     "SweenError",
     "TrainConfig",
-    "WeightSolution",
     "WeightedEnsemble",
     "__version__",
+    "average_certified_radius",
+    "certified_accuracy",
+    "certify_dataset",
     "create_model",
     "load",
     "load_dataset",
@@ -50,13 +55,16 @@ __all__ = [
 _ROOMS = {
     "ABSTAIN": "records",
     "Certificate": "records",
+    "CertificationRun": "runs",
     "ExitPolicy": "ensemble",
     "Prediction": "smoothing",
     "SmoothedClassifier": "smoothing",
     "SweenError": "errors",
     "TrainConfig": "training",
-    "WeightSolution": "ensemble",
     "WeightedEnsemble": "ensemble",
+    "average_certified_radius": "evaluation",
+    "certified_accuracy": "evaluation",
+    "certify_dataset": "smoothing",
     "create_model": "models",
     "load": "zoo",
     "load_dataset": "data",

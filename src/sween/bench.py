@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sween.engine import VoteRequest
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.models.device import evaluating
 from sween.seeding import NOISE_BLOCK
@@ -123,8 +124,8 @@ def measure(
 
     def ours(batches: int) -> int:
         nonlocal evaluations, samples
-        votes = engine.count(
-            image[None], examples=[0], purpose="bench", n=size * batches, seed=SEED
+        (votes,) = engine.count(
+            [VoteRequest(image[None], [0], "bench", [size * batches])], seed=SEED
         )
         evaluations += int(votes.evaluations.sum())
         samples += size * batches
@@ -156,7 +157,7 @@ def measure(
         n=n,
         prepare_seconds=prepared,
         precision=engine.precision,
-        exit=engine.panel.exits[-1],
+        exit=engine.exits[engine.name],
         noise=engine.noise.name,
         forward_rows=engine.forward_rows,
         device=engine.device.type,

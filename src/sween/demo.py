@@ -9,8 +9,9 @@ from pathlib import Path
 from sween.data import Dataset, load_dataset
 from sween.ensemble import LoadedEnsemble, WeightSolution, load_members, save_ensemble, weigh
 from sween.paths import AnyPath
-from sween.records import Certificate, read_certificates
-from sween.smoothing import CertifySettings, certify_images
+from sween.records import Certificate
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, train
 
 SIGMA = 0.5
@@ -67,16 +68,16 @@ def run_demo(
     solution = weigh(loaded, dataset, method=WEIGHT_METHOD, seed=seed, quiet=quiet)
     save_ensemble(loaded, runs, solution, out / "ensemble")
     folder = out / "certificates"
-    certify_images(
+    smoothed = SmoothedClassifier(
         loaded,
-        dataset,
-        list(range(len(dataset.test))) if positions is None else positions,
-        settings,
-        folder,
-        members=True,
-        quiet=quiet,
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
+        member_names=loaded.member_names,
     )
-    return DemoResult(loaded, solution, read_certificates(folder), folder)
+    run = certify_dataset(
+        smoothed, dataset, out=folder, indices=positions, settings=settings, quiet=quiet
+    )
+    return DemoResult(loaded, solution, list(run.rows), folder)
 
 
 def _candidate(

@@ -22,14 +22,14 @@ AT_ONCE = 2
 """Pieces of work that take turns: while one waits for a number, the other keeps the device busy."""
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A host's tensor on a device, without waiting until the device has done what is queued."""
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
-def fetched(*tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
+def to_host_async(*tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
     """Tensors of one device on the host; gives up its turn while they come from a GPU."""
     if tensors[0].device.type != "cuda":
         return [tensor.cpu() for tensor in tensors]
@@ -49,7 +49,7 @@ def done(result: Result) -> Steps[Result]:
     return result
 
 
-def in_turns(works: Iterable[Steps[Result]], at_once: int = AT_ONCE) -> Iterator[Result]:
+def interleave(works: Iterable[Steps[Result]], at_once: int = AT_ONCE) -> Iterator[Result]:
     """The results of all works, each as soon as it is there.
 
     The work that was begun first goes on once its number has come. Until then others are begun,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sween.interleave import sent
+from sween.interleave import to_device_async
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -41,7 +41,7 @@ def stream_words(streams: Sequence[int], device: torch.device) -> torch.Tensor:
     """The 128-bit names of streams as (S, 4) words: two of key, two of counter."""
     words = [[(stream >> shift) & _MASK for shift in (0, 32, 64, 96)] for stream in streams]
     table = torch.tensor(words, dtype=torch.int64).view(-1, 4)
-    return sent(table, device)
+    return to_device_async(table, device)
 
 
 def counters(count: int, device: torch.device) -> torch.Tensor:

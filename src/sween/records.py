@@ -130,7 +130,7 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
     """The certificate of a JSON object, refusing missing, extra or newer fields.
 
     The checksum is not judged here, so that a damaged run can be looked at; whoever relies on the
-    rows of a run folder reads them by `sween.smoothing.verify.read_run`.
+    rows of a run folder reads them by `sween.runs.certification.read_run`.
     """
     schema = row.get("schema")
     if schema != SCHEMA:

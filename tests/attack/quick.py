@@ -9,7 +9,8 @@ from sween.attack import AttackOutcome, AttackSettings, attack_images
 from sween.data import load_dataset
 from sween.ensemble import LoadedEnsemble
 from sween.records import Certificate
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier
 from tests.attack.linear import Linear, dataset, loaded, smoothed
 
 QUICK = AttackSettings(attack="pgd", eps=(0.25, 0.5), samples=16, steps=5, n=500, batch_size=4)
@@ -33,8 +34,8 @@ def attack(
 def certificates(scale: float) -> tuple[Linear, Mapping[int, Certificate]]:
     model = Linear(1)
     data = dataset(model, 20, seed=1)
-    rows = smoothed(loaded(model)).certify_batch(
-        data.test.images(range(20)), CertifySettings(n=10_000), labels=data.test.labels
+    rows = smoothed(loaded(model)).certify(
+        data.test.images(range(20)), settings=CertifySettings(n=10_000), labels=data.test.labels
     )
     assert all(row.correct for row in rows)
     return model, {row.index: dataclasses.replace(row, radius=scale * row.radius) for row in rows}

@@ -11,7 +11,7 @@ from sween.attack.scoring import TRIES, Scored, worst
 from sween.ensemble import WeightedEnsemble
 from sween.records import ABSTAIN
 from sween.seeding import standard_normal
-from sween.smoothing.settings import Prediction
+from sween.smoothing import Prediction
 from tests.attack.linear import SIGMA, Linear, dataset, loaded, smoothed
 from tests.smoothing.small import SHAPE, ensemble, images
 

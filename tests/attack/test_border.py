@@ -10,7 +10,7 @@ from sween.attack import AttackSettings, attack_images, empirical_accuracy, veri
 from sween.data import Dataset
 from sween.data.dataset import StoredPixels
 from sween.evaluation import certified_accuracy
-from sween.smoothing import CertifySettings
+from sween.sampling import CertifySettings
 from tests.attack.linear import Linear, dataset, loaded, smoothed
 
 
@@ -81,8 +81,8 @@ def test_what_a_certificate_answers_stands_where_few_votes_decline(tmp_path: Pat
     """Certified with many votes, judged with few: no image drops out of attacked accuracy."""
     model, data = _near_the_border(0.02, 8)
     ensemble = loaded(model)
-    rows = smoothed(ensemble).certify_batch(
-        data.test.images(range(8)), CertifySettings(n=100_000), labels=data.test.labels
+    rows = smoothed(ensemble).certify(
+        data.test.images(range(8)), settings=CertifySettings(n=100_000), labels=data.test.labels
     )
     certified = {row.index: row for row in rows}
     assert sum(row.correct for row in rows) >= 4

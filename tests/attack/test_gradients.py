@@ -10,8 +10,6 @@ from torch import nn
 
 from sween.attack.gradients import (
     FastProbabilities,
-    PlainProbabilities,
-    Probabilities,
     check_agreement,
     probabilities_of,
     same_each_time,
@@ -19,6 +17,7 @@ from sween.attack.gradients import (
 from sween.ensemble import WeightedEnsemble
 from sween.errors import PreparationWarning
 from sween.models import create_model
+from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities
 
 SHAPE = (1, 8, 8)
 
@@ -124,7 +123,7 @@ def test_where_nothing_compiles_the_plain_way_is_taken(monkeypatch: pytest.Monke
     ensemble, image = _ensemble(), torch.rand(SHAPE)
 
     def engine(compiled: bool) -> Any:
-        return SimpleNamespace(compiled=compiled, panel=SimpleNamespace(probabilities=None))
+        return SimpleNamespace(compiled=compiled, probabilities=None)
 
     assert isinstance(probabilities_of(ensemble, engine(False), image), PlainProbabilities)
     monkeypatch.setattr(torch, "compile", lambda member, **_: member)

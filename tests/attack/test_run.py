@@ -22,7 +22,7 @@ from sween.data import load_dataset
 from sween.errors import CheckpointError
 from sween.evaluation import certified_accuracy
 from sween.records import read_rows
-from sween.smoothing import CertifySettings
+from sween.sampling import CertifySettings
 from tests.attack.linear import Linear, dataset, loaded, smoothed
 from tests.attack.quick import QUICK
 from tests.attack.quick import attack as _attack
@@ -48,9 +48,9 @@ def test_attacked_accuracy_is_never_below_certified_accuracy(
     positions = range(10 * seed, 10 * seed + 16)
     ensemble, classifier = _digits()
     data = load_dataset("digits")
-    certificates = classifier.certify_batch(
+    certificates = classifier.certify(
         data.test.images(positions),
-        CertifySettings(n=2000, seed=seed),
+        settings=CertifySettings(n=2000, seed=seed),
         labels=data.test.labels[list(positions)],
         indices=list(positions),
     )
@@ -162,8 +162,8 @@ def test_on_a_linear_model_attacked_accuracy_is_never_below_certified(
     model = Linear(seed)
     data, ensemble = dataset(model, 16, seed=seed), loaded(model)
     classifier, radii = smoothed(ensemble), (0.1, 0.2, 0.4, 0.6)
-    certificates = classifier.certify_batch(
-        data.test.images(range(16)), CertifySettings(n=10_000), labels=data.test.labels
+    certificates = classifier.certify(
+        data.test.images(range(16)), settings=CertifySettings(n=10_000), labels=data.test.labels
     )
     outcomes = attack_images(
         ensemble,

@@ -17,7 +17,7 @@ from sween.data import load_dataset
 from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.records import row_checksum
 from sween.report import write_report
-from sween.runs import read_config, run_tag, to_toml
+from sween.run_folder import read_config, run_tag, to_toml
 from sween.smoothing import SmoothedClassifier
 from tests.attack.quick import attack as attack_digits
 

@@ -13,7 +13,8 @@ from sween.bounds.decision import binomial_p_value, decide, decide_prediction
 from sween.bounds.radius import radius_cohen, radius_two_class
 from sween.errors import BadInput, SmallSampleWarning, UnknownName
 from sween.records import ABSTAIN
-from sween.smoothing.settings import CertifySettings, Prediction, check_predict_settings
+from sween.sampling.settings import CertifySettings
+from sween.smoothing.prediction import Prediction, check_predict_settings
 from tests.smoothing.reference import binomial_lower_tail, exact_upper_bound
 
 

@@ -12,8 +12,9 @@ import torch
 
 from sween.data import load_dataset
 from sween.ensemble import load_ensemble, load_members, save_ensemble, weigh
-from sween.smoothing import CertifySettings, certify_images
+from sween.sampling import CertifySettings
 from sween.training import TrainConfig, train
+from tests.certifying import certify_into
 from tests.cli.command import Listing, listing
 
 SIGMA = 0.5
@@ -68,14 +69,13 @@ def _made(tmp_path_factory: pytest.TempPathFactory, _one_thread: None) -> tuple[
     loaded = load_members(runs)
     solution = weigh(loaded, digits, method="uniform", samples=2, quiet=True)
     save_ensemble(loaded, runs, solution, base / "ensemble")
-    certify_images(
+    certify_into(
+        base / "certificates",
         load_ensemble(base / "ensemble"),
         digits,
         list(range(IMAGES)),
         CertifySettings(n=200),
-        base / "certificates",
         members=True,
-        quiet=True,
     )
     return Made(base, runs, base / "ensemble", base / "certificates"), listing(base)
 

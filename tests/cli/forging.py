@@ -8,7 +8,7 @@ from typing import Any
 
 from sween.bounds.decision import decide, decide_soft
 from sween.records import from_row, row_checksum, to_line
-from sween.runs import read_config, run_tag, to_toml
+from sween.run_folder import read_config, run_tag, to_toml
 
 Row = dict[str, Any]
 Change = Callable[[Row], Row]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sween.records import to_line
-from sween.runs import read_config, to_toml
+from sween.run_folder import read_config, to_toml
 from tests.cli.command import assert_check_failed, assert_refused, run_line, succeed
 from tests.cli.conftest import IMAGES, Made
 from tests.cli.forging import Forgery, Row, all_votes_for, rederived
@@ -142,7 +142,7 @@ ROWS: dict[str, tuple[Callable[[Row], Row], str]] = {
     "two classes of ten": (fewer_classes, "counts are of 2 classes, digits has 10"),
     "label beyond the classes": (lambda row: {"label": 99}, "label is 99, not one of 10"),
     "negative label": (lambda row: {"label": -1}, "label is -1, not one of 10"),
-    "no label": (lambda row: {"label": None}, "label is None, not one of 10"),
+    "no label": (lambda row: {"label": None}, "label is missing"),
     "time that runs backwards": (lambda row: {"seconds": -1.0}, "seconds is -1.0, below 0"),
     "negative evaluations": (
         lambda row: {"member_evaluations": -row["member_evaluations"]},

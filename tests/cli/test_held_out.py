@@ -9,7 +9,7 @@ import pytest
 from sween.data import Dataset, load_dataset
 from sween.data.dataset import Pixels
 from sween.ensemble import METHODS, load_members, solve_weights, weigh
-from sween.runs import read_config
+from sween.run_folder import read_config
 from tests.cli.command import succeed
 from tests.cli.conftest import SIGMA, Made
 from tests.training.datasets import UNTOUCHABLE, Untouchable

@@ -10,7 +10,7 @@ import torch
 from sween.data import load_dataset
 from sween.data.image_folder import FilePixels
 from sween.records import read_certificates
-from sween.runs import read_config
+from sween.run_folder import read_config
 from sween.training import TrainConfig, train
 from tests.cli.command import Outcome, assert_refused, run_line, succeed
 from tests.cli.photos import CLASSES, PER_CLASS, val_file, write_photos

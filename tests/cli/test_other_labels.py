@@ -13,8 +13,9 @@ from sween.data import Dataset, load_dataset
 from sween.ensemble import load_ensemble
 from sween.errors import BadInput, CheckpointError
 from sween.report import write_report
-from sween.runs import read_config
-from sween.smoothing import CertifySettings, certify_images
+from sween.run_folder import read_config
+from sween.sampling import CertifySettings
+from tests.certifying import certify_into
 from tests.cli.command import assert_refused, succeed
 from tests.cli.conftest import IMAGES, Made
 
@@ -31,7 +32,7 @@ def relabelled(dataset: Dataset) -> Dataset:
 def certify(made: Made, dataset: Dataset, out: Path) -> None:
     settings = CertifySettings(n=200)
     ensemble = load_ensemble(made.ensemble)
-    certify_images(ensemble, dataset, list(range(IMAGES)), settings, out, members=True, quiet=True)
+    certify_into(out, ensemble, dataset, list(range(IMAGES)), settings, members=True)
 
 
 def test_the_pixels_of_shipped_runs_keep_their_fingerprint() -> None:

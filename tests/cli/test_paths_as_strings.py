@@ -37,13 +37,10 @@ from sween.report.attacked import load_attacked
 from sween.report.classic import read_classic_log
 from sween.report.cost import load_trained
 from sween.report.page import write_page
-from sween.runs import read_config
-from sween.smoothing import (
-    CertifySettings,
-    SmoothedClassifier,
-    certify_images,
-    verify_folder,
-)
+from sween.run_folder import read_config
+from sween.runs import verify_folder
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, read_recipe, train, train_many
 from sween.training.recipes import run_folders
 from sween.zoo import load
@@ -87,7 +84,9 @@ def _save_ensemble(at: Place) -> object:
 def _certify(at: Place) -> object:
     digits, settings = load_dataset("digits"), CertifySettings(n=100)
     loaded = load_ensemble(at.made.ensemble)
-    return certify_images(loaded, digits, [0], settings, at.new("certified"), quiet=True)
+    smoothed = SmoothedClassifier(loaded, sigma=loaded.sigma, num_classes=loaded.num_classes)
+    out = at.new("certified")
+    return certify_dataset(smoothed, digits, out=out, indices=[0], settings=settings, quiet=True)
 
 
 def _attack(at: Place) -> object:
@@ -164,7 +163,7 @@ DOORS: dict[str, Callable[[Place], object]] = {
     "load_trained": lambda at: load_trained(at.given(at.made.runs[0])),
     "read_recipe": lambda at: read_recipe(at.given(CONFIGS / "fast" / "gaussian.toml")),
     "run_folders": lambda at: run_folders([QUICK], at.new("runs")),
-    "certify_images": _certify,
+    "certify_dataset": _certify,
     "verify_folder": lambda at: verify_folder(at.given(at.made.certificates)),
     "read_certificates": lambda at: read_certificates(at.given(at.made.certificates)),
     "records_file": lambda at: records_file(at.given(at.made.certificates)),

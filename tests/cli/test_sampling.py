@@ -152,7 +152,7 @@ def test_a_forged_row_is_found(name: str, made: Made, tmp_path: Path) -> None:
     ("line_", "said"),
     [
         ('bound = "two-class"', "cohen with decide"),
-        ('votes = "soft"', "sampling fixed and bound cohen"),
+        ('votes = "soft"', "expected sampling fixed"),
         ("radii = [-1.0]", "none of them negative"),
     ],
 )

@@ -125,7 +125,7 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
         lambda row: {
             "estimation_counts": [row["estimation_counts"][0] + 1, *row["estimation_counts"][1:]]
         },
-        "estimation_counts sum to 201, n is 200",
+        "estimation_counts sum to 201, samples - n0 is 200",
     ),
     "a vote moved": (
         lambda row: {"estimation_counts": moved(row["estimation_counts"], row["candidate"], 0)},
@@ -152,13 +152,13 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     ),
     "counts of a float": (lambda row: {"estimation_counts": [200.0]}, "estimation_counts"),
     "n": (lambda row: {"n": 201}, "n is 201"),
-    "n and samples": (lambda row: {"n": 201, "samples": 301}, "n is 201"),
+    "n and samples": (lambda row: {"n": 201, "samples": 301}, "samples - n0 is 201"),
     "n without end": (
         lambda row: {"n": 10**9 + 1, "samples": 10**9 + 101, "estimation_counts": [10**9 + 1]},
         "where bounds are not proven",
     ),
     "n0": (lambda row: {"n0": 99}, "n0 is 99"),
-    "samples": (lambda row: {"samples": 3000}, "samples 3000 is not n0 + n"),
+    "samples": (lambda row: {"samples": 3000}, "samples - n0 is 2900"),
     "alpha": (lambda row: {"alpha": 0.01}, "alpha is 0.01"),
     "sigma": (lambda row: {"sigma": 5.0}, "sigma is 5.0"),
     "bound": (lambda row: {"bound": "two-class"}, 'bound is "two-class"'),
@@ -192,7 +192,10 @@ FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "precision": (lambda row: {"precision": "int4"}, "precision is 'int4'"),
     "forward_rows": (lambda row: {"forward_rows": 9}, "forward_rows is 9"),
     "more forward_rows": (lambda row: {"forward_rows": 1000}, "forward_rows is 1000"),
-    "decisions": (lambda row: {"decisions": {"9.0": True}}, "decisions are given"),
+    "decisions": (
+        lambda row: {"decisions": {"9.0": True}},
+        "decisions are {'9.0': True}, the votes give None",
+    ),
     "label": (lambda row: {"label": (row["label"] + 1) % 10}, "of the image's other rows"),
     "run": (lambda row: {"run": "0" * 16}, "a run of another config"),
     "no run": (lambda row: {"run": None}, "a run of another config"),

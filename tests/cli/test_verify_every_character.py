@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sween.errors import CheckFailed
-from sween.smoothing import verify_folder
+from sween.runs import verify_folder
 from tests.cli.command import assert_check_failed, run_line, succeed
 from tests.cli.conftest import Made
 

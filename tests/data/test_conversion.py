@@ -100,5 +100,5 @@ def test_a_classifier_answers_for_the_same_image_in_every_form() -> None:
     classifier = SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
     pixels = np.random.default_rng(1).integers(0, 256, (8, 8), dtype=np.uint8)
     forms = (Image.fromarray(pixels), pixels[None], pixels[:, :, None], torch.tensor(pixels)[None])
-    answers = [classifier.certify(image, n=200, seed=0, indices=0) for image in forms]
-    assert len({(row.index, row.estimation_counts) for row in answers}) == 1  # type: ignore[union-attr]
+    answers = [classifier.certify_one(image, n=200, seed=0, indices=0) for image in forms]
+    assert len({(row.index, row.estimation_counts) for row in answers}) == 1

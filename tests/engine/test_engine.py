@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from sween.engine import VoteRequest
 from sween.engine.engine import VoteEngine
 from sween.engine.voters import Ballot
 from sween.ensemble import ExitPolicy, WeightedEnsemble
@@ -13,9 +14,9 @@ from sween.errors import BadInput, ContractError, PreparationWarning
 from sween.interleave import Steps
 from sween.models import create_model
 from sween.philox import normal_draws
-from sween.records import Certificate
+from sween.sampling import CertifySettings
 from sween.seeding import NOISE_BLOCK
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing import SmoothedClassifier
 from tests.smoothing.small import PROBED, SETTINGS, SHAPE
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import ensemble as _ensemble
@@ -32,14 +33,14 @@ def test_counts_do_not_depend_on_the_batch_or_the_order(exit_name: str) -> None:
         smoothed = SmoothedClassifier(
             _ensemble(), sigma=0.5, num_classes=10, exit=policy, batch_size=batch_size
         )
-        together = smoothed.certify_batch(images, SETTINGS, indices=[4, 9, 2])
+        together = smoothed.certify(images, settings=SETTINGS, indices=[4, 9, 2])
         results.append(_counts(together))
         alone = [
-            smoothed.certify_batch(images[i : i + 1], SETTINGS, indices=[key])[0]
+            smoothed.certify(images[i : i + 1], settings=SETTINGS, indices=[key])[0]
             for i, key in enumerate((4, 9, 2))
         ]
         results.append(_counts(alone))
-        backwards = smoothed.certify_batch(images.flip(0), SETTINGS, indices=[2, 9, 4])
+        backwards = smoothed.certify(images.flip(0), settings=SETTINGS, indices=[2, 9, 4])
         results.append(_counts(backwards)[::-1])
     assert all(result == results[0] for result in results)
     counts = results[0][0][1]
@@ -54,15 +55,15 @@ def test_counts_do_not_depend_on_asking_for_members(exit_name: str) -> None:
     panel = SmoothedClassifier(
         _ensemble(), sigma=0.5, num_classes=10, exit=policy, member_names=["a", "b", "c"]
     )
-    groups = panel.certify_panel(images, SETTINGS)
-    assert [row.model for row in groups[0]] == ["a", "b", "c", "model"]
-    assert _counts([group[-1] for group in groups]) == _counts(
-        alone.certify_batch(images, SETTINGS)
+    groups = panel.certify_voters(images, SETTINGS)
+    assert list(groups[0]) == ["a", "b", "c", "model"]
+    assert _counts([group["model"] for group in groups]) == _counts(
+        alone.certify(images, settings=SETTINGS)
     )
-    for k, member in enumerate(_members()):
+    for name, member in zip("abc", _members(), strict=True):
         lone = SmoothedClassifier(member, sigma=0.5, num_classes=10)
-        own = lone.certify_batch(images, SETTINGS)
-        assert [group[k].estimation_counts for group in groups] == [
+        own = lone.certify(images, settings=SETTINGS)
+        assert [group[name].estimation_counts for group in groups] == [
             row.estimation_counts for row in own
         ]
 
@@ -80,17 +81,17 @@ def test_other_weightings_vote_as_they_would_alone(exit_name: str) -> None:
         member_names=["a", "b", "c"],
         weightings=others,
     )
-    groups = panel.certify_panel(images, SETTINGS)
-    assert [row.model for row in groups[0]] == ["a", "b", "c", "even", "first", "model"]
-    assert [row.exit for row in groups[0]] == ["none"] * 3 + [policy.describe()] * 3
-    for position, weights in zip((3, 4, 5), (*others.values(), [0.2, 0.5, 0.3]), strict=True):
+    groups = panel.certify_voters(images, SETTINGS)
+    assert list(groups[0]) == ["a", "b", "c", "even", "first", "model"]
+    assert [row.exit for row in groups[0].values()] == ["none"] * 3 + [policy.describe()] * 3
+    for name, weights in (others | {"model": [0.2, 0.5, 0.3]}).items():
         ensemble = WeightedEnsemble(_members(), weights)
         alone = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, exit=policy)
-        assert _counts([group[position] for group in groups]) == _counts(
-            alone.certify_batch(images, SETTINGS)
+        assert _counts([group[name] for group in groups]) == _counts(
+            alone.certify(images, settings=SETTINGS)
         )
-    assert [row[0].estimation_counts for row in groups] == [
-        row[4].estimation_counts for row in groups
+    assert [row["a"].estimation_counts for row in groups] == [
+        row["first"].estimation_counts for row in groups
     ]
 
 
@@ -98,18 +99,18 @@ def test_other_exits_vote_as_they_would_alone() -> None:
     images = _images()
     exits = [ExitPolicy("exact"), ExitPolicy("paper", threshold=0.6)]
     panel = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, other_exits=exits)
-    groups = panel.certify_panel(images, SETTINGS)
-    assert [row.model for row in groups[0]] == ["model+exact", "model+paper", "model"]
-    assert [row.exit for row in groups[0]] == [
+    groups = panel.certify_voters(images, SETTINGS)
+    assert list(groups[0]) == ["model+exact", "model+paper", "model"]
+    assert [row.exit for row in groups[0].values()] == [
         "exact",
         "paper(threshold=0.6,alpha=0.05)",
         "none",
     ]
-    assert not panel.engine.panel.compacts
-    for position, policy in enumerate([*exits, ExitPolicy()]):
+    assert not panel.engine._voters.compacts
+    for name, policy in zip(groups[0], [*exits, ExitPolicy()], strict=True):
         alone = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, exit=policy)
-        rows = alone.certify_batch(images, SETTINGS)
-        own = [group[position] for group in groups]
+        rows = alone.certify(images, settings=SETTINGS)
+        own = [group[name] for group in groups]
         assert _counts(own) == _counts(rows)
         assert [row.member_evaluations for row in own] == [row.member_evaluations for row in rows]
     with pytest.raises(BadInput, match="a different one for each"):
@@ -121,9 +122,9 @@ def test_more_votes_contain_fewer() -> None:
     smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
     engine, images = smoothed.engine, _images(1)
     engine.prepare(images[0])
-    few = engine.count(images, examples=[0], purpose="estimation", n=300, seed=0).counts
-    many = engine.count(images, examples=[0], purpose="estimation", n=750, seed=0).counts
-    rest = engine.count(images, examples=[0], purpose="estimation", n=[450], seed=0, first=[3])
+    few = engine.count_one(VoteRequest(images, [0], "estimation", [300]), seed=0).counts
+    many = engine.count_one(VoteRequest(images, [0], "estimation", [750]), seed=0).counts
+    rest = engine.count_one(VoteRequest(images, [0], "estimation", [450], [3]), seed=0)
     assert torch.equal(few + rest.counts, many)
     assert int(many.sum()) == 750
 
@@ -149,14 +150,14 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
         recorder, sigma=0.5, num_classes=2, batch_size=200, forward_rows=NOISE_BLOCK
     )
     held: list[int] = []
-    vote = smoothed.engine.panel.vote
+    vote = smoothed.engine._voters.vote
 
     def watch(noisy: torch.Tensor) -> Steps[Ballot]:
         held.append(len(noisy))
         return vote(noisy)
 
-    monkeypatch.setattr(smoothed.engine.panel, "vote", watch)
-    smoothed.certify_batch(_images(), CertifySettings(n0=100, n=5_050))
+    monkeypatch.setattr(smoothed.engine._voters, "vote", watch)
+    smoothed.certify(_images(), settings=CertifySettings(n0=100, n=5_050))
     assert {tuple(batch.shape) for batch in recorder.seen} == {(NOISE_BLOCK, *SHAPE)}
     assert max(held) == 200
     assert sum(held) >= 3 * 5_150
@@ -165,7 +166,7 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
 def test_a_smaller_forward_shape_is_padded() -> None:
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=64)
-    (row,) = smoothed.certify_batch(_images(1), SETTINGS)
+    (row,) = smoothed.certify(_images(1), settings=SETTINGS)
     assert {len(batch) for batch in recorder.seen} == {64}
     assert sum(row.estimation_counts) == 750
     assert row.forward_rows == 64
@@ -184,7 +185,7 @@ def test_selection_and_estimation_never_share_noise(options: dict[str, Any]) -> 
     """Trap 4, in the engine: no noisy image is shown for both, nor twice for either."""
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
-    (row,) = smoothed.certify_batch(_images(1), CertifySettings(n0=200, **options))
+    (row,) = smoothed.certify(_images(1), settings=CertifySettings(n0=200, **options))
     rows = torch.cat(recorder.seen[PROBED:]).flatten(1)
     assert len(rows) == row.samples >= 500  # more than one look
     assert len(torch.unique(rows, dim=0)) == row.samples
@@ -195,7 +196,7 @@ def test_soft_votes_show_the_pilot_twice_and_never_for_the_bound() -> None:
     recorder = _Recorder()
     ensemble = WeightedEnsemble([recorder])
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
-    (row,) = smoothed.certify_batch(_images(1), CertifySettings(n0=200, n=400, votes="soft"))
+    (row,) = smoothed.certify(_images(1), settings=CertifySettings(n0=200, n=400, votes="soft"))
     rows = torch.cat(recorder.seen[PROBED:]).flatten(1)
     pilot, again, fresh = torch.split(rows, [200, 200, 400])
     assert torch.equal(pilot, again)
@@ -207,7 +208,6 @@ def test_a_budget_is_what_is_evaluated() -> None:
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
     rows = smoothed.certify(_images(3), n=4_000, n0=200, sampling="budget", budget=6_000)
-    assert isinstance(rows, list)
     seen = torch.cat(recorder.seen[PROBED:]).flatten(1)
     assert len(seen) == sum(row.samples for row in rows) <= 6_000
     assert len(torch.unique(seen, dim=0)) == len(seen)
@@ -218,7 +218,7 @@ def test_noise_has_the_right_size_in_pixel_units() -> None:
     recorder = _Recorder()
     image = _images(1)
     smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2, forward_rows=NOISE_BLOCK)
-    smoothed.certify_batch(image, CertifySettings(n0=100, n=2_000))
+    smoothed.certify(image, settings=CertifySettings(n0=100, n=2_000))
     noise = torch.cat(recorder.seen[PROBED:]) - image
     assert abs(float(noise.mean())) < 0.01
     assert float(noise.std()) == pytest.approx(0.25, rel=0.01)
@@ -227,14 +227,13 @@ def test_noise_has_the_right_size_in_pixel_units() -> None:
 def test_one_image_gives_one_result_and_a_batch_a_list() -> None:
     smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
     image = _images(1)[0]
-    single = smoothed.certify(image, n=200, seed=0, indices=0)
-    assert isinstance(single, Certificate)
+    single = smoothed.certify_one(image, n=200, seed=0, indices=0)
     batch = smoothed.certify(image[None], n=200, seed=0, indices=[0])
-    assert isinstance(batch, list)
     assert batch[0].estimation_counts == single.estimation_counts
-    answer = smoothed.predict(image)
-    assert not isinstance(answer, list)
-    assert sum(answer.counts) == 100
+    (answer,) = smoothed.predict(image)
+    assert sum(answer.counts) == sum(smoothed.predict_one(image).counts) == 100
+    with pytest.raises(BadInput, match="a batch of 2"):
+        smoothed.certify_one(_images(2), n=200)
 
 
 def test_a_tie_of_logits_votes_for_the_lowest_class() -> None:
@@ -245,7 +244,7 @@ def test_a_tie_of_logits_votes_for_the_lowest_class() -> None:
             return torch.tensor([0.0, 1.0, 1.0]).expand(len(x), 3)
 
     smoothed = SmoothedClassifier(Constant(), sigma=0.5, num_classes=3)
-    (row,) = smoothed.certify_batch(_images(1), CertifySettings(n=200))
+    (row,) = smoothed.certify(_images(1), settings=CertifySettings(n=200))
     assert row.estimation_counts == (0, 200, 0)
     assert row.prediction == 1
 
@@ -282,10 +281,10 @@ def test_a_model_is_evaluated_in_evaluation_mode_and_left_as_it_was() -> None:
     model = create_model("digits-conv", num_classes=10, image_shape=SHAPE).eval()
     norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
     smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=10)
-    first = smoothed.certify_batch(_images(1), CertifySettings(n=200), indices=[0])
+    first = smoothed.certify(_images(1), settings=CertifySettings(n=200), indices=[0])
     model.train()
     norms[0].eval()
-    second = smoothed.certify_batch(_images(1), CertifySettings(n=200), indices=[0])
+    second = smoothed.certify(_images(1), settings=CertifySettings(n=200), indices=[0])
     assert first[0].estimation_counts == second[0].estimation_counts
     assert model.training
     assert [norm.training for norm in norms] == [False, True, True]
@@ -333,7 +332,7 @@ class _Standardised(nn.Module):
 
 def test_answers_for_padding_are_nobodys_business() -> None:
     smoothed = SmoothedClassifier(_Standardised(), sigma=0.5, num_classes=2, forward_rows=64)
-    (row,) = smoothed.certify_batch(_images(1), SETTINGS)
+    (row,) = smoothed.certify(_images(1), settings=SETTINGS)
     assert sum(row.estimation_counts) == SETTINGS.n
 
 
@@ -341,11 +340,11 @@ def test_an_exchanged_member_votes() -> None:
     """The panel follows the ensemble, not the list that it was made of."""
     ensemble, images = _ensemble(), _images(1)
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
-    before = smoothed.certify_batch(images, SETTINGS, indices=[0])
+    before = smoothed.certify(images, settings=SETTINGS, indices=[0])
     ensemble.members[1] = create_model("digits-conv", num_classes=10, image_shape=SHAPE, seed=9)
-    after = smoothed.certify_batch(images, SETTINGS, indices=[0])
+    after = smoothed.certify(images, settings=SETTINGS, indices=[0])
     fresh = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
-    assert _counts(after) == _counts(fresh.certify_batch(images, SETTINGS))
+    assert _counts(after) == _counts(fresh.certify(images, settings=SETTINGS))
     assert _counts(after) != _counts(before)
 
 
@@ -354,11 +353,11 @@ def test_noise_that_draws_otherwise_when_compiled_is_used_plain(
 ) -> None:
     """On a CPU the compiled noise is a GPU's, which draws other numbers: it must not be used."""
     images, smoothed = _images(1), SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
-    wanted = _counts(smoothed.certify_batch(images, SETTINGS))
+    wanted = _counts(smoothed.certify(images, settings=SETTINGS))
     monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))
     monkeypatch.setattr("sween.engine.noise._compiled_draws", lambda: normal_draws)
     other = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
     with pytest.warns(PreparationWarning, match=r"noise cannot be compiled, .* apart"):
-        assert _counts(other.certify_batch(images, SETTINGS)) == wanted
-    again = other.certify_batch(images, SETTINGS, indices=[0])  # one warning is enough
+        assert _counts(other.certify(images, settings=SETTINGS)) == wanted
+    again = other.certify(images, settings=SETTINGS, indices=[0])  # one warning is enough
     assert _counts(again) == wanted

@@ -9,6 +9,7 @@ from torch import nn
 from sween.bounds.decision import decide, decide_prediction, decide_radii
 from sween.bounds.radius import radius_cohen, radius_of_miss, radius_two_class
 from sween.bounds.scores import soft_miss
+from sween.engine import VoteRequest
 from sween.engine.engine import VoteEngine
 from sween.engine.exact_noise import BITS, ExactNoise, noise_table, words_of_62_bits
 from sween.ensemble import WeightedEnsemble
@@ -17,7 +18,6 @@ from sween.philox import counters, stream_words
 from sween.records import ABSTAIN, Certificate
 from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
-from sween.smoothing.settings import Prediction
 
 CPU = torch.device("cpu")
 
@@ -116,9 +116,7 @@ class LowBits(nn.Module):
 
 def _certify(image: torch.Tensor, noise: str, n: int = 2_000) -> Certificate:
     smoothed = SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise=noise)
-    answer = smoothed.certify(image, n=n)
-    assert isinstance(answer, Certificate)
-    return answer
+    return smoothed.certify_one(image, n=n)
 
 
 def test_the_float_attack() -> None:
@@ -147,8 +145,7 @@ def test_lost_draws_count_against_the_answer(monkeypatch: pytest.MonkeyPatch) ->
             return torch.tensor([1.0, 0.0]).expand(len(x), 2)
 
     smoothed = SmoothedClassifier(Always(), sigma=0.5, num_classes=2, noise="exact")
-    row = smoothed.certify(torch.zeros(1, 10, 10), n=1_000)
-    assert isinstance(row, Certificate)
+    row = smoothed.certify_one(torch.zeros(1, 10, 10), n=1_000)
     counted = sum(row.estimation_counts)
     assert 960 < counted < 998  # a hundred numbers an image, a ten-thousandth of them lost
     assert (row.n, row.samples) == (1_000, 1_100)
@@ -169,8 +166,7 @@ def test_lost_draws_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ensemble = WeightedEnsemble([Always()])
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, noise="exact")
-    row = smoothed.certify(torch.zeros(1, 10, 10), n=1_000, votes="soft")
-    assert isinstance(row, Certificate)
+    row = smoothed.certify_one(torch.zeros(1, 10, 10), n=1_000, votes="soft")
     assert row.estimation_scores is not None
     assert row.selection_scores is not None
     scored = sum(row.estimation_scores[1::2])
@@ -202,10 +198,9 @@ def test_votes_of_the_two_laws_agree_on_a_smooth_classifier() -> None:
     image = torch.full((1, 8, 8), 153 / 255)
     n, shares = 20_000, []
     for noise in ("float32", "exact"):
-        row = SmoothedClassifier(Bright(), sigma=0.5, num_classes=2, noise=noise).certify(
+        row = SmoothedClassifier(Bright(), sigma=0.5, num_classes=2, noise=noise).certify_one(
             image, n=n
         )
-        assert isinstance(row, Certificate)
         shares.append(row.estimation_counts[0] / n)
     truth = float(special.ndtr((0.6 - 0.55) / (0.5 / 8)))
     for share in shares:
@@ -257,8 +252,7 @@ def test_off_the_grid_no_rounding_is_advised() -> None:
 
     smoothed = SmoothedClassifier(Dark(), sigma=0.5, num_classes=2, noise="exact", levels=levels)
     image = torch.zeros(1, 8, 8)
-    row = smoothed.certify(image, n=5_000, seed=0)
-    assert isinstance(row, Certificate)
+    row = smoothed.certify_one(image, n=5_000, seed=0)
     changed = torch.full_like(image, 0.51 / levels)
     assert row.prediction == 0
     assert row.radius > float((changed - image).norm())
@@ -267,8 +261,7 @@ def test_off_the_grid_no_rounding_is_advised() -> None:
             ask(changed, n=200)
         assert "round" not in str(caught.value)
     rounded = (changed * levels).round() / levels
-    answer = smoothed.predict(rounded, n=5_000)
-    assert isinstance(answer, Prediction)
+    answer = smoothed.predict_one(rounded, n=5_000)
     assert answer.prediction == 1, "so the advice to round would have broken the certificate"
 
 
@@ -292,7 +285,7 @@ def test_exact_votes_do_not_depend_on_the_batch() -> None:
         engine: VoteEngine = smoothed.engine
         engine.prepare(images[0])
         results.append(
-            engine.count(images, examples=[0, 1, 2], purpose="estimation", n=330, seed=0).counts
+            engine.count_one(VoteRequest(images, [0, 1, 2], "estimation", [330] * 3), seed=0).counts
         )
     assert torch.equal(results[0], results[1])
 

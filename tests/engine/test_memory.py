@@ -1,6 +1,5 @@
 """Running out of memory halves the forward pass and starts the image again."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,15 @@ from torch import nn
 import sween
 from sween.data import load_dataset
 from sween.engine.engine import VoteEngine
-from sween.engine.tally import Asked, Votes
+from sween.engine.votes import Tally
 from sween.errors import BadInput, ContractError
+from sween.interleave import Steps
 from sween.models.device import is_out_of_memory
+from sween.runs import verify_folder
+from sween.sampling import CertifySettings
 from sween.seeding import NOISE_BLOCK
-from sween.smoothing import CertifySettings, SmoothedClassifier, certify_images, verify_folder
+from sween.smoothing import SmoothedClassifier
+from tests.certifying import certify_into
 from tests.smoothing.small import PROBED, SETTINGS
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import images as _images
@@ -48,9 +51,9 @@ def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: 
     """At once, or in the middle of an image: the votes are those of the shape it ends in."""
     images = _images(2)
     smoothed = _limited(30, fits)
-    rows = smoothed.certify_batch(images, SETTINGS)
+    rows = smoothed.certify(images, settings=SETTINGS)
     wanted = _limited(30, forward_rows=25)
-    assert _counts(rows) == _counts(wanted.certify_batch(images, SETTINGS))
+    assert _counts(rows) == _counts(wanted.certify(images, settings=SETTINGS))
     assert [row.forward_rows for row in rows] == [25, 25]
     answers = _limited(30, fits).predict_batch(images, n=500, seed=0, indices=[0, 1])
     assert [sum(answer.counts) for answer in answers] == [500, 500]
@@ -62,18 +65,19 @@ def test_a_budget_keeps_its_pilots_when_memory_runs_out(
     """Sizes are those that the pilots call for, whatever shape the votes that certify come in."""
     model, digits = sween.load("digits-sween3-gaussian-sigma0.50"), load_dataset("digits")
     settings = CertifySettings(n0=200, n=2000, sampling="budget", budget=12 * 900)
-    count, raised = VoteEngine.count_each, list[int]()
+    raised = list[int]()
 
-    def scarce(engine: VoteEngine, sets: Iterable[Asked], **options: Any) -> Iterator[Votes]:
-        everything = list(sets)
-        if any(asked.purpose == "estimation" for asked in everything) and not raised:
+    add = VoteEngine._add_batch
+
+    def scarce(engine: VoteEngine, tally: Tally, *arguments: Any) -> Steps[None]:
+        if tally.request.purpose == "estimation" and not raised:
             raised.append(engine.forward_rows)
             raise MemoryError
-        return count(engine, everything, **options)
+        return add(engine, tally, *arguments)
 
-    rows = certify_images(model, digits, range(12), settings, tmp_path / "whole", quiet=True)
-    monkeypatch.setattr(VoteEngine, "count_each", scarce)
-    again = certify_images(model, digits, range(12), settings, tmp_path / "scarce", quiet=True)
+    rows = certify_into(tmp_path / "whole", model, digits, range(12), settings).rows
+    monkeypatch.setattr(VoteEngine, "_add_batch", scarce)
+    again = certify_into(tmp_path / "scarce", model, digits, range(12), settings).rows
     assert {row.forward_rows for row in again} == {raised[0] // 2}
     assert [(row.n, row.selection_counts) for row in again] == [
         (row.n, row.selection_counts) for row in rows
@@ -97,7 +101,7 @@ def test_libraries_have_many_words_for_it(said: str, is_it: bool) -> None:
 def test_no_memory_even_for_one_image_is_one_clear_line() -> None:
     smoothed = SmoothedClassifier(_SmallMemory(0), sigma=0.5, num_classes=2)
     with pytest.raises(BadInput, match=r"out of memory on cpu even at batch 1; .* --device"):
-        smoothed.certify_batch(_images(1), SETTINGS)
+        smoothed.certify(_images(1), settings=SETTINGS)
 
 
 def test_other_errors_of_a_model_are_not_taken_for_missing_memory() -> None:
@@ -114,7 +118,6 @@ def test_a_budget_that_runs_out_of_memory_is_planned_again() -> None:
     rows = []
     for smoothed in (_limited(30, PROBED + 4), _limited(30, forward_rows=25)):
         answer = smoothed.certify(images, n=2_000, n0=300, sampling="budget", budget=4_000, seed=0)
-        assert isinstance(answer, list)
         rows.append(answer)
     assert _counts(rows[0]) == _counts(rows[1])
     assert [row.forward_rows for row in rows[0]] == [25] * 3

@@ -13,7 +13,8 @@ from sween.engine.prepare import Member, Preparation, prepare
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput, ContractError, PreparationWarning, UnknownName
 from sween.models import create_model
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier
 
 CPU = torch.device("cpu")
 SETTINGS = CertifySettings(n0=100, n=500)
@@ -118,7 +119,7 @@ def test_what_cannot_be_folded_is_left(kind: type[nn.Module]) -> None:
 def test_a_module_that_uses_its_batch_is_still_refused() -> None:
     smoothed = SmoothedClassifier(WithoutStatistics(), sigma=0.5, num_classes=4)
     with pytest.raises(ContractError, match="rest of its batch"):
-        smoothed.certify_batch(torch.rand(1, 1, 8, 8), SETTINGS)
+        smoothed.certify(torch.rand(1, 1, 8, 8), settings=SETTINGS)
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
@@ -126,8 +127,8 @@ def test_reduced_precision_is_recorded_and_answers_much_the_same(precision: str)
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     model = used("digits-resnet", (1, 8, 8))
     plain, reduced = (
-        SmoothedClassifier(model, sigma=0.5, num_classes=10, precision=name).certify_batch(
-            images, SETTINGS
+        SmoothedClassifier(model, sigma=0.5, num_classes=10, precision=name).certify(
+            images, settings=SETTINGS
         )
         for name in ("float32", precision)
     )
@@ -158,7 +159,7 @@ def test_a_model_that_needs_float32_is_refused_in_float16_by_name() -> None:
     images = torch.rand(1, 1, 8, 8)
     refused = SmoothedClassifier(Overflows(), sigma=0.5, num_classes=2, precision="float16")
     with pytest.raises(ContractError, match=r"in float16 .*--precision float32"):
-        refused.certify_batch(images, SETTINGS)
+        refused.certify(images, settings=SETTINGS)
     with pytest.raises(UnknownName, match="did you mean 'float16'"):
         SmoothedClassifier(Overflows(), sigma=0.5, num_classes=2, precision="flot16")
 
@@ -187,11 +188,11 @@ def test_certificates_follow_a_model_that_changes_between_calls() -> None:
     """In particular one that is prepared: the copy must not outlive the weights it was made of."""
     model, image = used("digits-resnet", (1, 8, 8)), torch.rand(1, 1, 8, 8)
     smoothed = SmoothedClassifier(WeightedEnsemble([model]), sigma=0.5, num_classes=10)
-    before = smoothed.certify_batch(image, SETTINGS, indices=[0])[0]
+    before = smoothed.certify(image, settings=SETTINGS, indices=[0])[0]
     model.load_state_dict(used("digits-resnet", (1, 8, 8), seed=5).state_dict())
-    after = smoothed.certify_batch(image, SETTINGS, indices=[0])[0]
+    after = smoothed.certify(image, settings=SETTINGS, indices=[0])[0]
     fresh = SmoothedClassifier(copy.deepcopy(model), sigma=0.5, num_classes=10)
-    assert after.estimation_counts == fresh.certify_batch(image, SETTINGS)[0].estimation_counts
+    assert after.estimation_counts == fresh.certify(image, settings=SETTINGS)[0].estimation_counts
     assert after.estimation_counts != before.estimation_counts
 
 
@@ -210,8 +211,8 @@ def test_a_model_that_does_not_compile_is_used_uncompiled_with_one_warning(
     assert not prepared.compiled
     assert torch.allclose(prepared.run(images), model(images), atol=1e-4)
     with pytest.warns(PreparationWarning):
-        row = SmoothedClassifier(model, sigma=0.5, num_classes=10, compile=True).certify_batch(
-            images[:1], SETTINGS
+        row = SmoothedClassifier(model, sigma=0.5, num_classes=10, compile=True).certify(
+            images[:1], settings=SETTINGS
         )[0]
     assert row.precision == "float32", "the record must not claim what was not done"
 
@@ -259,8 +260,8 @@ def test_rows_of_a_prepared_member_do_not_feel_their_batch(rows: int) -> None:
 def test_the_module_itself_is_not_changed_by_certifying(tmp_path: Path) -> None:
     model = used("digits-resnet", (1, 8, 8))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    SmoothedClassifier(model, sigma=0.5, num_classes=10, precision="bfloat16").certify_batch(
-        torch.rand(1, 1, 8, 8), SETTINGS
+    SmoothedClassifier(model, sigma=0.5, num_classes=10, precision="bfloat16").certify(
+        torch.rand(1, 1, 8, 8), settings=SETTINGS
     )
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -302,7 +303,7 @@ class Random(TwoInARow):
 def test_a_module_that_draws_for_itself_is_refused() -> None:
     smoothed = SmoothedClassifier(Random(), sigma=0.5, num_classes=4)
     with pytest.raises(ContractError, match="the same answer each time"):
-        smoothed.certify_batch(torch.rand(1, 1, 8, 8), SETTINGS)
+        smoothed.certify(torch.rand(1, 1, 8, 8), settings=SETTINGS)
 
 
 def test_a_model_that_compiles_to_something_else_is_used_uncompiled(
@@ -323,6 +324,6 @@ def test_a_precision_that_changes_on_the_way_is_refused(monkeypatch: pytest.Monk
     engine = SmoothedClassifier(model, sigma=0.5, num_classes=10).engine
     engine.prepare(image)
     monkeypatch.setattr(Preparation, "describe", lambda *_, **__: "float16")
-    engine.panel.members[0].forget()
+    engine._voters.members[0].forget()
     with pytest.raises(BadInput, match=r"expected float32, as when .*got float16"):
         engine.prepare(image)

@@ -13,11 +13,11 @@ from sween.engine.exact_noise import ExactNoise
 from sween.engine.noise import CPU_MISSING, GPU_MISSING, GaussianNoise
 from sween.errors import BadInput
 from sween.philox import _box_muller
+from sween.sampling.settings import CertifySettings
 from sween.smoothing import SmoothedClassifier
-from sween.smoothing.certify import MOST_MISSING, check_tail
-from sween.smoothing.run import certify_images
-from sween.smoothing.settings import CertifySettings
+from sween.smoothing.tail import MOST_MISSING, check_tail
 from sween.zoo import load
+from tests.certifying import certify_into
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 CIFAR, LARGE = 3 * 32 * 32, 3 * 224 * 224
@@ -75,7 +75,7 @@ def test_certifying_asks_before_it_draws(monkeypatch: pytest.MonkeyPatch, tmp_pa
         smoothed.certify(torch.zeros(3, 32, 32), n=10**9)
     loaded = load("digits-sween3-gaussian-sigma0.50")
     with pytest.raises(BadInput, match="images of 64 numbers"):
-        certify_images(
-            loaded, load_dataset("digits"), [0], CertifySettings(n=10**9), tmp_path / "out"
+        certify_into(
+            tmp_path / "out", loaded, load_dataset("digits"), [0], CertifySettings(n=10**9)
         )
     assert not (tmp_path / "out").exists()

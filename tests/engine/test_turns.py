@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from sween.engine import forward, tally
+from sween.engine import forward
+from sween.engine import votes as votes_module
 from sween.engine.forward import FixedShapeForward
-from sween.engine.tally import Asked, Votes
+from sween.engine.votes import VoteRequest, Votes
 from sween.ensemble import EXITS, ExitPolicy, WeightedEnsemble
 from sween.errors import ContractError
 from sween.interleave import Steps
-from sween.smoothing import CertifySettings, SmoothedClassifier
-from sween.smoothing.certify import certify_each
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier, pipeline
+from tests.smoothing.small import Batch
 from tests.smoothing.small import counts as _counts
 from tests.smoothing.small import ensemble as _ensemble
 from tests.smoothing.small import images as _images
@@ -26,8 +28,8 @@ class _Queue:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.queued, self.meanwhile = 0, list[int]()
-        monkeypatch.setattr(forward, "fetched", self.fetched)
-        monkeypatch.setattr(tally, "fetched", self.fetched)
+        monkeypatch.setattr(forward, "to_host_async", self.to_host_async)
+        monkeypatch.setattr(votes_module, "to_host_async", self.to_host_async)
         one = FixedShapeForward._one
 
         def counted(*arguments: Any) -> torch.Tensor:
@@ -36,7 +38,7 @@ class _Queue:
 
         monkeypatch.setattr(FixedShapeForward, "_one", counted)
 
-    def fetched(self, *tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
+    def to_host_async(self, *tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
         before, copies = self.queued, [tensor.clone() for tensor in tensors]
         yield lambda: False
         self.meanwhile.append(self.queued - before)
@@ -74,9 +76,9 @@ def test_late_numbers_change_no_certificate(
     mode: str, exit_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = CertifySettings(n0=130, **MODES[mode])
-    wanted = _counts(_smoothed(exit_name).certify_batch(_images(), settings))
+    wanted = _counts(_smoothed(exit_name).certify(_images(), settings=settings))
     queue = _Queue(monkeypatch)
-    assert _counts(_smoothed(exit_name).certify_batch(_images(), settings)) == wanted
+    assert _counts(_smoothed(exit_name).certify(_images(), settings=settings)) == wanted
     assert queue.meanwhile
 
 
@@ -86,8 +88,8 @@ def test_others_are_queued_while_a_number_comes(exit_name: str, device: _Queue) 
     images = _images(4)
     engine.prepare(images[0])
     device.meanwhile.clear()
-    sets = [Asked(images[i : i + 1], [i], "estimation", [600]) for i in range(4)]
-    votes = list(engine.count_each(sets, seed=0))
+    sets = [VoteRequest(images[i : i + 1], [i], "estimation", [600]) for i in range(4)]
+    votes = list(engine.count(sets, seed=0))
     assert [int(own.counts.sum()) for own in votes] == [600] * 4
     asked = 4 + (2 * 12 if exit_name != "none" else 0)  # each set; each later member and batch
     assert len(device.meanwhile) == asked
@@ -101,18 +103,18 @@ def test_sets_come_in_their_order_whatever_they_hold(device: _Queue) -> None:
     engine, images = _smoothed("exact").engine, _images()
     engine.prepare(images[0])
     sizes = [[300], [0], [450], [0], [0], [100]]
-    sets = [Asked(images[:1], [i], "estimation", size) for i, size in enumerate(sizes)]
-    votes = list(engine.count_each(sets, seed=0))
+    sets = [VoteRequest(images[:1], [i], "estimation", size) for i, size in enumerate(sizes)]
+    votes = list(engine.count(sets, seed=0))
     assert [own.drawn for own in votes] == sizes
     assert [int(own.counts.sum()) for own in votes] == [300, 0, 450, 0, 0, 100]
-    assert [own.of(0, 0).evaluations > 0 for own in votes] == [size != [0] for size in sizes]
+    assert [own.of("model", 0).evaluations > 0 for own in votes] == [size != [0] for size in sizes]
 
 
 def test_two_batches_are_held_at_once_and_no_more(
     device: _Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, held, most = _smoothed("exact").engine, 0, 0
-    vote = engine.panel.vote
+    vote = engine._voters.vote
 
     def watch(noisy: torch.Tensor) -> Steps[Any]:
         nonlocal held, most
@@ -121,10 +123,10 @@ def test_two_batches_are_held_at_once_and_no_more(
         held -= 1
         return ballot
 
-    monkeypatch.setattr(engine.panel, "vote", watch)
+    monkeypatch.setattr(engine._voters, "vote", watch)
     image = _images(1)
     engine.prepare(image[0])
-    engine.count(image, examples=[0], purpose="estimation", n=2_000, seed=0)
+    engine.count_one(VoteRequest(image, [0], "estimation", [2_000]), seed=0)
     assert (held, most) == (0, 2)
 
 
@@ -151,10 +153,10 @@ def test_no_vote_of_what_is_no_number_gets_through(device: _Queue) -> None:
     engine, image = smoothed.engine, _images(1)
     engine.prepare(image[0])
     broken.good = broken.seen + 700
-    sets = [Asked(image, [i], "estimation", [200]) for i in range(10)]
+    sets = [VoteRequest(image, [i], "estimation", [200]) for i in range(10)]
     through: list[Votes] = []
     with pytest.raises(ContractError, match="finite"):
-        through.extend(engine.count_each(sets, seed=0))
+        through.extend(engine.count(sets, seed=0))
     # The fourth has a vote of no number; the third came back when that was known already.
     assert len(through) == 2
 
@@ -163,7 +165,7 @@ def test_fixed_votes_queue_the_first_ones_with_the_others(device: _Queue) -> Non
     smoothed = _smoothed(batch_size=400)
     smoothed.engine.prepare(_images(1)[0])
     device.meanwhile.clear()
-    smoothed.certify_batch(_images(), CertifySettings(n0=100, n=750))
+    smoothed.certify(_images(), settings=CertifySettings(n0=100, n=750))
     # First votes, then those of each image: only the last ones find nothing queued behind them.
     assert [queued > 0 for queued in device.meanwhile] == [True] * 3 + [False]
 
@@ -207,11 +209,11 @@ def test_out_of_memory_while_another_batch_is_begun(fits: int, device: _Queue) -
     own, scarce = _scarce(100)
     own.engine.prepare(_images(1)[0])
     scarce.fits = fits
-    rows = own.certify_batch(_images(), settings)
+    rows = own.certify(_images(), settings=settings)
     assert {row.forward_rows for row in rows} <= {50, 100}
     assert rows[-1].forward_rows == 50
     assert [row.estimation_counts for row in rows] == [
-        row.estimation_counts for row in wanted.certify_batch(_images(), settings)
+        row.estimation_counts for row in wanted.certify(_images(), settings=settings)
     ]
     assert len(own.predict_batch(_images(), n=400, seed=0, indices=range(3))) == 3
 
@@ -220,21 +222,21 @@ def test_one_count_at_a_time(device: _Queue) -> None:
     """Two at once would share what says whether all numbers are finite."""
     engine, image = _smoothed("exact").engine, _images(1)
     engine.prepare(image[0])
-    sets = [Asked(image, [i], "estimation", [400]) for i in range(3)]
-    counting = engine.count_each(sets, seed=0)
+    sets = [VoteRequest(image, [i], "estimation", [400]) for i in range(3)]
+    counting = engine.count(sets, seed=0)
     next(counting)
     with pytest.raises(RuntimeError, match="is counting"):
-        engine.count(image, examples=[0], purpose="estimation", n=100, seed=0)
+        engine.count_one(VoteRequest(image, [0], "estimation", [100]), seed=0)
     counting.close()
-    assert engine.count(image, examples=[0], purpose="estimation", n=100, seed=0)
+    assert engine.count_one(VoteRequest(image, [0], "estimation", [100]), seed=0)
 
 
 def test_whoever_stops_early_leaves_the_model_as_it_was(device: _Queue) -> None:
     smoothed, images = _smoothed("exact"), _images()
     model = smoothed.engine.model.train()
     smoothed.engine.prepare(images[0])
-    rows = certify_each(
-        smoothed.engine, images, range(3), [None] * 3, CertifySettings(n0=100, n=750)
+    rows = pipeline.certify(
+        [smoothed.engine], Batch(images), range(3), CertifySettings(n0=100, n=750)
     )
     next(rows)
     assert not torch.is_inference_mode_enabled()

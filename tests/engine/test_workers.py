@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 
 import sween
 from sween.data import load_dataset
-from sween.engine.workers import Emit, run_all
+from sween.engine.workers import run_all
 from sween.records import read_certificates
-from sween.smoothing import CertifySettings, certify_images, verify_folder
+from sween.runs import verify_folder
+from sween.sampling import CertifySettings
+from tests.certifying import certify_into
 
 NAME = "digits-sween3-gaussian-sigma0.50"
 SETTINGS = CertifySettings(n=1_000)
@@ -23,15 +25,14 @@ CPU = torch.device("cpu")
 def _certify(
     out: Path, devices: list[torch.device] | None, **options: Any
 ) -> list[tuple[Any, ...]]:
-    certify_images(
+    certify_into(
+        out,
         sween.load(NAME),
         load_dataset("digits"),
         list(range(12)),
         options.pop("settings", SETTINGS),
-        out,
         devices=devices,
         batch_size=1_000,
-        quiet=True,
         **options,
     )
     verify_folder(out)
@@ -64,6 +65,9 @@ def test_a_run_of_two_goes_on_with_one(tmp_path: Path) -> None:
     assert _certify(tmp_path / "out", None) == whole
 
 
+Progress = Callable[[int], None]
+
+
 class _Engine:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,45 +76,52 @@ class _Engine:
 def test_the_free_engine_takes_the_next_group() -> None:
     done: dict[str, list[int]] = {"quick": [], "slow": []}
 
-    def work(engine: Any, group: Sequence[int], emit: Emit) -> None:
+    def work(
+        engine: Any, group: Sequence[int], on_progress: Callable[[int], None]
+    ) -> Iterator[int]:
         time.sleep(0.05 if engine.name == "slow" else 0.001)
         done[engine.name].extend(group)
-        emit(len(group))
+        on_progress(len(group))
+        yield group[0]
 
-    items: list[Any] = []
-    run_all([_Engine("quick"), _Engine("slow")], [[k] for k in range(20)], work, items.append)  # type: ignore[list-item]
-    assert sorted(done["quick"] + done["slow"]) == list(range(20))
+    progress: list[int] = []
+    engines: Any = [_Engine("quick"), _Engine("slow")]
+    items = list(run_all(engines, [[k] for k in range(20)], work, progress.append))
+    assert sorted(done["quick"] + done["slow"]) == sorted(items) == list(range(20))
     assert len(done["quick"]) > len(done["slow"])
-    assert items == [1] * 20
+    assert progress == [1] * 20
 
 
 def test_one_failure_stops_all_and_is_told() -> None:
     started = threading.active_count()
-    handled: list[Any] = []
 
-    def work(engine: Any, group: Sequence[int], emit: Emit) -> None:
+    def work(
+        engine: Any, group: Sequence[int], on_progress: Callable[[int], None]
+    ) -> Iterator[int]:
         if engine.name == "broken":
             raise ValueError("this GPU fell off the bus")
         while True:  # would go on for ever
-            emit(1)
+            yield 1
             time.sleep(0.001)
 
+    engines: Any = [_Engine("broken"), _Engine("fine")]
     with pytest.raises(ValueError, match="fell off the bus"):
-        run_all([_Engine("broken"), _Engine("fine")], [[1], [2], [3]], work, handled.append)  # type: ignore[list-item]
+        list(run_all(engines, [[1], [2], [3]], work, lambda _: None))
     assert threading.active_count() == started
 
 
-def test_an_error_while_writing_stops_the_engines() -> None:
+def test_whoever_stops_early_stops_the_engines() -> None:
     started = threading.active_count()
 
-    def work(engine: Any, group: Sequence[int], emit: Emit) -> None:
+    def work(
+        engine: Any, group: Sequence[int], on_progress: Callable[[int], None]
+    ) -> Iterator[int]:
         while True:
-            emit(1)
+            yield 1
             time.sleep(0.001)
 
-    def full_disk(item: Any) -> None:
-        raise OSError("no space left")
-
-    with pytest.raises(OSError, match="no space left"):
-        run_all([_Engine("a"), _Engine("b")], [[1], [2]], work, full_disk)  # type: ignore[list-item]
+    engines: Any = [_Engine("a"), _Engine("b")]
+    items = run_all(engines, [[1], [2]], work, lambda _: None)
+    next(items)
+    items.close()
     assert threading.active_count() == started

@@ -11,7 +11,7 @@ from scipy import stats
 from sween.engine.exits import ExitVotes, vote_with_exit
 from sween.engine.forward import FixedShapeForward
 from sween.engine.prepare import Preparation
-from sween.engine.voters import EnsemblePanel
+from sween.engine.voters import Voters
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.ensemble.early_exit import EXACT_MARGIN, exact_margin
 from sween.errors import BadInput, UnknownName
@@ -119,7 +119,7 @@ def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs()
                 parameter.add_(0.4 * change).mul_(4.0)
         members.append(model.eval())
     ensemble = WeightedEnsemble(members, [0.15, 0.4, 0.1, 0.35])
-    panel = EnsemblePanel(
+    panel = Voters(
         ensemble,
         name="ensemble",
         forward=FixedShapeForward(10, 100),

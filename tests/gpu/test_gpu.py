@@ -10,18 +10,20 @@ import torch
 
 import sween
 from sween.attack.gradients import FastProbabilities, probabilities_of, same_each_time
-from sween.engine import forward, tally
+from sween.engine import VoteRequest, forward
+from sween.engine import votes as votes_module
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
 from sween.engine.noise import NoiseKind
 from sween.engine.prepare import Member, Preparation
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.interleave import Steps, fetched
+from sween.interleave import Steps, to_host_async
 from sween.models import create_model
 from sween.philox import counters, normal_draws, stream_words
 from sween.records import Certificate
+from sween.sampling import CertifySettings
 from sween.seeding import derive_key
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing import SmoothedClassifier
 from tests.engine.kernels.networks import of_whole_numbers
 from tests.stepping import finish
 
@@ -130,11 +132,11 @@ def test_counts_do_not_depend_on_batches_or_company(compile: bool) -> None:
             forward_rows=1000,
             batch_size=batch_size,
         )
-        results.append(_counts(smoothed.certify_batch(images, SETTINGS)))
+        results.append(_counts(smoothed.certify(images, settings=SETTINGS)))
         results.append(
             _counts(
                 [
-                    smoothed.certify_batch(images[i : i + 1], SETTINGS, indices=[i])[0]
+                    smoothed.certify(images[i : i + 1], settings=SETTINGS, indices=[i])[0]
                     for i in range(3)
                 ]
             )
@@ -157,12 +159,12 @@ def test_exits_with_and_without_members_agree(name: str) -> None:
         )
         for names in (None, ["a", "b"])
     )
-    assert not panel.engine.panel.compacts
-    assert alone.engine.panel.compacts
-    groups = panel.certify_panel(images, SETTINGS)
-    own = alone.certify_batch(images, SETTINGS)
-    assert _counts([group[-1] for group in groups]) == _counts(own)
-    assert [group[-1].member_evaluations for group in groups] == [
+    assert not panel.engine._voters.compacts
+    assert alone.engine._voters.compacts
+    groups = panel.certify_voters(images, SETTINGS)
+    own = alone.certify(images, settings=SETTINGS)
+    assert _counts([group["model"] for group in groups]) == _counts(own)
+    assert [group["model"].member_evaluations for group in groups] == [
         row.member_evaluations for row in own
     ]
 
@@ -175,7 +177,7 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
     )
     image = _images(1).cuda()
     smoothed.engine.prepare(image[0])
-    panel = smoothed.engine.panel
+    panel = smoothed.engine._voters
     noisy = image + 0.5 * torch.randn(4500, 3, 32, 32, device="cuda")
     with torch.inference_mode():
         finish(panel.vote(noisy))
@@ -205,20 +207,20 @@ def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.Monke
     waits: list[bool] = []
 
     def watched(*tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
-        got = yield from fetched(*tensors)
+        got = yield from to_host_async(*tensors)
         waits.append(not torch.cuda.current_stream().query())
         return got
 
-    for module in (forward, tally):
-        monkeypatch.setattr(module, "fetched", watched)
+    for module in (forward, votes_module):
+        monkeypatch.setattr(module, "to_host_async", watched)
     sets = [
-        tally.Asked(images[i % 2 :][:1], [i], "estimation", [engine.batch_blocks * 100])
+        VoteRequest(images[i % 2 :][:1], [i], "estimation", [engine.batch_blocks * 100])
         for i in range(6)
     ]
-    wanted = [votes for each in sets for votes in engine.count_each([each], seed=0)]
+    wanted = [votes for each in sets for votes in engine.count([each], seed=0)]
     waits.clear()
     with _no_waits():
-        found = list(engine.count_each(sets, seed=0))
+        found = list(engine.count(sets, seed=0))
     for own, alone in zip(found, wanted, strict=True):
         assert torch.equal(own.counts, alone.counts)
         assert torch.equal(own.evaluations, alone.evaluations)
@@ -244,10 +246,10 @@ def test_no_batch_makes_the_host_wait(options: dict[str, Any], scored: list[int]
     engine, image = smoothed.engine, _images(1).cuda()
     engine.prepare(image[0])
     sizes = [3 * engine.batch_blocks * 100]
-    sets = [tally.Asked(image, [i], "estimation", sizes, scored=scored) for i in range(3)]
-    wanted = list(engine.count_each(sets, seed=0))
+    sets = [VoteRequest(image, [i], "estimation", sizes, scored=scored) for i in range(3)]
+    wanted = list(engine.count(sets, seed=0))
     with _no_waits():
-        found = list(engine.count_each(sets, seed=0))
+        found = list(engine.count(sets, seed=0))
     for own, other in zip(found, wanted, strict=True):
         assert torch.equal(own.counts, other.counts)
         if own.scores is not None and other.scores is not None:
@@ -267,7 +269,6 @@ def test_exact_noise_and_sampling_modes_run() -> None:
             _ensemble(), sigma=0.5, num_classes=10, forward_rows=1000, noise="exact"
         )
         rows = smoothed.certify(images, n=5_000, seed=0, indices=range(len(images)), **options)
-        assert isinstance(rows, list)
         assert {row.noise for row in rows} == {"exact(levels=255)"}
         assert all(row.samples <= 6_000 for row in rows)
 

@@ -4,6 +4,7 @@ What a report asks of real folders is tested on real ones, in tests/cli/test_for
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,17 +12,17 @@ from sween.attack import outcomes_file, read_outcomes
 from sween.attack.verify import CheckedAttack
 from sween.errors import RunMismatch
 from sween.records import read_certificates, read_rows, records_file, row_checksum
-from sween.runs import read_config
-from sween.smoothing.verify import CheckedRun
+from sween.run_folder import read_config
+from sween.runs import CertificationRun
 
 
-def read_run_by_its_checksums(folder: Path) -> CheckedRun:
+def read_run_by_its_checksums(folder: Path) -> SimpleNamespace:
     config, file = read_config(folder), records_file(folder)
     for number, row in enumerate(read_rows(file), start=1):
         if row.get("checksum") != row_checksum(row):
             where = f"{file}, line {number} (index {row.get('index')})"
             raise RunMismatch(where, "checksum", fix="sween verify says what differs")
-    return CheckedRun(file, config, read_certificates(file))
+    return SimpleNamespace(config=SimpleNamespace(content=config), rows=read_certificates(file))
 
 
 def read_attack_by_its_checksums(folder: Path) -> CheckedAttack:
@@ -32,5 +33,5 @@ def read_attack_by_its_checksums(folder: Path) -> CheckedAttack:
 
 @pytest.fixture(autouse=True)
 def _votes_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sween.report.measured.read_run", read_run_by_its_checksums)
+    monkeypatch.setattr(CertificationRun, "read", read_run_by_its_checksums)
     monkeypatch.setattr("sween.report.attacked.read_attack", read_attack_by_its_checksums)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.records import Certificate, RowWriter, to_row
-from sween.runs import to_toml, write_json, write_text
+from sween.run_folder import to_toml, write_json, write_text
 from tests.evaluation.certificates import abstained, certificate, wrong
 
 CANDIDATES = ("ant", "bee")

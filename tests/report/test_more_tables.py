@@ -19,7 +19,7 @@ from sween.records import RowWriter
 from sween.report import write_report
 from sween.report.attacked import load_attacked
 from sween.report.grid import Cell, Table, latex, mark_best, markdown, to_csv
-from sween.runs import to_toml, write_text
+from sween.run_folder import to_toml, write_text
 from tests.evaluation.certificates import certificate
 from tests.report.folders import CANDIDATES, ensemble_rows, write_run
 from tests.report.page.samples import read_page

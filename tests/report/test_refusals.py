@@ -11,7 +11,7 @@ from scipy.io import savemat
 from sween.errors import SweenError
 from sween.report import LogFormat, write_report
 from sween.report.figures import draw_curves
-from sween.runs import to_toml, write_text
+from sween.run_folder import to_toml, write_text
 from tests.evaluation.certificates import certificate
 from tests.report.folders import CANDIDATES, ensemble_rows, write_run
 from tests.report.page.samples import read_page

@@ -8,7 +8,7 @@ from torch import nn
 from sween.ensemble import WeightedEnsemble
 from sween.models import create_model
 from sween.records import Certificate
-from sween.smoothing import CertifySettings
+from sween.sampling import CertifySettings
 
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
@@ -40,3 +40,19 @@ def counts(certificates: Sequence[Certificate]) -> list[tuple[tuple[int, ...], .
         (row.selection_counts, row.estimation_counts, (row.member_evaluations,))
         for row in certificates
     ]
+
+
+class Batch:
+    """Images as the pipeline reads them, without labels."""
+
+    def __init__(self, batch: torch.Tensor) -> None:
+        self.batch = batch
+
+    def images(self, positions: Sequence[int]) -> torch.Tensor:
+        return self.batch[list(positions)]
+
+    def index(self, position: int) -> int:
+        return position
+
+    def label(self, position: int) -> None:
+        return None

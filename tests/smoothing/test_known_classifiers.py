@@ -8,8 +8,9 @@ from scipy import special
 from torch import nn
 
 from sween.bounds.radius import radius_cohen
+from sween.sampling import CertifySettings
 from sween.seeding import numpy_generator
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.smoothing import SmoothedClassifier
 from tests.smoothing.known import (
     DIMENSION,
     SHAPE,
@@ -115,7 +116,7 @@ def test_the_whole_engine_on_known_classifiers(kind: str) -> None:
         model, point, truth, answer = _engine_case(kind, generator)
         image = torch.from_numpy(point).float().view(1, *SHAPE)
         smoothed = SmoothedClassifier(model, sigma=SIGMA, num_classes=2)
-        (certificate,) = smoothed.certify_batch(image, settings, indices=[trial])
+        (certificate,) = smoothed.certify(image, settings=settings, indices=[trial])
         wrong = not certificate.abstained and certificate.prediction != answer
         false += wrong or certificate.radius > truth
         certified += not certificate.abstained

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from sween.errors import RepeatedNoiseWarning
 from sween.evaluation import certified_accuracy
 from sween.records import Certificate
-from sween.smoothing import CertifySettings, SmoothedClassifier
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier
 from sween.smoothing import numbering as numbering_module
 from sween.smoothing.numbering import ImageNumbering
 from tests.smoothing import small
@@ -22,11 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning
 @pytest.fixture
 def smoothed() -> SmoothedClassifier:
     return SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
-
-
-def rows_of(found: Certificate | list[Certificate]) -> list[Certificate]:
-    assert isinstance(found, list)
-    return found
 
 
 @pytest.mark.parametrize("seed", [None, 5])
@@ -40,7 +36,7 @@ def test_a_loop_over_a_loader_gives_every_image_its_own_noise(
         warnings.simplefilter("error", RepeatedNoiseWarning)
         for _ in range(20):
             for x, y in loader:
-                rows += rows_of(smoothed.certify(x, labels=y, n0=20, n=200, seed=seed))
+                rows += smoothed.certify(x, labels=y, n0=20, n=200, seed=seed)
     assert [row.index for row in rows] == list(range(120))
     assert len({row.estimation_counts for row in rows}) == 120
     assert 0 <= certified_accuracy(rows, [0.0])[0] <= 1
@@ -49,8 +45,8 @@ def test_a_loop_over_a_loader_gives_every_image_its_own_noise(
 def test_predictions_and_certificates_are_numbered_apart(smoothed: SmoothedClassifier) -> None:
     image = small.images(1)
     answers = [smoothed.predict(image, n=20) for _ in range(3)]
-    assert [answer[0].index for answer in answers if isinstance(answer, list)] == [0, 1, 2]
-    assert rows_of(smoothed.certify(image, n=100))[0].index == 0
+    assert [answer[0].index for answer in answers] == [0, 1, 2]
+    assert smoothed.certify(image, n=100)[0].index == 0
 
 
 def test_images_are_numbered_after_the_indices_that_were_given() -> None:
@@ -64,9 +60,9 @@ def test_images_are_numbered_after_the_indices_that_were_given() -> None:
 def test_noise_that_meets_another_image_warns_and_answers(smoothed: SmoothedClassifier) -> None:
     one, other = small.images(2)[:1], small.images(2)[1:]
     settings = CertifySettings(n0=20, n=100, seed=4)
-    smoothed.certify_batch(one, settings, indices=[7])
+    smoothed.certify(one, settings=settings, indices=[7])
     with pytest.warns(RepeatedNoiseWarning, match="index 7 at seed 4"):
-        assert smoothed.certify_batch(other, settings, indices=[7])
+        assert smoothed.certify(other, settings=settings, indices=[7])
     smoothed.predict(one, n=20, seed=4, indices=[7])
     with pytest.warns(RepeatedNoiseWarning, match="common noise"):
         assert smoothed.predict(other, n=20, seed=4, indices=[7])
@@ -77,7 +73,7 @@ def test_noise_that_is_repeated_for_one_image_does_not_warn(smoothed: SmoothedCl
     image, other = small.images(2)[:1], small.images(2)[1:]
     settings = CertifySettings(n0=20, n=100, seed=4)
     for _ in range(2):
-        smoothed.certify_batch(image, settings, indices=[7])
+        smoothed.certify(image, settings=settings, indices=[7])
     smoothed.predict(other, n=20, seed=4, indices=[7])
     smoothed.certify(other, n0=20, n=100, seed=5, indices=[7])
     smoothed.certify(other, n0=20, n=100, seed=4, indices=[8])
@@ -98,17 +94,13 @@ def test_the_oldest_images_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_call_has_a_fresh_seed_that_replays_it(smoothed: SmoothedClassifier) -> None:
     image = small.images(1)[0]
-    seeds = set()
+    seeds = set[int]()
     for _ in range(3):
-        row, answer = smoothed.certify(image, n=200), smoothed.predict(image, n=50)
-        assert isinstance(row, Certificate)
-        assert not isinstance(answer, list)
+        row, answer = smoothed.certify_one(image, n=200), smoothed.predict_one(image, n=50)
         seeds |= {row.seed, answer.seed}
-        again = smoothed.certify(image, n=200, seed=row.seed, indices=row.index)
-        assert isinstance(again, Certificate)
+        again = smoothed.certify_one(image, n=200, seed=row.seed, indices=row.index)
         assert again.estimation_counts == row.estimation_counts
-        same = smoothed.predict(image, n=50, seed=answer.seed, indices=answer.index)
-        assert not isinstance(same, list)
+        same = smoothed.predict_one(image, n=50, seed=answer.seed, indices=answer.index)
         assert same.counts == answer.counts
     assert len(seeds) == 6
     assert all(0 <= seed < 2**53 for seed in seeds)  # as JSON's readers give them back
@@ -118,7 +110,7 @@ def test_a_given_seed_is_used_as_given(smoothed: SmoothedClassifier) -> None:
     image = small.images(1)
     fresh = SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
     first, second = (
-        rows_of(own.certify(image, n=200, seed=12, indices=[5]))[0] for own in (smoothed, fresh)
+        own.certify(image, n=200, seed=12, indices=[5])[0] for own in (smoothed, fresh)
     )
     assert first.seed == second.seed == 12
     assert first.estimation_counts == second.estimation_counts
@@ -136,7 +128,7 @@ def test_the_warning_names_the_line_that_asked(smoothed: SmoothedClassifier) -> 
     settings = CertifySettings(n0=20, n=100, seed=4)
     for ask in (
         lambda image: smoothed.certify(image, n0=20, n=100, seed=4, indices=[1]),
-        lambda image: smoothed.certify_batch(image, settings, indices=[2]),
+        lambda image: smoothed.certify(image, settings=settings, indices=[2]),
         lambda image: smoothed.predict(image, n=20, seed=4, indices=[3]),
     ):
         ask(one)
@@ -147,8 +139,8 @@ def test_the_warning_names_the_line_that_asked(smoothed: SmoothedClassifier) -> 
 
 def test_a_classifier_can_be_copied_and_sent(smoothed: SmoothedClassifier) -> None:
     image = small.images(1)[0]
-    first = smoothed.certify(image, n=200, seed=3, indices=8)
+    first = smoothed.certify_one(image, n=200, seed=3, indices=8)
     for twin in (copy.deepcopy(smoothed), pickle.loads(pickle.dumps(smoothed))):  # noqa: S301
-        again = twin.certify(image, n=200, seed=3, indices=8)
-        assert again.estimation_counts == first.estimation_counts  # type: ignore[union-attr]
-        assert twin.certify(image, n=200).index == 9
+        again = twin.certify_one(image, n=200, seed=3, indices=8)
+        assert again.estimation_counts == first.estimation_counts
+        assert twin.certify_one(image, n=200).index == 9

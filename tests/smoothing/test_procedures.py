@@ -5,9 +5,8 @@ images cost seconds. What the code asks for under one key it gets again under th
 procedure that bounds its own pilot is seen.
 """
 
-import functools
-from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -18,11 +17,11 @@ from scipy import special
 from sween.bounds import decision
 from sween.bounds.anytime import STEP
 from sween.engine.engine import VoteEngine
-from sween.engine.tally import Asked, Votes
+from sween.engine.votes import VoteRequest, Votes
 from sween.records import ABSTAIN, Certificate
+from sween.sampling.settings import CertifySettings
 from sween.seeding import numpy_generator
-from sween.smoothing.certify import certify_each, plan_budget
-from sween.smoothing.settings import CertifySettings
+from sween.smoothing import pipeline
 from tests.smoothing.known import most_failures
 
 RUNS, ALPHA, LARGEST = 20_000, 0.05, 2_000
@@ -42,12 +41,26 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+class Blank:
+    """Images of nothing."""
+
+    def images(self, positions: Sequence[int]) -> torch.Tensor:
+        return torch.zeros(len(positions), 1)
+
+    def index(self, position: int) -> int:
+        return position
+
+    def label(self, position: int) -> None:
+        return None
+
+
 class Urns:
     """Draws whole noise blocks of votes; each (purpose, image, block) has its own, as noise has."""
 
     sigma, compiled, batch_blocks = 1.0, False, 20_000
     precision, forward_rows, noise = "urn", STEP, SimpleNamespace(name="urn")
-    panel = SimpleNamespace(names=("urn",), exits=("none",))
+    name, voters, exits = "urn", ("urn",), MappingProxyType({"urn": "none"})
+    device = torch.device("cpu")
 
     def __init__(self, name: str, *, shared: bool = False) -> None:
         self.p = np.asarray(PROBABILITIES[name])
@@ -65,25 +78,19 @@ class Urns:
     def images_together(self, n: int) -> int:
         return RUNS
 
-    def count_each(self, sets: Iterable[Asked], **_: object) -> Iterator[Votes]:
+    def count(self, sets: Iterable[VoteRequest], **_: object) -> Iterator[Votes]:
         for asked in sets:
             n = np.asarray(asked.sizes)
             start, blocks = np.asarray(asked.first or [0] * len(n)), n // STEP
             assert (n % STEP == 0).all()
             totals, rows = self.totals[asked.purpose], np.asarray(asked.examples)
             counts = torch.from_numpy(totals[rows, start + blocks] - totals[rows, start])
-            yield Votes(counts[None], torch.from_numpy(n)[None], list(asked.sizes))
+            yield Votes(self.voters, counts[None], torch.from_numpy(n)[None], list(asked.sizes))
 
     def certificates(self, mode: str) -> list[Certificate]:
         settings = CertifySettings(alpha=ALPHA, **MODES[mode])
-        engine, images = cast(VoteEngine, self), torch.zeros(RUNS, 1)
-        indices, labels = range(RUNS), [None] * RUNS
-        plans = None
-        if mode == "budget":
-            plans = plan_budget(engine, lambda: [(images, indices)], settings)
-        return [
-            own for (own,) in certify_each(engine, images, indices, labels, settings, plans=plans)
-        ]
+        engine = cast(VoteEngine, self)
+        return [own for (own,) in pipeline.certify([engine], Blank(), range(RUNS), settings)]
 
     def false_certificates(self, mode: str) -> int:
         """Certificates with a radius beyond the one of Theorem 1 from the true probabilities."""
@@ -100,12 +107,24 @@ class Urns:
         return false
 
 
+def remembered(bound: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that computes each value once."""
+    known: dict[object, Any] = {}
+
+    def recall(*votes: Any, **settings: Any) -> Any:
+        key = (*(np.asarray(own).tobytes() for own in votes), *settings.values())
+        if key not in known:
+            known[key] = bound(*votes, **settings)
+        return known[key]
+
+    return recall
+
+
 @pytest.fixture(autouse=True)
 def _each_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many images have the same votes."""
     for name in ("sequential_miss", "radius_cohen", "radius_two_class", "lower_bound"):
-        own = functools.lru_cache(maxsize=None)(getattr(decision, name))
-        monkeypatch.setattr(decision, name, own)
+        monkeypatch.setattr(decision, name, remembered(getattr(decision, name)))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,7 +11,7 @@ from sween.data import Dataset, Split
 from sween.data.dataset import StoredPixels
 from sween.errors import CheckpointError
 from sween.models import load_checkpoint, read_manifest, save_checkpoint
-from sween.runs import read_config, to_toml
+from sween.run_folder import read_config, to_toml
 from sween.training import train, train_many
 from sween.training.config import DATA_KEYS, TrainConfig
 from sween.training.trainer import Trainer

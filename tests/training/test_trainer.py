@@ -12,7 +12,7 @@ from sween.data.dataset import StoredPixels
 from sween.errors import BadInput, CheckpointError, ContractError, UnknownName
 from sween.models import load_checkpoint, read_manifest
 from sween.records import read_rows
-from sween.runs import read_config
+from sween.run_folder import read_config
 from sween.training import TrainConfig, train
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.step import StepInputs, TrainingStep

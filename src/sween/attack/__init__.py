@@ -2,7 +2,6 @@
 
 from sween.attack.auto import autoattack
 from sween.attack.ddn import ddn
-from sween.attack.gradients import PlainProbabilities
 from sween.attack.outcome import (
     AttackOutcome,
     contradicts,
@@ -16,8 +15,8 @@ from sween.attack.pgd import pgd
 from sween.attack.run import attack_images
 from sween.attack.scoring import Judge
 from sween.attack.settings import ATTACKS, AttackSettings
-from sween.attack.surrogate import SmoothedLogits
 from sween.attack.verify import verify_attacks
+from sween.smoothing.smoothed_logits import PlainProbabilities, SmoothedLogits
 
 __all__ = [
     "ATTACKS",

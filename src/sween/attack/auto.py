@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from sween.attack.surrogate import SmoothedLogits
 from sween.errors import MissingExtra
+from sween.smoothing.smoothed_logits import SmoothedLogits
 
 PARTS = {
     "rand": ("apgd-ce", "apgd-dlr"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.smoothing.verify import read_run, refuse_other_labels
+from sween.runs import CertificationRun
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
@@ -56,17 +56,17 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
 def read_certified(
     folder: AnyPath, model: str, *, labels: Sequence[int] | None = None
 ) -> dict[int, Certificate]:
-    """The certificates of one model of a folder by index; each is checked, see `read_run`.
+    """The certificates of one model of a folder by index; each is checked, see `CertificationRun`.
 
     Args:
         folder: of a certification run.
         model: whose.
         labels: the true classes of the data set, where they are at hand: others are refused.
     """
-    run = read_run(folder)
+    run = CertificationRun.read(folder)
     if labels is not None:
-        refuse_other_labels(run, labels)
-    return {row.index: row for row in run.certificates if row.model == model}
+        run.check_labels(labels)
+    return {row.index: row for row in run.of(model)}
 
 
 def digest_of_radii(radii: Mapping[int, float | None]) -> str:

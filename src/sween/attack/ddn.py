@@ -6,7 +6,7 @@ import torch
 
 from sween.attack.geometry import norms, scaled
 from sween.attack.pgd import ascent
-from sween.attack.surrogate import SmoothedLogits
+from sween.smoothing.smoothed_logits import SmoothedLogits
 
 
 def ddn(

@@ -7,7 +7,7 @@ from here.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from sween.ensemble import WeightedEnsemble
 from sween.ensemble.weighted import add_weighted
 from sween.errors import go_on_without
 from sween.models.device import is_out_of_memory
+from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities
 
 PASS_ROWS = 512
 """Rows of one compiled pass: enough to keep a GPU busy, few to fill up."""
@@ -32,38 +33,6 @@ MEDIAN_COSINE, LEAST_COSINE = 0.97, 0.8
 
 MOST_APART = 0.05
 """Between compiled probabilities and plain ones."""
-
-
-class Probabilities(Protocol):
-    """From noisy images (B, C, H, W) to probabilities (B, M), differentiable in the images."""
-
-    name: str
-
-    def __call__(self, noisy: torch.Tensor) -> torch.Tensor: ...
-
-
-class PlainProbabilities:
-    """The model as it is; on a GPU in bfloat16.
-
-    Attributes:
-        name: for the config of a run.
-
-    Args:
-        model: a `WeightedEnsemble`, or any module to logits; in evaluation mode.
-    """
-
-    name = "plain"
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(noisy.device.type, torch.bfloat16, enabled=noisy.is_cuda):
-            outputs = self.model(noisy)
-        if not isinstance(self.model, WeightedEnsemble):
-            outputs = torch.softmax(outputs.float(), dim=1)
-        probabilities: torch.Tensor = outputs.float()
-        return probabilities
 
 
 Pull = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -184,7 +153,7 @@ def probabilities_of(
         fast = FastProbabilities(
             ensemble,
             compile=lambda member: torch.compile(member, dynamic=False),
-            values=engine.panel.probabilities,
+            values=engine.probabilities,
         )
         with same_each_time():
             # Recorded here: a backward pass, which runs in a thread of its own, is no place for it.

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional
 
 from sween.attack.geometry import directions, inside, scaled
-from sween.attack.surrogate import SmoothedLogits
+from sween.smoothing.smoothed_logits import SmoothedLogits
 
 
 def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

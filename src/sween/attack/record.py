@@ -11,7 +11,7 @@ from sween.attack.scoring import Scored
 from sween.attack.settings import AttackSettings
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.records import Certificate
-from sween.smoothing.settings import Prediction
+from sween.smoothing import Prediction
 
 
 def outcome_of(

@@ -23,11 +23,11 @@ from sween.errors import BadInput, RunMismatch
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, RowWriter
-from sween.runs import read_config, run_folder, run_tag
+from sween.run_folder import read_config, run_folder, run_tag
+from sween.runs.certification import RESTORE
 from sween.smoothing import SmoothedClassifier
-from sween.smoothing.run import subject_config
-from sween.smoothing.settings import check_predict_settings
-from sween.smoothing.verify import RESTORE
+from sween.smoothing.dataset import subject_config
+from sween.smoothing.prediction import check_predict_settings
 
 
 def attack_images(
@@ -70,7 +70,7 @@ def attack_images(
     check_predict_settings(n=settings.n, alpha=settings.alpha / share, sigma=loaded.sigma)
     if settings.attack in PARTS:
         check_installed()
-    image = dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
+    image = dataset.test.images(positions[:1])[0].to(classifier.device)
     classifier.engine.prepare(image)
     with gradients_of_images_alone(loaded):
         probabilities = probabilities_of(loaded, classifier.engine, image)
@@ -150,9 +150,16 @@ def attack_config(
         certified = {"certified": digest_of_radii(radii_given(certificates, dataset, positions))}
     return {
         "kind": "attacks",
-        **subject_config(candidate_of or loaded, dataset, positions, skipped),
-        "model": loaded.name,
-        "exit": engine.panel.exits[-1],
+        **subject_config(
+            candidate_of or loaded,
+            dataset.test,
+            positions,
+            name=loaded.name,
+            sigma=loaded.sigma,
+            dataset=dataset,
+            skipped=skipped,
+        ),
+        "exit": engine.exits[engine.name],
         "norm": "l2",
         **dataclasses.asdict(settings),
         "eps": list(settings.eps),

@@ -13,8 +13,7 @@ from scipy import special
 from sween.attack.geometry import distances
 from sween.attack.pgd import along
 from sween.seeding import derive_key
-from sween.smoothing import SmoothedClassifier
-from sween.smoothing.settings import Prediction
+from sween.smoothing import Prediction, SmoothedClassifier
 
 TRIES = 3
 """Points on the ray of a nearest image that are scored."""

@@ -12,20 +12,19 @@ from torch import nn
 from sween.attack.auto import autoattack, parts_of
 from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
-from sween.attack.gradients import PlainProbabilities, Probabilities, same_each_time
+from sween.attack.gradients import same_each_time
 from sween.attack.outcome import AttackOutcome
 from sween.attack.pgd import along, pgd
 from sween.attack.record import outcome_of
 from sween.attack.scoring import TRIES, Judge, Scored, is_broken, worst
 from sween.attack.settings import AttackSettings
-from sween.attack.surrogate import SmoothedLogits
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
 from sween.models.device import evaluating, is_out_of_memory
 from sween.records import Certificate
-from sween.smoothing import SmoothedClassifier
-from sween.smoothing.settings import Prediction
+from sween.smoothing import Prediction, SmoothedClassifier
+from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities, SmoothedLogits
 
 SURROGATE_ROWS = 4096
 """Noisy images in one pass of the attacker; halved where memory runs out."""

@@ -21,10 +21,10 @@ from sween.bounds.radius import check_sigma
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
 from sween.paths import AnyPath
 from sween.records import ABSTAIN, read_lines, read_rows, to_line
-from sween.runs import read_config, run_tag
-from sween.smoothing.rederive import LOST_VOTES
-from sween.smoothing.subject import classes_of, indices_of, subject_problems
-from sween.smoothing.verify import RESTORE, failing_the_check
+from sween.run_folder import read_config, run_tag
+from sween.runs.certification import RESTORE, failing_the_check
+from sween.runs.subject import classes_of, indices_of, subject_problems
+from sween.sampling.rederive import LOST_VOTES
 
 _CONFIG: dict[str, type | UnionType] = {
     "dataset": str,

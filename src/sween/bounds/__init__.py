@@ -13,11 +13,18 @@ from sween.bounds.decision import (
     decide_radii,
     decide_soft,
 )
-from sween.bounds.radius import BOUNDS, radius_cohen, radius_two_class
+from sween.bounds.radius import (
+    BOUNDS,
+    Bound,
+    radius_cohen,
+    radius_two_class,
+    register_bound,
+)
 from sween.bounds.sample_size import size_for_tolerance, sizes_for_budget
 
 __all__ = [
     "BOUNDS",
+    "Bound",
     "Decision",
     "anytime_upper_bound_of_miss",
     "binomial_p_value",
@@ -29,6 +36,7 @@ __all__ = [
     "lower_bound",
     "radius_cohen",
     "radius_two_class",
+    "register_bound",
     "size_for_tolerance",
     "sizes_for_budget",
     "upper_bound",

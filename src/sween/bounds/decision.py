@@ -7,16 +7,14 @@ import numpy as np
 from scipy import special
 
 from sween.bounds.anytime import sequential_miss
-from sween.bounds.binomial import Counts, Floats, lower_bound
+from sween.bounds.binomial import lower_bound
 from sween.bounds.radius import (
-    BOUNDS,
-    level_of_class,
+    bound_of,
     radius_cohen,
     radius_of_miss,
     radius_two_class,
 )
 from sween.bounds.scores import soft_miss
-from sween.errors import UnknownName
 from sween.records import ABSTAIN
 
 
@@ -53,18 +51,11 @@ def decide(
     Of n votes drawn, those that counted for no class are taken to be against the answer: not for
     its class, and all for the runner-up. n is the sum of the counts when None.
     """
-    if bound not in BOUNDS:
-        raise UnknownName("bound", bound, BOUNDS)
-    candidate = int(np.argmax(selection_counts))
-    answered = int(np.sum(estimation_counts))
-    n = answered if n is None else n
-    if n == 0:
-        return Decision(ABSTAIN, 0.0, 0.0, 0.0, candidate, 0.0)
-    count, rival = _leading(candidate, estimation_counts)
-    cohen, two_class, lower = _radii_and_bound(
-        count, rival + n - answered, n, alpha=alpha, sigma=sigma, bound=bound
+    n = int(np.sum(estimation_counts)) if n is None else n
+    (decision,) = decide_each(
+        [selection_counts], [estimation_counts], [n], alpha=alpha, sigma=sigma, bound=bound
     )
-    return _decision(candidate, float(cohen), float(two_class), float(lower), bound)
+    return decision
 
 
 def decide_each(
@@ -76,50 +67,38 @@ def decide_each(
     sigma: float,
     bound: str,
 ) -> list[Decision]:
-    """`decide` for the votes of many images, some votes each, at hardly the cost of one image."""
+    """`decide` for the votes of many images, at hardly the cost of one image."""
+    own = bound_of(bound)
     candidates = [int(np.argmax(counts)) for counts in selection_counts]
-    leading = [
-        (count, rival + n - sum(counts), n)
-        for candidate, counts, n in zip(candidates, estimation_counts, drawn, strict=True)
-        for count, rival in [_leading(candidate, counts)]
-    ]
+    decisions = [Decision(ABSTAIN, 0.0, 0.0, 0.0, candidate, 0.0) for candidate in candidates]
+    voted = [place for place, n in enumerate(drawn) if n > 0]
+    if not voted:
+        return decisions
+    leading = []
+    for place in voted:
+        counts, n = estimation_counts[place], drawn[place]
+        count, rival = _leading(candidates[place], counts)
+        leading.append((count, rival + n - sum(counts), n))
     votes, rivals, totals = np.asarray(leading).T
-    numbers = _radii_and_bound(votes, rivals, totals, alpha=alpha, sigma=sigma, bound=bound)
-    return [
-        _decision(candidate, cohen, two_class, lower, bound)
-        for candidate, (cohen, two_class, lower) in zip(
-            candidates, np.transpose(numbers).tolist(), strict=True
-        )
-    ]
+    radii = {
+        "cohen": radius_cohen(votes, totals, alpha=alpha, sigma=sigma),
+        "two-class": radius_two_class(votes, rivals, totals, alpha=alpha, sigma=sigma),
+    }
+    if bound not in radii:
+        radii[bound] = own.radius(votes, rivals, totals, alpha=alpha, sigma=sigma)
+    lowers = lower_bound(votes, totals, own.class_share * alpha).tolist()
+    columns = (radii[name].tolist() for name in (bound, "cohen", "two-class"))
+    for place, radius, cohen, two_class, lower in zip(voted, *columns, lowers, strict=True):
+        candidate = candidates[place]
+        prediction = candidate if radius > 0 else ABSTAIN
+        decisions[place] = Decision(prediction, radius, cohen, two_class, candidate, lower)
+    return decisions
 
 
 def _leading(candidate: int, counts: Sequence[int]) -> tuple[int, int]:
     """Votes for the class, and the most for any other."""
     rivals = [int(votes) for k, votes in enumerate(counts) if k != candidate]
     return int(counts[candidate]), max(rivals)
-
-
-def _radii_and_bound(
-    count: Counts, rival: Counts, n: Counts, *, alpha: float, sigma: float, bound: str
-) -> tuple[Floats, Floats, Floats]:
-    """Both radii and the lower bound of the class, of one image or of many."""
-    return (
-        radius_cohen(count, n, alpha=alpha, sigma=sigma),
-        radius_two_class(count, rival, n, alpha=alpha, sigma=sigma),
-        lower_bound(count, n, level_of_class(alpha, bound)),
-    )
-
-
-def _decision(candidate: int, cohen: float, two_class: float, lower: float, bound: str) -> Decision:
-    radius = cohen if bound == "cohen" else two_class
-    return Decision(
-        prediction=candidate if radius > 0 else ABSTAIN,
-        radius=radius,
-        radius_cohen=cohen,
-        radius_two_class=two_class,
-        candidate=candidate,
-        lower_bound=lower,
-    )
 
 
 def decide_radii(
@@ -148,11 +127,17 @@ def decide_radii(
         sigma: noise level.
         n: votes drawn at that look, the sum of the counts when None; see `decide`.
     """
-    candidate = int(np.argmax(selection_counts))
     n = int(np.sum(estimation_counts)) if n is None else n
-    count = int(estimation_counts[candidate])
-    miss = sequential_miss(count, n, largest=largest, alpha=alpha)
-    return _decided(candidate, float(miss), radii, sigma)
+    (answer,) = decide_radii_each(
+        [selection_counts],
+        [estimation_counts],
+        radii,
+        [n],
+        largest=largest,
+        alpha=alpha,
+        sigma=sigma,
+    )
+    return answer
 
 
 def decide_radii_each(

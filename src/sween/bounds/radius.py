@@ -10,18 +10,17 @@ Noise is drawn in float32, and so is its level: `noise_level` is the one number 
 have in common, where sigma itself (0.12, say) has no float32.
 """
 
+import dataclasses
 import math
 import numbers
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 from scipy import special
 
 from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound
-from sween.errors import BadInput
-
-BOUNDS = ("cohen", "two-class")
-"""The bounds a certificate can be asked for."""
+from sween.errors import BadInput, UnknownName
 
 ROUND_DOWN = 1 - 1e-12
 """More than the relative error of ndtri and of the arithmetic after it.
@@ -124,9 +123,52 @@ def _nonnegative(radius: Floats, certified: np.ndarray) -> Floats:
     return cast(Floats, np.maximum(rounded, 0.0))
 
 
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A way from votes to a radius that holds with probability 1 - alpha.
+
+    Attributes:
+        name: for settings and records.
+        radius: from (count, runner_up_count, n, *, alpha, sigma), scalars or arrays, to the radius;
+            0 means abstain.
+        class_share: of alpha, that it spends on the class itself.
+    """
+
+    name: str
+    radius: Callable[..., Floats]
+    class_share: float = 1.0
+
+
+def _radius_of_class_alone(
+    count: Counts, runner_up_count: Counts, n: Counts, *, alpha: float, sigma: float
+) -> Floats:
+    return radius_cohen(count, n, alpha=alpha, sigma=sigma)
+
+
+BOUNDS: dict[str, Bound] = {}
+"""The bounds that a certificate can be asked for, by name."""
+
+
+def register_bound(bound: Bound) -> Bound:
+    """Make a bound known to `certify`, the command line and `sween verify`."""
+    BOUNDS[bound.name] = bound
+    return bound
+
+
+register_bound(Bound("cohen", _radius_of_class_alone))
+register_bound(Bound("two-class", radius_two_class, SHARE_OF_CLASS_A))
+
+
+def bound_of(name: str) -> Bound:
+    """The bound of that name."""
+    if name not in BOUNDS:
+        raise UnknownName("bound", name, tuple(BOUNDS))
+    return BOUNDS[name]
+
+
 def level_of_class(alpha: float, bound: str) -> float:
     """The share of alpha that a bound spends on the class itself."""
-    return SHARE_OF_CLASS_A * alpha if bound == "two-class" else alpha
+    return bound_of(bound).class_share * alpha
 
 
 def smallest_certifiable_n(alpha: float, bound: str = "cohen") -> int:
@@ -151,6 +193,4 @@ def fewest_certified_votes(n: int, alpha: float, bound: str = "cohen") -> int:
 
 
 def _certifies(count: int, n: int, alpha: float, bound: str) -> bool:
-    if bound == "two-class":
-        return bool(radius_two_class(count, n - count, n, alpha=alpha, sigma=1.0) > 0)
-    return bool(radius_cohen(count, n, alpha=alpha, sigma=1.0) > 0)
+    return bool(bound_of(bound).radius(count, n - count, n, alpha=alpha, sigma=1.0) > 0)

@@ -33,7 +33,7 @@ from sween.data import Dataset, parse_indices
 from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
-from sween.runs import read_config
+from sween.run_folder import read_config
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
@@ -111,9 +111,7 @@ def run(
     )
     known = None
     if certificates is not None:
-        classifier.engine.prepare(
-            dataset.test.images(positions[:1]).to(classifier.engine.device)[0]
-        )
+        classifier.engine.prepare(dataset.test.images(positions[:1])[0])
         own = attack_config(loaded, dataset, positions, settings, classifier, None, ensemble)
         known = _certificates_of(certificates, own, positions, dataset)
     outcomes = attack_images(

@@ -24,7 +24,7 @@ from sween.cli.options import (
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import BadInput
 from sween.models import create_model, list_models
-from sween.runs import describe_environment, write_json
+from sween.run_folder import describe_environment, write_json
 from sween.zoo import load
 
 CIFAR = (3, 32, 32)

@@ -28,9 +28,11 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.ensemble import ExitPolicy, load_weightings
-from sween.records import read_certificates
 from sween.report.summary import summarise
-from sween.smoothing import SAMPLING, CertifySettings, certify_images
+from sween.runs.certification import rows_written
+from sween.sampling import CertifySettings, sampling_names
+from sween.sampling.settings import ALPHA, N
+from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.zoo import load
 
 
@@ -44,8 +46,8 @@ def run(
         int | None,
         typer.Option(help="votes that select the class [100; 1000 for tolerance and budget]"),
     ] = None,
-    n: Annotated[int, typer.Option(help="votes that bound its probability")] = 100_000,
-    alpha: Alpha = 0.001,
+    n: Annotated[int, typer.Option(help="votes that bound its probability")] = N,
+    alpha: Alpha = ALPHA,
     exit_names: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,7 +58,7 @@ def run(
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
     bound: Bound = "cohen",
-    sampling: Annotated[str, typer.Option(help=f"one of {', '.join(SAMPLING)}")] = "fixed",
+    sampling: Annotated[str, typer.Option(help=f"one of {', '.join(sampling_names())}")] = "fixed",
     votes: Annotated[
         str, typer.Option(help="hard, or soft: certify the mean probability instead")
     ] = "hard",
@@ -91,7 +93,7 @@ def run(
 ) -> None:
     """Certify test images and print their certified accuracy; a stopped run is resumed."""
     settings = CertifySettings(
-        n0=n0 if n0 is not None else 1000 if sampling in {"tolerance", "budget"} else 100,
+        n0=n0,  # type: ignore[arg-type]  # None is the strategy's default
         n=n,
         alpha=alpha,
         bound=bound,
@@ -116,25 +118,33 @@ def run(
         quiet=quiet,
     )
     devices = choose_devices(device)
-    loaded.to(devices[0])
-    written = certify_images(
-        loaded,
-        dataset,
-        positions,
-        settings,
-        out,
+    several = members and len(loaded.member_names) > 1  # a lone member is its own ensemble
+    smoothed = SmoothedClassifier(
+        loaded.to(devices[0]),
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
         exit=policy,
         other_exits=others,
-        members=members,
+        member_names=loaded.member_names if several else None,
         weightings=load_weightings(loaded, weighting or (), archs=arch or ()),
         precision=precision,
         compile=compile,
         noise=noise,
+        levels=dataset.test.white,
         batch_size=batch_size,
         forward_rows=forward_rows,
+    )
+    before = rows_written(out)
+    run = certify_dataset(
+        smoothed,
+        dataset,
+        out=out,
+        settings=settings,
+        indices=positions,
         devices=devices if len(devices) > 1 else None,
         skipped=skipped,
         quiet=quiet,
     )
-    typer.echo(summarise(read_certificates(out), decided=settings.radii), nl=False)
-    typer.echo(f"{len(written)} certificates written, {len(positions)} images in {out}")
+    typer.echo(summarise(run.rows, decided=settings.radii), nl=False)
+    written = len(run.rows) - before
+    typer.echo(f"{written} certificates written, {len(positions)} images in {out}")

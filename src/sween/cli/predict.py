@@ -31,9 +31,10 @@ from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import ABSTAIN, Certificate, format_radius
+from sween.sampling import CertifySettings
+from sween.sampling.settings import N
 from sween.seeding import fresh_seed
-from sween.smoothing import CertifySettings, SmoothedClassifier
-from sween.smoothing.settings import Prediction
+from sween.smoothing import Prediction, SmoothedClassifier
 from sween.zoo import load
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -95,7 +96,7 @@ def run(
     own = fresh_seed() if seed is None else seed
     settings = (
         CertifySettings(
-            n=100_000 if n is None else n,
+            n=N if n is None else n,
             alpha=alpha,
             seed=own,
             **given,  # type: ignore[arg-type]
@@ -128,13 +129,11 @@ def run(
     long = len(files) > (1 if certify else IMAGES_TOGETHER)
     for part in _parts(keys, shown=long and not quiet):
         if settings is not None:
-            answers += classifier.certify_batch(batch[part], settings, indices=keys[part])
+            answers += classifier.certify(batch[part], settings=settings, indices=keys[part])
         else:
-            found = classifier.predict(
+            answers += classifier.predict(
                 batch[part], n=100 if n is None else n, alpha=alpha, seed=own, indices=keys[part]
             )
-            assert isinstance(found, list)  # as of every batch
-            answers += found
     _print(files, answers, loaded, json_output)
 
 

@@ -11,8 +11,8 @@ from sween.cli.options import DataRoot, Quiet, TrustedArch, choose_device, datas
 from sween.data.selection import format_indices
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
-from sween.runs import read_config
-from sween.smoothing import recount_folder, verify_folder
+from sween.runs import CertificationConfig, verify_folder
+from sween.smoothing import recount_folder
 from sween.zoo import list_zoo, load
 
 
@@ -73,7 +73,7 @@ def run(
         f"{verified.certified} certified, {verified.rows - verified.certified} abstained"
     ]
     if recount is not None:
-        config = read_config(folder)
+        config = CertificationConfig.read(folder).content
         loaded = _model_of(config, model, arch or ())
         dataset = dataset_of(
             loaded, data_root, convert=config.get("convert") is True, test_only=True

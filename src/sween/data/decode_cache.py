@@ -19,7 +19,7 @@ import torch
 
 from sween.locks import remove_leftovers
 from sween.progress import track
-from sween.runs import atomic_path
+from sween.run_folder import atomic_path
 from sween.version import __version__
 
 CACHE_VARIABLE = "SWEEN_CACHE"

@@ -1,7 +1,20 @@
 """The vote engine: noisy copies of images in, integer counts by voter out."""
 
-from sween.engine.engine import VoteEngine
-from sween.engine.noise import NOISES, NoiseKind
+from sween.engine.engine import ForwardPassShrunk, VoteEngine
+from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
 from sween.engine.prepare import PRECISIONS, Preparation
+from sween.engine.voters import Voters
+from sween.engine.votes import VoteRequest, Votes
 
-__all__ = ["NOISES", "PRECISIONS", "NoiseKind", "Preparation", "VoteEngine"]
+__all__ = [
+    "NOISES",
+    "PIXEL_LEVELS",
+    "PRECISIONS",
+    "ForwardPassShrunk",
+    "NoiseKind",
+    "Preparation",
+    "VoteEngine",
+    "VoteRequest",
+    "Voters",
+    "Votes",
+]

@@ -1,10 +1,10 @@
-"""The vote engine: noisy copies in, integer counts out.
+"""The vote engine: noisy copies of images in, integer counts by voter out.
 
 Noise is keyed by (seed, purpose, example, block), so the counts do not depend on the batch size, on
 the order of the images or on which of them are counted together. Memory is that of one batch, or
-of two that take turns, whatever n is. Counts of disjoint blocks add. Everything stays on the
-members' device until a set of images is counted: the host only queues batches, and takes the counts
-of one set while the device is at work on the next.
+of two that are interleaved, whatever n is. Counts of disjoint blocks add. Everything stays on the
+members' device until a request is counted: the host only queues batches, and reads the counts of
+one request while the device works on the next.
 """
 
 import dataclasses
@@ -17,116 +17,169 @@ from torch import nn
 from sween.engine.compiled_noise import fast_noise
 from sween.engine.forward import default_forward_rows, refuse_non_finite
 from sween.engine.noise import Job, Noise, NoiseKind, noisy_of_jobs
-from sween.engine.tally import Asked, Tally, Votes, drawn_rows
-from sween.engine.voters import Ballot, Panel, arithmetic_of, check_panel
+from sween.engine.voters import Ballot, Variant, Voters
+from sween.engine.votes import Tally, VoteRequest, Votes, drawn_rows
 from sween.errors import BadInput
-from sween.interleave import Steps, in_turns
+from sween.interleave import Steps, interleave
 from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.seeding import NOISE_BLOCK, noise_blocks
 
 EMPTY_SHARE = 0.02
-"""How much of a GPU's work may go to filling up the last batch of a set of images."""
+"""How much of a GPU's work may go to padding the last batch of a request."""
 
 MOST_TOGETHER = 100
-"""Images counted together at most; a stopped run loses what it has of them."""
+"""Images of one request at most; an interrupted run loses what it has of them."""
 
 PASSES_TOGETHER = 10
 """Forward passes of one batch, where survivors of an early exit are gathered for the next member;
 and on a CPU, where a few images with few votes then share a batch."""
 
-
 FEW_PASSES = 10
-"""Up to so many passes for one image, their rows are fitted to its votes; beyond, filling up the
-last pass costs at most a tenth."""
+"""Up to so many passes for one image, their rows are fitted to its votes; beyond, padding the last
+pass costs at most a tenth."""
+
+
+class ForwardPassShrunk(Exception):
+    """Memory ran out while votes were counted; the engine is ready with smaller forward passes.
+
+    All votes of one image come from forward passes of one shape: count its first ones again.
+    """
 
 
 class VoteEngine:
-    """Counts the votes of a panel of classifiers on noisy copies of images.
+    """Counts the votes of classifiers on noisy copies of images.
+
+    It follows its model: to another device, and to other parameters, members and weights.
 
     Args:
-        model: what the panel evaluates; put in evaluation mode while it votes.
-        panel: the classifiers; all see the same noise.
+        model: what votes; put in evaluation mode meanwhile.
+        voters: the model and what else votes on the same noise.
         sigma: noise level.
         num_classes: M.
         forward_rows: rows of one forward pass; what suits the device and the images when None.
         batch_size: noisy inputs of one batch, rounded up to whole noise blocks; more of them let an
             early exit fill its forward passes better. It does not change the counts.
-        noise: its law.
+        noise: its distribution.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        panel: Panel,
+        voters: Voters,
         *,
         sigma: float,
         num_classes: int,
-        forward_rows: int | None,
-        batch_size: int | None,
+        forward_rows: int | None = None,
+        batch_size: int | None = None,
         noise: NoiseKind | None = None,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise BadInput("batch_size", expected="at least 1", got=batch_size, fix="try 1000")
-        self.model, self.panel, self.sigma = model, panel, sigma
-        self.num_classes = num_classes
-        self.device = device_of(model)
-        self.rows_asked = forward_rows
-        self._rows_given = forward_rows is not None
-        self._batch_size = batch_size
+        self.model, self.sigma, self.num_classes = model, sigma, num_classes
+        self._voters = voters
+        self._given_rows, self._given_batch = forward_rows, batch_size
         self._noise_kind = noise or NoiseKind()
-        self._precision: str | None = None
-        self.noise: Noise = self._noise_kind.make(sigma)
-        self._noise_made = False
         self._counting = False
+        self._start_on(device_of(model))
+
+    def _start_on(self, device: torch.device) -> None:
+        """Forget what belongs to another device."""
+        self.device = device
+        self.rows_asked = self._given_rows
+        self._batch_size = self._given_batch
+        self._precision: str | None = None
+        self.noise: Noise = self._noise_kind.make(self.sigma)
+        self._noise_made, self._fits = False, True
+        self._voters.forget()
+        self._voters.forward.unsettle()
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Names of all who vote; the model itself is the last."""
+        return self._voters.names
+
+    @property
+    def name(self) -> str:
+        """The name under which the model itself votes."""
+        return self._voters.name
+
+    @property
+    def exits(self) -> dict[str, str]:
+        """Each voter's early exit, for records."""
+        return self._voters.exits
+
+    @property
+    def member_names(self) -> tuple[str, ...] | None:
+        """Names of the members, where each votes on its own too."""
+        voters = self._voters
+        return voters.names[: len(voters.members)] if voters.with_members else None
+
+    @property
+    def variants(self) -> Sequence[Variant]:
+        """The ensemble with other weights and exits; the model itself is the last."""
+        return self._voters.variants
 
     @property
     def precision(self) -> str:
         """The arithmetic that votes, for records; known once prepared."""
-        return arithmetic_of(self.panel)
+        return self._voters.arithmetic
 
     @property
     def forward_rows(self) -> int:
         """Rows of one forward pass; known once prepared."""
-        return self.panel.forward.rows
+        return self._voters.forward.rows
 
     @property
     def compiled(self) -> bool:
-        """Whether members have kernels of their own on a GPU: batches then come in one size."""
-        return self.device.type == "cuda" and all(m.compiled for m in self.panel.members)
+        """Whether members are compiled on a GPU: batches then come in one size."""
+        return self.device.type == "cuda" and all(m.compiled for m in self._voters.members)
 
     @property
     def batch_blocks(self) -> int:
         """Noise blocks of one batch."""
         size = self._batch_size
         if size is None:
-            gathers = self.device.type == "cpu" or self.panel.compacts
+            gathers = self.device.type == "cpu" or self._voters.compacts
             size = self.forward_rows * (PASSES_TOGETHER if gathers else 1)
         return -(-size // NOISE_BLOCK)
+
+    def follow_device(self) -> torch.device:
+        """Where the model is now; what was made ready for another device is dropped."""
+        self._refuse_while_counting()
+        device = device_of(self.model)
+        if device != self.device:
+            self._start_on(device)
+        return device
 
     def prepare(self, image: torch.Tensor) -> None:
         """Make the members ready; refuse those that break the contract of a member.
 
         The first call settles the rows of a forward pass: fewer, where memory runs out.
         """
-        self._refuse_while_counting()
+        image = image.to(self.follow_device())
         if self.rows_asked is None:
             self.rows_asked = default_forward_rows(self.device, image.numel())
-        if not self.panel.forward.settled:
-            self.panel.forward.settle(self.rows_asked)
+        if not self._voters.forward.settled:
+            self._voters.forward.settle(self.rows_asked)
         while (error := self._try_to_prepare(image)) is not None:
-            self.shrink(error)
+            self._shrink(error)
         self._refuse_other_precision()
 
-    def fitted_rows(self, image: torch.Tensor, n: int) -> int | None:
-        """Rows of a forward pass that n votes on one image fill; None where passes have one shape.
+    def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
+        """The ensemble's own probabilities (B, M) of noisy inputs, as prepared."""
+        return self._voters.probabilities(noisy)
+
+    def _fitted_rows(self, request: VoteRequest) -> int | None:
+        """Rows of a forward pass that the votes on one image fill; None where the shape is fixed.
 
         They depend on n and the image's size alone, so that an answer does not depend on the other
-        images of the call. Passes have one shape where it was asked for, and
-        where members are compiled for it.
+        images of the call. The shape is fixed where it was given, and where members are compiled.
         """
-        if self._rows_given or any(m.preparation.compiles(self.device) for m in self.panel.members):
+        fixed = self._given_rows is not None or not self._fits
+        if fixed or any(m.preparation.compiles(self.device) for m in self._voters.members):
             return None
-        most = default_forward_rows(self.device, image.numel())
+        n = max(request.sizes)
+        most = default_forward_rows(self.device, request.images[0].numel())
         passes = -(-n // most)
         return -(-n // passes) if passes <= FEW_PASSES else None
 
@@ -144,33 +197,26 @@ class VoteEngine:
         if self._counting:
             raise RuntimeError("this engine is counting: end or close that first")
 
-    def _make_noise(self, image: torch.Tensor) -> None:
-        """Faster noise where members are compiled."""
-        if not self._noise_made and self.compiled:
-            self.noise = fast_noise(
-                self._noise_kind,
-                self.sigma,
-                shape=image.shape,
-                blocks=self.batch_blocks,
-                device=self.device,
-            )
-            self._noise_made = True
-
     def _try_to_prepare(self, image: torch.Tensor) -> BaseException | None:
         """The error, if there is one; its traceback would keep the failed batch in memory."""
         try:
             with evaluating(self.model):
-                check_panel(self.panel, image, self.sigma)
-            self._make_noise(image)
+                self._voters.prepare(image, self.sigma)
+            if not self._noise_made and self.compiled:
+                self.noise = fast_noise(
+                    self._noise_kind,
+                    self.sigma,
+                    shape=image.shape,
+                    blocks=self.batch_blocks,
+                    device=self.device,
+                )
+                self._noise_made = True
         except (RuntimeError, MemoryError) as error:
             return error.with_traceback(None)
         return None
 
-    def shrink(self, error: BaseException) -> None:
-        """Halve the forward pass after running out of memory; raise any other error again.
-
-        Votes of one image must come from one shape: whoever counts starts the image again.
-        """
+    def _shrink(self, error: BaseException) -> None:
+        """Halve the forward pass after running out of memory; raise any other error again."""
         if not is_out_of_memory(error):
             raise error
         if self.forward_rows == 1:
@@ -180,16 +226,15 @@ class VoteEngine:
                 got=f"out of memory on {self.device} even at batch 1",
                 fix="use a smaller model or another --device",
             ) from None
-        self.panel.forward.settle(self.forward_rows // 2)
+        self._voters.forward.settle(self.forward_rows // 2)
         if self._batch_size is not None:
             self._batch_size = min(self._batch_size, max(self.forward_rows, NOISE_BLOCK))
-        for member in self.panel.members:
-            member.forget()
+        self._voters.forget()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def images_together(self, n: int) -> int:
-        """How many images to count together: as few as fill whole batches with n votes each."""
+        """How many images to request at once: as few as fill whole batches with n votes each."""
         blocks = -(-n // NOISE_BLOCK)
         if not self.compiled:
             return max(1, self.batch_blocks // blocks)
@@ -199,71 +244,97 @@ class VoteEngine:
                 return images
         return MOST_TOGETHER
 
+    def count_one(self, request: VoteRequest, *, seed: int, fitted: bool = False) -> Votes:
+        """The votes of one request, counted again from the start where memory ran out.
+
+        Args:
+            request: what to count.
+            seed: of the noise.
+            fitted: in forward passes whose rows are fitted to the votes, where their shape is not
+                fixed. The engine need not be prepared for those.
+        """
+        while True:
+            rows = self._fitted_rows(request) if fitted else None
+            try:
+                if rows is None:
+                    self.prepare(request.images[0])
+                (votes,) = self._count([request], seed, None, rows)
+                return votes
+            except ForwardPassShrunk:
+                continue
+
     def count(
         self,
-        images: torch.Tensor,
-        *,
-        examples: Sequence[int],
-        purpose: str,
-        n: int | Sequence[int],
-        seed: int,
-        first: Sequence[int] | None = None,
-        scored: Sequence[int] | None = None,
-        rows: int | None = None,
-    ) -> Votes:
-        """Votes on n noisy copies of each image: `count_each` of one set, see `Asked`."""
-        sizes = [n] * len(images) if isinstance(n, int) else list(n)
-        asked = Asked(images, examples, purpose, sizes, first, scored)
-        (votes,) = self.count_each([asked], seed=seed, rows=rows)
-        return votes
-
-    @torch.inference_mode()
-    def count_each(
-        self,
-        sets: Iterable[Asked],
+        requests: Iterable[VoteRequest],
         *,
         seed: int,
         on_progress: Callable[[int], None] | None = None,
-        rows: int | None = None,
     ) -> Generator[Votes, None, None]:
-        """The votes of each set of images, in their order.
+        """The votes of each request, in their order.
 
-        On a GPU those of one set come back while the next one is at work. One call at a time: the
-        next one begins when this one has ended or was closed.
+        On a GPU those of one request come back while the next one is at work. One call at a time:
+        the next one begins when this one has ended or was closed.
 
         Args:
-            sets: what is asked for.
+            requests: what to count.
             seed: of the noise.
             on_progress: called with the number of noisy copies done, or on a GPU queued, since the
                 last call.
-            rows: of the forward passes, from `fitted_rows`: then members are made ready for them, a
-                batch is one image, and the draws of a noise block that do not count are not
-                evaluated.
+
+        Raises:
+            ForwardPassShrunk: memory ran out; ask again for all votes of images that are not done.
         """
+        return self._count(requests, seed, on_progress, None)
+
+    @torch.inference_mode()
+    def _count(
+        self,
+        requests: Iterable[VoteRequest],
+        seed: int,
+        on_progress: Callable[[int], None] | None,
+        rows: int | None,
+    ) -> Generator[Votes, None, None]:
+        """`count`, in passes of `rows` where given: members are then made ready for them, a batch
+        is one image, and the draws of a noise block that do not count are not evaluated."""
         self._refuse_while_counting()
         fitted = rows is not None
-        tallies = deque[Tally]()
+        tallies, last = deque[Tally](), list[torch.Tensor]()
 
         def batches() -> Iterator[Steps[None]]:
-            for asked in sets:
+            for request in requests:
+                last[:] = request.images[:1]
                 if fitted:
-                    check_panel(self.panel, asked.images[0], self.sigma)
+                    with torch.inference_mode(mode=False):  # what is prepared outlives this call
+                        self._voters.prepare(request.images[0], self.sigma)
                     self._refuse_other_precision()
-                tally = Tally(asked, voters=len(self.panel.names), classes=self.num_classes)
+                tally = Tally(request, voters=self.voters, classes=self.num_classes)
                 tallies.append(tally)
-                for jobs in self._jobs_by_image(asked) if fitted else self._jobs(asked):
+                for jobs in self._jobs_by_image(request) if fitted else self._jobs(request):
                     yield self._count_batch(tally, jobs, seed, on_progress, fitted)
 
-        self.panel.forward.forget_non_finite()
+        failure: BaseException | None = None
+        self._voters.forward.forget_non_finite()
         self._counting = True
         try:
-            with evaluating(self.model), self.panel.forward.shaped(rows):
-                for _ in in_turns(batches()):
+            with evaluating(self.model), self._voters.forward.shaped(rows):
+                for _ in interleave(batches()):
                     while tallies and (votes := tallies[0].votes) is not None:
                         tallies.popleft()
                         yield votes
+        except (RuntimeError, MemoryError) as error:
+            failure = error.with_traceback(None)  # which would keep the failed batch in memory
         finally:
             self._counting = False
+        if failure is None:
+            return
+        tallies.clear()
+        if fitted and is_out_of_memory(failure):
+            self._fits = False
+        else:
+            self._shrink(failure)
+            with torch.inference_mode(mode=False):
+                self.prepare(last[0])
+        raise ForwardPassShrunk(f"forward passes of {self.rows_asked} rows did not fit in memory")
 
     def _count_batch(
         self,
@@ -279,56 +350,56 @@ class VoteEngine:
         if on_progress is not None:
             on_progress(sum(job.used for job in jobs))
         if not tally.missing:
-            finite = yield from tally.read(self.panel.forward.all_finite(self.device))
+            finite = yield from tally.read(self._voters.forward.all_finite(self.device))
             refuse_non_finite(finite)
 
     def _add_batch(self, tally: Tally, jobs: list[Job], seed: int, fitted: bool) -> Steps[None]:
-        asked = tally.asked
+        request = tally.request
         noisy, valid = noisy_of_jobs(
             self.noise,
-            asked.images,
+            request.images,
             jobs,
             seed=seed,
-            purpose=asked.purpose,
-            examples=asked.examples,
+            purpose=request.purpose,
+            examples=request.examples,
         )
-        if asked.scored is None:
+        if request.scored is None:
             ballot = yield from self._vote(noisy, drawn_rows(jobs) if fitted else None)
             tally.add(ballot.labels, ballot.evaluations, jobs, valid)
             return
-        probabilities = self.panel.probabilities(noisy)
+        probabilities = self._voters.probabilities(noisy)
         labels = probabilities.argmax(dim=1)[None]
-        everyone = torch.full_like(labels, len(self.panel.members))
+        everyone = torch.full_like(labels, len(self._voters.members))
         tally.add(labels, everyone, jobs, valid)
         tally.add_scores(probabilities, jobs, valid)
 
-    def _vote(self, noisy: torch.Tensor, drawn: list[int] | None) -> Steps[Ballot]:
-        """The panel's votes on all rows, or on the `drawn` ones with zeros at the others."""
+    def _vote(self, noisy: torch.Tensor, drawn: Sequence[int] | None) -> Steps[Ballot]:
+        """The votes on all rows, or on the `drawn` ones with zeros at the others."""
         if drawn is None or len(drawn) == len(noisy):
-            return (yield from self.panel.vote(noisy))
+            return (yield from self._voters.vote(noisy))
         rows = torch.tensor(drawn, device=noisy.device)
-        ballot = yield from self.panel.vote(noisy[rows])
+        ballot = yield from self._voters.vote(noisy[rows])
         parts = (ballot.labels, ballot.evaluations)
         return Ballot(
             *(own.new_zeros((len(own), len(noisy))).index_copy_(1, rows, own) for own in parts)
         )
 
-    def _jobs_by_image(self, asked: Asked) -> Iterator[list[Job]]:
-        """One batch for each image of a set, with all of its votes."""
-        for position, n in enumerate(asked.sizes):
+    def _jobs_by_image(self, request: VoteRequest) -> Iterator[list[Job]]:
+        """One batch for each image of a request, with all of its votes."""
+        for position, n in enumerate(request.sizes):
             yield [Job(position, block, used) for block, used in noise_blocks(n)]
 
-    def _jobs(self, asked: Asked) -> Iterator[list[Job]]:
-        """Batches of a set; an empty one where nothing is asked for."""
+    def _jobs(self, request: VoteRequest) -> Iterator[list[Job]]:
+        """Batches of a request; an empty one where no votes are requested."""
         full, jobs = self.batch_blocks, list[Job]()
-        starts = asked.first or [0] * len(asked.sizes)
-        for position, (n, first) in enumerate(zip(asked.sizes, starts, strict=True)):
+        starts = request.first or [0] * len(request.sizes)
+        for position, (n, first) in enumerate(zip(request.sizes, starts, strict=True)):
             for block, used in noise_blocks(n):
                 jobs.append(Job(position, first + block, used))
                 if len(jobs) == full:
                     yield jobs
                     jobs = []
-        if not sum(asked.sizes):
+        if not sum(request.sizes):
             yield []
         if jobs:
             # Compiled noise comes in one size; of the blocks that fill the batch no draw counts.

@@ -15,7 +15,7 @@ from sween.engine.cuda_graph import Forward
 from sween.engine.kernels import Selection
 from sween.engine.prepare import Member
 from sween.errors import BadInput, ContractError
-from sween.interleave import Steps, fetched
+from sween.interleave import Steps, to_host_async
 from sween.seeding import NOISE_BLOCK, standard_normal
 
 CIFAR_NUMBERS = 3 * 32 * 32
@@ -66,6 +66,10 @@ class FixedShapeForward:
             raise RuntimeError("settle the number of rows first")
         return self._rows
 
+    def unsettle(self) -> None:
+        """Let the next call of `settle` choose freely."""
+        self._rows = None
+
     def settle(self, rows: int) -> None:
         """Fix the number of rows; what was evaluated before is not comparable."""
         if not 1 <= rows <= MOST_FORWARD_ROWS:
@@ -102,7 +106,7 @@ class FixedShapeForward:
         selection = Selection.of(wanted)
         if member.fused is not None:
             return self._watched(member.fused.selected(images, selection, at_once=self.rows))
-        (count,) = yield from fetched(selection.count)
+        (count,) = yield from to_host_async(selection.count)
         if not count:
             return images.new_zeros((len(images), self.num_classes))
         rows = selection.rows[: int(count)].long()

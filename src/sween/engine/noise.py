@@ -13,7 +13,7 @@ from sween.engine.exact_noise import ExactNoise
 from sween.engine.kernels import NoiseKernels
 from sween.engine.tracing import compile_locked
 from sween.errors import BadInput, UnknownName
-from sween.interleave import sent
+from sween.interleave import to_device_async
 from sween.philox import normal_draws, stream_words
 from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normals_of, philox_normals
 
@@ -165,7 +165,7 @@ def noisy_of_jobs(
     """
     stream = f"{noise.stream_prefix}{purpose}"
     keys = [derive_key(seed, stream, examples[job.position], job.block) for job in jobs]
-    positions = sent(torch.tensor([job.position for job in jobs]), images.device)
+    positions = to_device_async(torch.tensor([job.position for job in jobs]), images.device)
     return noise.copies(images[positions], keys)
 
 

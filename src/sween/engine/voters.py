@@ -1,8 +1,7 @@
-"""Panels: classifiers that vote on the same noisy inputs in one pass."""
+"""Voters: classifiers made of the same members, which vote on the same noisy inputs in one pass."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -18,97 +17,15 @@ from sween.interleave import Steps, done
 
 @dataclasses.dataclass(frozen=True)
 class Ballot:
-    """Votes of every classifier of a panel: labels (V, B) and member evaluations (V, B)."""
+    """Votes of every voter: labels (V, B) and member evaluations (V, B)."""
 
     labels: torch.Tensor
     evaluations: torch.Tensor
 
 
-class Panel(Protocol):
-    """What the vote engine needs: named classifiers that vote on noisy inputs."""
-
-    names: tuple[str, ...]
-    exits: tuple[str, ...]
-    forward: FixedShapeForward
-
-    @property
-    def members(self) -> Sequence[Member]: ...
-
-    def follow(self) -> None:
-        """Take up modules that were exchanged since the last call."""
-        ...
-
-    @property
-    def compacts(self) -> bool:
-        """Whether later members see fewer inputs: then many at once fill forward passes better."""
-        ...
-
-    def vote(self, noisy: torch.Tensor) -> Steps[Ballot]: ...
-
-    def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
-        """What the last classifier's vote is the argmax of, (B, M) on the simplex."""
-        ...
-
-
-def check_panel(panel: Panel, image: torch.Tensor, sigma: float) -> None:
-    """Prepare the members; refuse those that break the contract of a member.
-
-    A member that was probed in its present state, on a batch of this shape, is not probed again.
-    """
-    panel.follow()
-    shape = (panel.forward.rows, *image.shape)
-    for member in panel.members:
-        if not member.is_current(shape):
-            member.refresh(probe_batch(image, panel.forward.rows, sigma))
-        if not member.is_probed(shape):
-            with explained(member.module, image.shape):
-                check_row_independence(member, panel.forward, image, sigma)
-            member.note_probed(shape)
-
-
-def arithmetic_of(panel: Panel) -> str:
-    """What the panel's members compute in, for records; known once they were checked.
-
-    One name where all members have the same, else one a member, in their order.
-    """
-    names = [member.arithmetic for member in panel.members]
-    return names[0] if len(set(names)) == 1 else ", ".join(names)
-
-
-class ModelPanel:
-    """One module on its own: the vote is the argmax of its output, the lowest class on a tie."""
-
-    def __init__(
-        self, model: nn.Module, *, name: str, forward: FixedShapeForward, preparation: Preparation
-    ) -> None:
-        self.members = [Member(model, preparation)]
-        self.names: tuple[str, ...] = (name,)
-        self.exits: tuple[str, ...] = ("none",)
-        self.forward = forward
-
-    def follow(self) -> None:
-        """The module is fixed."""
-
-    @property
-    def compacts(self) -> bool:
-        return False
-
-    def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
-        raise BadInput(
-            "soft votes",
-            expected="a WeightedEnsemble, whose outputs are probabilities",
-            got=type(self.members[0].module).__name__,
-            fix="wrap the model: sween.WeightedEnsemble([model])",
-        )
-
-    def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
-        labels = self.forward(self.members[0], noisy).argmax(dim=1)
-        return done(Ballot(labels[None], torch.ones_like(labels)[None]))
-
-
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A way to use an ensemble's members: weights, the ensemble's own when None, and an exit."""
+    """A way to use the members: weights, the ensemble's own when None, and an exit."""
 
     name: str
     weights: Sequence[float] | None
@@ -120,18 +37,19 @@ def name_with_exit(name: str, policy: ExitPolicy) -> str:
     return f"{name}+{policy.name}"
 
 
-class EnsemblePanel:
-    """A weighted ensemble with an early exit; on request its members and variants of it too.
+class Voters:
+    """A model with an early exit and, on request, its members and variants of it too.
 
-    With those every member is evaluated on every input anyway, so an exit saves nothing in that
-    pass; its votes and the evaluations it would need are still those of the exit. The order is
-    members, other weightings, other exits, the ensemble itself.
+    A module that is not a `WeightedEnsemble` votes on its own, by the argmax of its outputs. Ties
+    go to the lowest class. With members or variants every member is evaluated on every input
+    anyway, so an exit saves nothing in that pass; its votes and the evaluations it would need are
+    still those of the exit.
 
     Args:
-        ensemble: the members, and the weights of the last classifier of the panel.
-        name: its name.
+        model: a `WeightedEnsemble`, or any other module to logits or probabilities.
+        name: of the model.
         forward: evaluates members.
-        policy: early exit of the ensemble and of every other weighting.
+        policy: early exit of the model and of every other weighting.
         preparation: how members are made ready.
         member_names: of the members, where each is to vote on its own too.
         weightings: other weights of the same members, by name.
@@ -140,145 +58,167 @@ class EnsemblePanel:
 
     def __init__(
         self,
-        ensemble: WeightedEnsemble,
+        model: nn.Module,
         *,
         name: str,
         forward: FixedShapeForward,
-        policy: ExitPolicy,
-        preparation: Preparation,
+        policy: ExitPolicy | None = None,
+        preparation: Preparation | None = None,
         member_names: Sequence[str] | None = None,
         weightings: Mapping[str, Sequence[float]] | None = None,
         exits: Sequence[ExitPolicy] = (),
     ) -> None:
-        self.ensemble = ensemble
-        self.preparation = preparation
-        self.members = [Member(member, preparation) for member in ensemble.members]
+        self.model, self.name, self.forward = model, name, forward
+        self.policy, self.preparation = policy or ExitPolicy(), preparation or Preparation()
+        self.members = [Member(member, self.preparation) for member in self._modules()]
         self.with_members = member_names is not None
+        if not isinstance(model, WeightedEnsemble) and (
+            self.policy.name != "none" or self.with_members or weightings or exits
+        ):
+            raise BadInput(
+                "exit, member_names and weightings",
+                expected="a WeightedEnsemble",
+                got=type(model).__name__,
+                fix="wrap the models in sween.WeightedEnsemble",
+            )
+        own = tuple(member_names or ())
+        if self.with_members and len(own) != len(self.members):
+            raise BadInput(
+                "member_names",
+                expected=f"{len(self.members)} names, one per member",
+                got=len(own),
+                fix="name every member",
+            )
         checked = {
             other: check_weights(weights, len(self.members), what=f"weighting {other}").tolist()
             for other, weights in (weightings or {}).items()
         }
         self.variants = [
-            *(Variant(other, weights, policy) for other, weights in checked.items()),
+            *(Variant(other, weights, self.policy) for other, weights in checked.items()),
             *(Variant(name_with_exit(name, other), None, other) for other in exits),
-            Variant(name, None, policy),
+            Variant(name, None, self.policy),
         ]
-        own = tuple(member_names or ())
         self.names: tuple[str, ...] = (*own, *(variant.name for variant in self.variants))
         if len(set(self.names)) < len(self.names):
             raise BadInput(
                 "names of members, weightings and exits",
                 expected="a different one for each",
                 got=", ".join(self.names),
-                fix="rename the double one",
+                fix="rename the one that occurs twice",
             )
-        self.exits: tuple[str, ...] = (
-            *("none",) * len(own),
-            *(variant.policy.describe() for variant in self.variants),
-        )
-        self.forward = forward
-        self.policy = policy
+        self.exits = dict.fromkeys(own, "none") | {
+            variant.name: variant.policy.describe() for variant in self.variants
+        }
         self._followed: tuple[int, list[float]] | None = None
 
-    def follow(self) -> None:
-        """Whoever exchanges a member of the ensemble exchanges who votes."""
-        members, weights = len(self.ensemble.members), self.ensemble.weights.tolist()
-        if (members, weights) != self._followed:
-            check_weights(weights, members)
-            self._followed = (members, weights)
+    def _modules(self) -> list[nn.Module]:
+        model = self.model
+        return list(model.members) if isinstance(model, WeightedEnsemble) else [model]
+
+    def _weights(self) -> list[float]:
+        model = self.model
+        return model.weights.tolist() if isinstance(model, WeightedEnsemble) else [1.0]
+
+    def prepare(self, image: torch.Tensor, sigma: float) -> None:
+        """Make the members ready for noisy copies of such an image.
+
+        Modules that were exchanged since the last call are taken up. A member that was probed in
+        its present state, on a batch of this shape, is not probed again.
+
+        Raises:
+            ContractError: a module that is not a deterministic function of each input on its own.
+        """
+        self._follow()
+        shape = (self.forward.rows, *image.shape)
+        for member in self.members:
+            if not member.is_current(shape):
+                member.refresh(probe_batch(image, self.forward.rows, sigma))
+            if not member.is_probed(shape):
+                with explained(member.module, image.shape):
+                    check_row_independence(member, self.forward, image, sigma)
+                member.note_probed(shape)
+
+    def _follow(self) -> None:
+        modules, weights = self._modules(), self._weights()
+        if (len(modules), weights) != self._followed:
+            check_weights(weights, len(modules))
+            self._followed = (len(modules), weights)
         known = {id(member.module): member for member in self.members}
         self.members = [
-            known.get(id(module)) or Member(module, self.preparation)
-            for module in self.ensemble.members
+            known.get(id(module)) or Member(module, self.preparation) for module in modules
         ]
+
+    def forget(self) -> None:
+        """Drop what was prepared, and its memory."""
+        for member in self.members:
+            member.forget()
+
+    @property
+    def arithmetic(self) -> str:
+        """What the members compute in, for records; known once they are prepared.
+
+        One name where all members have the same, else one per member, in their order.
+        """
+        names = [member.arithmetic for member in self.members]
+        return names[0] if len(set(names)) == 1 else ", ".join(names)
 
     @property
     def compacts(self) -> bool:
-        return self._alone and self.policy.name != "none"
-
-    @property
-    def _alone(self) -> bool:
-        return not self.with_members and len(self.variants) == 1
+        """Whether later members see fewer inputs: then many at once fill forward passes better."""
+        return len(self.names) == 1 and self.policy.name != "none"
 
     def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
+        """The votes of all voters, in the order of `names`."""
         if self.compacts:
             votes = yield from vote_with_exit(
                 lambda member, undecided: self._wanted(member, noisy, undecided),
-                weights=self.ensemble.weights.tolist(),
+                weights=self._weights(),
                 policy=self.policy,
             )
             return Ballot(votes.labels[None], votes.evaluations[None])
-        everything = [self._probabilities(k, noisy) for k in range(len(self.members))]
+        outputs = [self._outputs(k, noisy) for k in range(len(self.members))]
         labels, evaluations = [], []
         if self.with_members:
-            labels += [probabilities.argmax(dim=1) for probabilities in everything]
+            labels += [own.argmax(dim=1) for own in outputs]
             evaluations += [torch.ones_like(own) for own in labels]
         for variant in self.variants:
-            weights = variant.weights or self.ensemble.weights.tolist()
             votes = yield from vote_with_exit(
-                lambda member, _: done(everything[member]), weights=weights, policy=variant.policy
+                lambda member, _: done(outputs[member]),
+                weights=variant.weights or self._weights(),
+                policy=variant.policy,
             )
             labels.append(votes.labels)
             evaluations.append(votes.evaluations)
         return Ballot(torch.stack(labels), torch.stack(evaluations))
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
-        weights = self.ensemble.weights.tolist()
+        """What the ensemble's vote is the argmax of, (B, M) on the simplex."""
+        if not isinstance(self.model, WeightedEnsemble):
+            raise BadInput(
+                "soft votes",
+                expected="a WeightedEnsemble, whose outputs are probabilities",
+                got=type(self.model).__name__,
+                fix="wrap the model: sween.WeightedEnsemble([model])",
+            )
+        weights = self._weights()
         scores: torch.Tensor | None = None
-        for member in self.ensemble.order:
-            scores = add_weighted(scores, weights[member], self._probabilities(member, noisy))
+        for member in self.model.order:
+            scores = add_weighted(scores, weights[member], self._outputs(member, noisy))
         assert scores is not None  # there is at least one member
         return scores
 
-    def _probabilities(self, member: int, noisy: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(self.forward(self.members[member], noisy).float(), dim=1)
+    def _outputs(self, member: int, noisy: torch.Tensor) -> torch.Tensor:
+        """A member's probabilities; of a model on its own what it returns."""
+        outputs = self.forward(self.members[member], noisy)
+        if not isinstance(self.model, WeightedEnsemble):
+            return outputs
+        return torch.softmax(outputs.float(), dim=1)
 
     def _wanted(
         self, member: int, noisy: torch.Tensor, wanted: torch.Tensor | None
     ) -> Steps[torch.Tensor]:
         """Probabilities of one member, for the inputs where `wanted` is true, or for all."""
         if wanted is None:
-            return self._probabilities(member, noisy)
+            return self._outputs(member, noisy)
         logits = yield from self.forward.where(self.members[member], noisy, wanted)
         return torch.softmax(logits.float(), dim=1)
-
-
-def build_panel(
-    model: nn.Module,
-    *,
-    name: str,
-    forward: FixedShapeForward,
-    policy: ExitPolicy,
-    preparation: Preparation | None = None,
-    member_names: Sequence[str] | None = None,
-    weightings: Mapping[str, Sequence[float]] | None = None,
-    exits: Sequence[ExitPolicy] = (),
-) -> Panel:
-    """The panel of an ensemble or of any other module."""
-    preparation = preparation or Preparation()
-    if isinstance(model, WeightedEnsemble):
-        if member_names is not None and len(member_names) != len(model.members):
-            raise BadInput(
-                "member_names",
-                expected=f"{len(model.members)} names, one a member",
-                got=len(member_names),
-                fix="name every member",
-            )
-        return EnsemblePanel(
-            model,
-            name=name,
-            forward=forward,
-            policy=policy,
-            preparation=preparation,
-            member_names=member_names,
-            weightings=weightings,
-            exits=exits,
-        )
-    if policy.name != "none" or member_names is not None or weightings or exits:
-        raise BadInput(
-            "exit, member_names and weightings",
-            expected="a WeightedEnsemble",
-            got=type(model).__name__,
-            fix="wrap the models in sween.WeightedEnsemble",
-        )
-    return ModelPanel(model, name=name, forward=forward, preparation=preparation)

@@ -1,84 +1,88 @@
 """Several engines, one for each GPU of the machine, at work on one list of images.
 
-Every vote is keyed by its image, so it does not matter which engine counts it; rows come in the
-order in which they are done.
+Every vote is keyed by its image, so it does not matter which engine counts it.
 """
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeVar
 
 from sween.engine.engine import VoteEngine
-from sween.records import Certificate
 
-Item = int | list[Certificate]
-"""Noisy copies done since the last such number; or the rows of one image."""
+Item = TypeVar("Item")
 
-Emit = Callable[[Item], None]
-
-Work = Callable[[VoteEngine, Sequence[int], Emit], None]
-"""Certifies a group of images on an engine and emits what comes of it."""
+Work = Callable[[VoteEngine, Sequence[int], Callable[[int], None]], Iterator[Item]]
+"""Does a group of images on an engine and yields what comes of each; reports its progress."""
 
 
 def run_all(
-    engines: Sequence[VoteEngine], groups: Sequence[Sequence[int]], work: Work, handle: Emit
-) -> None:
-    """Do every group of images on the engine that is free first; hand on what comes of it.
+    engines: Sequence[VoteEngine],
+    groups: Sequence[Sequence[int]],
+    work: Work[Item],
+    on_progress: Callable[[int], None],
+) -> Generator[Item, None, None]:
+    """Do every group of images on the engine that is free first; yield what comes of it.
 
-    The first error of any engine is raised here, once the others have stopped too.
+    With several engines items come as they are done. The first error of any engine is raised here,
+    once the others have stopped too.
 
     Args:
         engines: prepared, each on its own device.
         groups: images, by index.
-        work: certifies one group on one engine; runs in a thread where there are several.
-        handle: called in this thread with each item.
+        work: does one group on one engine; runs in a thread where there are several.
+        on_progress: called in this thread.
     """
     if len(engines) == 1:
         for group in groups:
-            work(engines[0], group, handle)
+            yield from work(engines[0], group, on_progress)
         return
     waiting: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
     for group in groups:
         waiting.put(group)
-    done: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
     stop = threading.Event()
 
-    def emit(item: Item) -> None:
+    def emit(kind: str, item: object) -> None:
         if stop.is_set():
             raise _Stopped
-        done.put(item)
+        done.put((kind, item))
 
     def serve(engine: VoteEngine) -> None:
         try:
             while not stop.is_set():
-                work(engine, waiting.get_nowait(), emit)
+                group = waiting.get_nowait()
+                for item in work(engine, group, lambda copies: emit("progress", copies)):
+                    emit("item", item)
         except (queue.Empty, _Stopped):
             pass
         except BaseException as error:
             stop.set()
-            done.put(error)
+            done.put(("error", error))
         finally:
-            done.put(None)
+            done.put(("end", None))
 
     threads = [threading.Thread(target=serve, args=(engine,), daemon=True) for engine in engines]
     for thread in threads:
         thread.start()
-    working, failure = len(threads), None
+    working, failure = len(threads), list[BaseException]()
     try:
         while working:
-            item = done.get()
-            if item is None:
+            kind, item = done.get()
+            if kind == "end":
                 working -= 1
-            elif isinstance(item, BaseException):
-                failure = failure or item
+            elif kind == "error":
+                failure.append(item)  # type: ignore[arg-type]
+            elif kind == "progress":
+                on_progress(item)  # type: ignore[arg-type]
             else:
-                handle(item)
+                yield item  # type: ignore[misc]
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    if failure is not None:
-        raise failure
+    if failure:
+        raise failure[0]
 
 
 class _Stopped(BaseException):

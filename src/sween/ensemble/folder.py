@@ -18,7 +18,7 @@ from sween.errors import BadInput, CheckpointError
 from sween.locks import FolderLock, is_hidden_entry
 from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.paths import AnyPath, as_paths
-from sween.runs import describe_environment, read_config, to_toml, write_json, write_text
+from sween.run_folder import describe_environment, read_config, to_toml, write_json, write_text
 
 _BUILDING, _READY, _OLD = ".sween-building", ".sween-ready", ".sween-old"
 """Where an ensemble is written; its name once it is whole; in that, the parts it takes the place

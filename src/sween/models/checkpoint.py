@@ -23,7 +23,7 @@ from sween.errors import CheckpointError, OutOfMemory
 from sween.models.device import is_out_of_memory
 from sween.models.registry import ARCHITECTURES, create_model, is_importing
 from sween.paths import AnyPath
-from sween.runs import atomic_path
+from sween.run_folder import atomic_path
 
 MANIFEST_VERSION = 1
 _HEADER_KEY = "sween"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sween.errors import BadInput, MissingExtra
-from sween.runs import atomic_path
+from sween.run_folder import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from sween.paths import AnyPath
 from sween.records import read_rows
 from sween.report.grid import Cell, Table
 from sween.report.tables import plain_number
-from sween.runs import read_config
+from sween.run_folder import read_config
 
 CLASSES = {"digits": 10, "cifar10": 10}
 """Of the data sets whose networks can be counted without their files."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sween.errors import BadInput
 from sween.locks import FolderLock
 from sween.report import canvas
-from sween.runs import write_json, write_text
+from sween.run_folder import write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

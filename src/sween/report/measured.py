@@ -20,7 +20,7 @@ from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.classic import SLACK, largest_radius
 from sween.report.rows import Kind, Row, build_rows, model_kinds
-from sween.smoothing.verify import read_run
+from sween.runs import CertificationRun
 
 SHARED_SETTINGS = ("sigma", "alpha", "n0", "bound", "sampling")
 """What all certificates of a run must agree on; n too, where the sampling is fixed."""
@@ -114,8 +114,8 @@ def load_run(folder: AnyPath, *, radii: Sequence[float] | None = None) -> Measur
             checksum, their votes or the config; see `read_run`.
     """
     folder = Path(folder)
-    checked = read_run(folder)
-    config, certificates = checked.config, checked.certificates
+    checked = CertificationRun.read(folder)
+    config, certificates = checked.config.content, checked.rows
     ensemble, members = _named_models(folder, config)
     try:
         models = by_model(certificates)

@@ -14,7 +14,7 @@ from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
 from sween.report.macer_mat import Votes, read_macer_mat
 from sween.report.measured import MeasuredRun, load_run
-from sween.runs import read_config
+from sween.run_folder import read_config
 
 
 @dataclasses.dataclass(frozen=True)

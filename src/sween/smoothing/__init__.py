@@ -1,27 +1,17 @@
-"""Votes, bounds, radii: predict and certify."""
+"""Smoothed classifiers: predict with abstention, certify images and data sets, count again."""
 
-from sween.bounds.decision import Decision, decide, decide_prediction
-from sween.bounds.radius import BOUNDS, radius_cohen, radius_two_class
 from sween.smoothing.classifier import SmoothedClassifier
+from sween.smoothing.dataset import certify_dataset, iter_certificates
+from sween.smoothing.prediction import Prediction
 from sween.smoothing.recount import RecountedRun, recount_folder
-from sween.smoothing.run import certify_images
-from sween.smoothing.settings import SAMPLING, CertifySettings, Prediction
-from sween.smoothing.verify import VerifiedRun, verify_folder
+from sween.smoothing.smoothed_logits import SmoothedLogits
 
 __all__ = [
-    "BOUNDS",
-    "SAMPLING",
-    "CertifySettings",
-    "Decision",
     "Prediction",
     "RecountedRun",
     "SmoothedClassifier",
-    "VerifiedRun",
-    "certify_images",
-    "decide",
-    "decide_prediction",
-    "radius_cohen",
-    "radius_two_class",
+    "SmoothedLogits",
+    "certify_dataset",
+    "iter_certificates",
     "recount_folder",
-    "verify_folder",
 ]

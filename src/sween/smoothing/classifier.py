@@ -1,8 +1,8 @@
 """The smoothed classifier: predict, with abstention, and certify."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -12,38 +12,43 @@ from sween.bounds.decision import decide_prediction
 from sween.bounds.radius import check_sigma
 from sween.data.conversion import Images, as_batch, is_single
 from sween.data.validation import check_labels
-from sween.engine.engine import VoteEngine
-from sween.engine.forward import FixedShapeForward
-from sween.engine.noise import PIXEL_LEVELS, NoiseKind
-from sween.engine.prepare import Preparation
-from sween.engine.tally import Votes
-from sween.engine.voters import build_panel
-from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.loaded import LoadedEnsemble
-from sween.errors import BadInput, ContractError
-from sween.models.device import is_out_of_memory
-from sween.records import Certificate
-from sween.seeding import fresh_seed
-from sween.smoothing.certify import certify_each, check_sampling, plan_budget
-from sween.smoothing.numbering import ImageNumbering
-from sween.smoothing.settings import (
-    CertifySettings,
-    Prediction,
-    check_predict_settings,
+from sween.engine import (
+    PIXEL_LEVELS,
+    NoiseKind,
+    Preparation,
+    VoteEngine,
+    VoteRequest,
+    Voters,
 )
+from sween.engine.forward import FixedShapeForward
+from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.errors import BadInput, ContractError
+from sween.paths import AnyPath
+from sween.records import Certificate
+from sween.sampling import CertifySettings
+from sween.sampling.settings import ALPHA, N
+from sween.seeding import fresh_seed
+from sween.smoothing import pipeline
+from sween.smoothing.numbering import ImageNumbering
+from sween.smoothing.prediction import Prediction, check_predict_settings
+from sween.smoothing.smoothed_logits import SmoothedLogits
+from sween.zoo import load
+
+Labels = Sequence[int] | torch.Tensor | int | None
+Indices = Sequence[int] | int | None
 
 
 class SmoothedClassifier:
     """g(x) = the most likely class of model(x + N(0, sigma^2 I)).
 
-    The model is used with the parameters it has at the time of the call, in evaluation mode, and
-    left in the mode it was in. What answers is its prepared form (see `Preparation`): batch norm
-    folded, in the arithmetic that the record names. Everything claimed assumes that it is a
-    deterministic function of each input on its own, that pseudo-random float32 normals stand for
-    Gaussian noise, and that the image was chosen without knowledge of that noise. The first of
-    these is probed once for each state of the model (its parts, their parameters, buffers, modes
-    and hooks) and for each shape of a batch that votes; other changes, such as a flag that its code
-    reads, are not seen.
+    The model is used with the parameters it has at the time of the call, on the device it is on, in
+    evaluation mode, and left in the mode it was in. What answers is its prepared form (see
+    `Preparation`): batch norm folded, in the arithmetic that the record names. Everything claimed
+    assumes that it is a deterministic function of each input on its own, that float32 noise is
+    exactly Gaussian, and that the image was chosen without knowledge of that noise. The first is
+    probed once for each state of the model (its parts, their parameters, buffers, modes and hooks)
+    and for each shape of a batch that votes; other changes, such as a flag that its code reads, are
+    not seen.
 
     The noise is a function of seed, purpose and index. By default every call takes a fresh seed
     from the operating system, which is never used again and is recorded in the answer, so that
@@ -60,16 +65,17 @@ class SmoothedClassifier:
         sigma: noise level in units of [0,1] pixels.
         num_classes: M.
         exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
-        name: of the model, for records.
+        name: of the model, for records; a loaded ensemble's own, or `model`, when None.
         batch_size: noisy inputs of one batch; never changes a result. One forward pass on a GPU,
             ten on a CPU and with an early exit by default. On a GPU two batches may be held at
-            once, where an exit is not taken inside kernels of our own.
+            once, where an exit is not taken inside custom kernels.
         forward_rows: rows of one forward pass; the same for every result that is compared. When
             None, `certify` takes what suits the device and the images, and `predict` what suits n
             too, where the model is not compiled.
-        member_names: names of the ensemble's members, whose votes `certify_panel` then counts too.
-        weightings: other weights of the same members by name, counted by `certify_panel` too.
-        other_exits: of the same ensemble, counted by `certify_panel` too.
+        member_names: names of the ensemble's members, whose votes `certify_voters` then
+            certifies too.
+        weightings: other weights of the same members by name, certified by `certify_voters` too.
+        other_exits: of the same ensemble, certified by `certify_voters` too.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the model; on a GPU by default.
         noise: `float32`, or `exact`, whose certificates hold in floating point too: then what is
@@ -86,7 +92,7 @@ class SmoothedClassifier:
         sigma: float,
         num_classes: int,
         exit: str | ExitPolicy = "none",
-        name: str = "model",
+        name: str | None = None,
         batch_size: int | None = None,
         forward_rows: int | None = None,
         member_names: Sequence[str] | None = None,
@@ -110,11 +116,15 @@ class SmoothedClassifier:
             forward_rows = whole_number("forward_rows", forward_rows)
         if num_classes < 2:
             raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
+        loaded = model if isinstance(model, LoadedEnsemble) else None
         if levels is None:
-            levels = model.white if isinstance(model, LoadedEnsemble) else PIXEL_LEVELS
-        self.sigma = float(sigma)
-        self.num_classes = num_classes
-        panel = build_panel(
+            levels = PIXEL_LEVELS if loaded is None else loaded.white
+        if name is None:
+            name = "model" if loaded is None else loaded.name
+        self.model = model
+        self.name: str = name
+        self.sigma, self.num_classes = float(sigma), num_classes
+        voters = Voters(
             model,
             name=name,
             forward=FixedShapeForward(num_classes),
@@ -126,7 +136,7 @@ class SmoothedClassifier:
         )
         self.engine = VoteEngine(
             model,
-            panel,
+            voters,
             sigma=self.sigma,
             num_classes=num_classes,
             forward_rows=forward_rows,
@@ -136,6 +146,34 @@ class SmoothedClassifier:
         self._turn = threading.RLock()
         self._numbering = ImageNumbering()
 
+    @classmethod
+    def load(
+        cls,
+        source: AnyPath,
+        *,
+        device: str | torch.device | None = None,
+        archs: Sequence[str] = (),
+        **options: Any,
+    ) -> Self:
+        """A smoothed classifier from the model zoo or from a folder that sween wrote.
+
+        Args:
+            source: a name of `sween zoo`, a training run or an ensemble folder; noise level and
+                classes are known from it.
+            device: where to put the model; the CPU when None.
+            archs: architectures of your own that the checkpoints may name; see `sween.load`.
+            options: of the constructor.
+
+        Example:
+            >>> smoothed = SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> smoothed.sigma, smoothed.num_classes
+            (0.5, 10)
+        """
+        model = load(source, archs=archs)
+        if device is not None:
+            model.to(device)
+        return cls(model, sigma=model.sigma, num_classes=model.num_classes, **options)
+
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the lock: a copy, or one sent to another process, has its own."""
         return {name: value for name, value in vars(self).items() if name != "_turn"}
@@ -144,22 +182,27 @@ class SmoothedClassifier:
         vars(self).update(state)
         self._turn = threading.RLock()
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.engine.follow_device()
+
     def predict(
         self,
         images: Images,
         *,
         n: int = 100,
-        alpha: float = 0.001,
+        alpha: float = ALPHA,
         seed: int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> Prediction | list[Prediction]:
-        """The smoothed classifier's answer, or an abstention.
+        indices: Indices = None,
+    ) -> list[Prediction]:
+        """The smoothed classifier's answer to each image, or an abstention.
 
         Each answer that is not an abstention differs from g's with probability at most alpha over
         the noise (see `decide_prediction`).
 
         Args:
-            images: one image, giving one result, or a batch, giving a list; see `Images`.
+            images: a batch or one image; see `Images`.
             n: votes per image.
             alpha: failure probability.
             seed: of the noise; a fresh one when None.
@@ -171,22 +214,19 @@ class SmoothedClassifier:
         with self._turn:
             keys = self._keyed(batch, "prediction", given, indices)
             own = fresh_seed() if given is None else given
-            results = self._predict(batch, keys, n, alpha, own, fitted=True)
-        return results[0] if is_single(images) else results
+            return self._predict(batch, keys, n, alpha, own, fitted=True)
+
+    def predict_one(self, image: Images, **options: Any) -> Prediction:
+        """`predict` for one image."""
+        (answer,) = self.predict(_one(image), **options)
+        return answer
 
     def predict_batch(
-        self,
-        images: Images,
-        *,
-        n: int = 100,
-        alpha: float = 0.001,
-        seed: int,
-        indices: Sequence[int] | int,
+        self, images: Images, *, n: int = 100, alpha: float = ALPHA, seed: int, indices: Indices
     ) -> list[Prediction]:
-        """The answers of a batch under given noise, in the forward passes of `certify`.
+        """`predict` in the forward passes of `certify`, under given noise that images may share.
 
-        For whoever compares or replays: always a list, in the shape of forward pass that certifies,
-        and images may share their noise.
+        For whoever compares or replays answers.
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
@@ -199,9 +239,9 @@ class SmoothedClassifier:
         self,
         images: Images,
         *,
-        n0: int = 100,
-        n: int = 100_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int = N,
+        alpha: float = ALPHA,
         seed: int | None = None,
         bound: str = "cohen",
         sampling: str = "fixed",
@@ -209,95 +249,114 @@ class SmoothedClassifier:
         tolerance: float | None = None,
         budget: int | None = None,
         votes: str = "hard",
-        labels: Sequence[int] | torch.Tensor | int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> Certificate | list[Certificate]:
+        settings: CertifySettings | None = None,
+        labels: Labels = None,
+        indices: Indices = None,
+    ) -> list[Certificate]:
         """Certificates by Cohen et al.'s CERTIFY, with the votes fixed or chosen as they come.
 
         For each image on its own, with probability at least 1 - alpha over the noise: it abstains,
         or g answers `prediction` everywhere closer than `radius`.
 
         Args:
-            images: one image, giving one result, or a batch, giving a list; see `Images`.
-            n0: votes that select the class.
+            images: a batch or one image; see `Images`.
+            n0: votes that select the class; 100, or 1,000 with `tolerance` and `budget`, when None.
             n: fresh votes that bound its probability.
             alpha: failure probability of one certificate.
             seed: of the noise; a fresh one when None.
             bound: `cohen` or `two-class`; both radii are in the record, `radius` is this one's.
             sampling: `fixed`, `decide`, `tolerance` or `budget`; see `CertifySettings`.
             radii: to decide, with `decide`.
-            tolerance: share of the radius that may be lost, with `tolerance`; give it n0 = 1000.
-            budget: noisy images in all, with `budget`; give it n0 = 1000.
+            tolerance: share of the radius that may be lost, with `tolerance`.
+            budget: noisy images in all, with `budget`.
             votes: `hard` or `soft`; see `CertifySettings`.
+            settings: all of these at once, in their place; the seed is then theirs.
             labels: true classes, kept in the records.
             indices: the images' indices in their data set, also the keys of their noise; numbered
                 consecutively across calls when None.
+
+        Example:
+            >>> smoothed = SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> (certificate,) = smoothed.certify(torch.zeros(1, 8, 8), n=1000)
         """
-        settings = CertifySettings(
-            n0=n0,
-            n=n,
-            alpha=alpha,
-            seed=fresh_seed() if seed is None else seed,
-            bound=bound,
-            sampling=sampling,
-            radii=tuple(radii) if isinstance(radii, Iterable) else (radii,),
-            tolerance=tolerance,
-            budget=budget,
-            votes=votes,
-        )
-        with self._turn:
-            groups = self._certify(images, settings, labels, indices, watched=seed is not None)
-        results = [group[-1] for group in groups]
-        return results[0] if is_single(images) else results
+        watched = settings is not None or seed is not None
+        if settings is None:
+            settings = CertifySettings(
+                n0=n0,  # type: ignore[arg-type]  # None is the strategy's default
+                n=n,
+                alpha=alpha,
+                seed=fresh_seed() if seed is None else seed,
+                bound=bound,
+                sampling=sampling,
+                radii=radii,  # type: ignore[arg-type]  # one number too
+                tolerance=tolerance,
+                budget=budget,
+                votes=votes,
+            )
+        return [
+            voters[self.name]
+            for voters in self._certify(images, settings, labels, indices, watched=watched)
+        ]
 
-    def certify_batch(
+    def certify_one(self, image: Images, **options: Any) -> Certificate:
+        """`certify` for one image."""
+        (certificate,) = self.certify(_one(image), **options)
+        return certificate
+
+    def certify_voters(
         self,
         images: Images,
         settings: CertifySettings,
         *,
-        labels: Sequence[int] | torch.Tensor | int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> list[Certificate]:
-        """`certify` with given settings, always a list; the seed is theirs, 0 unless it is set."""
-        groups = self.certify_panel(images, settings, labels=labels, indices=indices)
-        return [group[-1] for group in groups]
-
-    def certify_panel(
-        self,
-        images: Images,
-        settings: CertifySettings,
-        *,
-        labels: Sequence[int] | torch.Tensor | int | None = None,
-        indices: Sequence[int] | int | None = None,
-    ) -> list[list[Certificate]]:
-        """For each image the certificates of members, other variants and, last, the model.
+        labels: Labels = None,
+        indices: Indices = None,
+    ) -> list[dict[str, Certificate]]:
+        """For each image the certificates of members, other variants and the model, by name.
 
         Members, weightings and exits are those named when the classifier was made; all see the same
         noise. The seed is that of the settings, 0 unless it is set.
         """
-        with self._turn:
-            return self._certify(images, settings, labels, indices, watched=True)
+        return self._certify(images, settings, labels, indices, watched=True)
+
+    def smoothed_logits(
+        self, *, samples: int = 64, seed: int | None = None, fresh: bool = True
+    ) -> SmoothedLogits:
+        """A differentiable module for those who attack the classifier with their own tools.
+
+        It maps images (B, C, H, W) to the log of the model's mean probabilities over noisy copies
+        (Salman et al. 2019), through which gradients flow; `predict` should judge what an attack
+        found.
+
+        Args:
+            samples: noisy copies of each image.
+            seed: of the noise; a fresh one when None.
+            fresh: new noise at every call; else the same, a deterministic function.
+        """
+        own = fresh_seed() if seed is None else whole_number("seed", seed)
+        return SmoothedLogits(
+            self.model, sigma=self.sigma, samples=samples, seed=own, fresh=fresh
+        ).eval()
 
     def _certify(
         self,
         images: Images,
         settings: CertifySettings,
-        labels: Sequence[int] | torch.Tensor | int | None,
-        indices: Sequence[int] | int | None,
+        labels: Labels,
+        indices: Indices,
         *,
         watched: bool,
-    ) -> list[list[Certificate]]:
+    ) -> list[dict[str, Certificate]]:
         batch = as_batch(images)
         truth = check_labels(labels, len(batch), self.num_classes)
-        check_sampling(self.engine, settings, numbers=batch[0].numel())
-        seed = settings.seed if watched else None
-        keys = self._keyed(batch, "certification", seed, indices)
-        batch = batch.to(self.engine.device)
-        self.engine.prepare(batch[0])
-        plans = None
-        if settings.sampling == "budget":
-            plans = plan_budget(self.engine, lambda: [(batch, keys)], settings)
-        return list(certify_each(self.engine, batch, keys, truth, settings, plans=plans))
+        with self._turn:
+            self.engine.follow_device()
+            pipeline.check_engine(self.engine, settings, numbers=batch[0].numel())
+            seed = settings.seed if watched else None
+            keys = self._keyed(batch, "certification", seed, indices)
+            self.engine.prepare(batch[0])
+            source = _Batch(batch, keys, truth)
+            found = pipeline.certify([self.engine], source, range(len(keys)), settings)
+            return [{row.model: row for row in rows} for rows in found]
 
     def _predict(
         self,
@@ -309,10 +368,12 @@ class SmoothedClassifier:
         *,
         fitted: bool,
     ) -> list[Prediction]:
-        votes = self._count(batch.to(self.engine.device), keys, n, seed, fitted)
+        images = batch.to(self.engine.follow_device())
+        request = VoteRequest(images, keys, "prediction", [n] * len(keys))
+        votes = self.engine.count_one(request, seed=seed, fitted=fitted)
         results = []
-        for position, key in enumerate(keys):
-            counts = tuple(votes.counts[-1, position].tolist())
+        for place, key in enumerate(keys):
+            counts = votes.of(self.name, place).counts
             prediction, p_value = decide_prediction(counts, alpha=alpha, n=n)
             results.append(
                 Prediction(
@@ -328,32 +389,8 @@ class SmoothedClassifier:
             )
         return results
 
-    def _count(
-        self, images: torch.Tensor, keys: Sequence[int], n: int, seed: int, fitted: bool
-    ) -> Votes:
-        """Votes for predictions; in forward passes fitted to n where that is asked and possible."""
-        rows = self.engine.fitted_rows(images[0], n) if fitted else None
-        while True:
-            try:
-                if rows is None:
-                    self.engine.prepare(images[0])
-                return self.engine.count(
-                    images, examples=keys, purpose="prediction", n=n, seed=seed, rows=rows
-                )
-            except (RuntimeError, MemoryError) as error:
-                failure = error.with_traceback(None)  # which would keep batches in memory
-            if rows is None:
-                self.engine.shrink(failure)
-            elif not is_out_of_memory(failure):
-                raise failure
-            rows = None  # from here on as `certify` does, which shrinks its passes
-
     def _keyed(
-        self,
-        batch: torch.Tensor,
-        purpose: str,
-        seed: int | None,
-        indices: Sequence[int] | int | None,
+        self, batch: torch.Tensor, purpose: str, seed: int | None, indices: Indices
     ) -> list[int]:
         """The keys of a batch; warns where a given seed has met other images under them."""
         self._check_batch(batch)
@@ -363,7 +400,7 @@ class SmoothedClassifier:
         return keys
 
     def _check_batch(self, batch: torch.Tensor) -> None:
-        wanted = getattr(self.engine.model, "image_shape", None)  # a loaded ensemble knows it
+        wanted = getattr(self.model, "image_shape", None)  # a loaded ensemble knows it
         if wanted is not None and tuple(batch.shape[1:]) != tuple(wanted):
             raise BadInput(
                 "images",
@@ -372,3 +409,32 @@ class SmoothedClassifier:
                 fix="bring them to that shape first",
             )
         self.engine.noise.check(batch)
+
+
+class _Batch:
+    """The images of one call; see `pipeline.ImageSource`."""
+
+    def __init__(
+        self, batch: torch.Tensor, keys: Sequence[int], labels: Sequence[int | None]
+    ) -> None:
+        self.batch, self.keys, self.labels = batch, keys, labels
+
+    def images(self, positions: Sequence[int]) -> torch.Tensor:
+        return self.batch[list(positions)]
+
+    def index(self, position: int) -> int:
+        return self.keys[position]
+
+    def label(self, position: int) -> int | None:
+        return self.labels[position]
+
+
+def _one(image: Images) -> Images:
+    if not is_single(image) and len(as_batch(image)) != 1:
+        raise BadInput(
+            "image",
+            expected="one image (C, H, W)",
+            got=f"a batch of {len(as_batch(image))}",
+            fix="use certify or predict for a batch",
+        )
+    return image

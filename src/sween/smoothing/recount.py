@@ -13,22 +13,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from sween.data.dataset import Dataset
-from sween.engine.engine import VoteEngine
-from sween.engine.workers import Item, run_all
+from sween.engine import VoteEngine
+from sween.ensemble import LoadedEnsemble
 from sween.ensemble.early_exit import exit_of
-from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput, CheckFailed
+from sween.models.device import device_of
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate
-from sween.runs import config_differences
+from sween.run_folder import config_differences
+from sween.runs import CertificationRun
+from sween.sampling.strategy import Plan
 from sween.seeding import numpy_generator
-from sween.smoothing.certify import check_sampling
+from sween.smoothing import pipeline
 from sween.smoothing.classifier import SmoothedClassifier
-from sween.smoothing.draws import Plan, images_at_once
-from sween.smoothing.run import plans_of, subject_config, work_on
-from sween.smoothing.subject import indices_of
-from sween.smoothing.verify import CheckedRun, check_complete, read_run, settings_of
+from sween.smoothing.dataset import TestImages, subject_config
 
 NOT_COUNTED = frozenset({"seconds", "run"})
 """Fields that counting again does not give: the clock's, and the name of the config."""
@@ -60,9 +59,9 @@ def recount_folder(
 ) -> RecountedRun:
     """Certify images of a finished run again and compare every field but the time.
 
-    The folder must pass `read_run` and be complete; counting adds to what `verify_folder` checks.
-    Images that are not among those chosen stay unproven; with a budget the pilot votes of all
-    images are counted again, since every size hangs on them.
+    The folder must pass `CertificationRun.read` and be complete; counting adds to what
+    `verify_folder` checks. Images that are not among those chosen stay unproven; with a budget the
+    pilot votes of all images are counted again, since every size depends on them.
 
     Args:
         folder: written by `sween certify`.
@@ -77,31 +76,28 @@ def recount_folder(
         BadInput: another ensemble, other data, another kind of device or another arithmetic.
         CheckFailed: naming the first row that came out otherwise, and both values.
     """
-    run = read_run(folder)
-    check_complete(run)
+    run = CertificationRun.read(folder)
+    run.check_complete()
+    config, settings = run.config, run.config.settings
     _check_subject(run, loaded, dataset)
     seed = secrets.randbits(31) if seed is None else seed
-    chosen = _choice(indices_of(run.config), images, seed)
-    settings = settings_of(run.config)
-    places = {(row.model, row.index): place for place, row in enumerate(run.certificates)}
+    chosen = _choice(config.indices, images, seed)
+    places = {(row.model, row.index): place for place, row in enumerate(run.rows)}
+    source = TestImages(dataset.test)
     with track(f"recount {loaded.name}", len(chosen), quiet=quiet) as advance:
         for rows, keys in _by_forward_rows(run, chosen).items():
-            engine = _engine(run, loaded, dataset, rows, keys[0])
-            check_sampling(engine, settings, numbers=math.prod(dataset.image_shape))
-            plans = plans_of(engine, dataset, indices_of(run.config), settings)
+            engine = _classifier(run, loaded, dataset, rows).engine
+            _prepare(run, engine, dataset, rows, keys[0])
+            pipeline.check_engine(engine, settings, numbers=math.prod(dataset.image_shape))
+            plans = pipeline.plan_all(engine, source, config.indices, settings)
             _check_pilots(run, plans)
-
-            def handle(item: Item) -> None:
-                if not isinstance(item, int):
-                    for certificate in item:
-                        place = places[certificate.model, certificate.index]
-                        _compare(run, place, certificate)
-                    advance(1, "images")
-
-            together = images_at_once(engine, settings)
-            groups = [keys[start : start + together] for start in range(0, len(keys), together)]
-            run_all([engine], groups, work_on(dataset, settings, plans), handle)
-    return RecountedRun(len(chosen) * len(run.models), tuple(chosen), seed)
+            for certificates in pipeline.certify(
+                [engine], source, config.indices, settings, left=keys, plans=plans
+            ):
+                for certificate in certificates:
+                    _compare(run, places[certificate.model, certificate.index], certificate)
+                advance(1, "images")
+    return RecountedRun(len(chosen) * len(config.voters), tuple(chosen), seed)
 
 
 def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
@@ -115,51 +111,56 @@ def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
     return sorted(indices[place] for place in order[:images])
 
 
-def _check_subject(run: CheckedRun, loaded: LoadedEnsemble, dataset: Dataset) -> None:
+def _check_subject(run: CertificationRun, loaded: LoadedEnsemble, dataset: Dataset) -> None:
     """Refuse another ensemble or other data than the config names.
 
     A config that names this very ensemble and these data, and says something else of them, was
     altered: that is a check that fails.
     """
-    config = run.config
-    now = subject_config(loaded, dataset, indices_of(config))
-    then = {name: config[name] for name in now if name in config}
+    content, folder = run.config.content, run.folder
+    now = subject_config(
+        loaded,
+        dataset.test,
+        run.config.indices,
+        name=loaded.name,
+        sigma=loaded.sigma,
+        dataset=dataset,
+    )
+    then = {name: content[name] for name in now if name in content}
     differences = config_differences(then, {name: now[name] for name in then})
     if differences and all(now[name] == then.get(name) for name in ("fingerprint", "data")):
-        raise CheckFailed(f"{run.file.parent}/config.toml: {'; '.join(differences)} of the model")
+        raise CheckFailed(f"{folder}/config.toml: {'; '.join(differences)} of the model")
     if differences:
         raise BadInput(
-            f"{run.file.parent}/config.toml",
+            f"{folder}/config.toml",
             expected="the ensemble and the data that were certified",
             got=f"others ({'; '.join(differences)})",
             fix="pass them as --model and --data-root",
         )
-    device = next(loaded.parameters()).device.type
-    if "device" not in config:
+    device, known = device_of(loaded).type, run.config.device
+    if known is None:
         raise BadInput(
-            f"{run.file.parent}/config.toml",
+            f"{folder}/config.toml",
             expected="the kind of device that certified the run, since each draws its own noise",
             got="no device",
             fix="certify again with this version",
         )
-    if config["device"] != device:
+    if known != device:
         raise BadInput(
             "--device",
-            expected=f"{config['device']}, on which {run.file.parent} was certified: another kind "
-            "draws other noise",
+            expected=f"{known}, on which {folder} was certified: another kind draws other noise",
             got=device,
-            fix=f"recount on a machine with {config['device']}",
+            fix=f"recount on a machine with {known}",
         )
 
 
-def _by_forward_rows(run: CheckedRun, chosen: Sequence[int]) -> dict[int, list[int]]:
+def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, list[int]]:
     """The images by the rows of the forward passes that they were certified in.
 
-    A run that ran out of memory went on with fewer.
+    A run that ran out of memory continued with fewer.
     """
-    rows = {certificate.index: certificate.forward_rows for certificate in run.certificates}
-    asked = run.config["forward_rows"]
-    if run.config["sampling"] == "budget" and {*rows.values()} != {asked}:
+    rows = {certificate.index: certificate.forward_rows for certificate in run.rows}
+    if run.config.settings.strategy.planned and {*rows.values()} != {run.config.forward_rows}:
         raise BadInput(
             str(run.file),
             expected="a budget whose votes all come from one shape of forward passes",
@@ -173,61 +174,66 @@ def _by_forward_rows(run: CheckedRun, chosen: Sequence[int]) -> dict[int, list[i
     return groups
 
 
-def _engine(
-    run: CheckedRun, loaded: LoadedEnsemble, dataset: Dataset, rows: int, first: int
-) -> VoteEngine:
-    """What certified the run, made again; refused where it computes otherwise here."""
+def _classifier(
+    run: CertificationRun, loaded: LoadedEnsemble, dataset: Dataset, rows: int
+) -> SmoothedClassifier:
+    """What certified the run, made again."""
     config = run.config
-    arithmetic = str(config["precision"])
-    parts = {part.partition("+")[0].replace("tf32", "float32") for part in arithmetic.split(", ")}
-    engine = SmoothedClassifier(
+    parts = {part.partition("+")[0] for part in config.precision.split(", ")}
+    exits = config.content.get("exits", {})
+    own = {config.model, *exits}
+    return SmoothedClassifier(
         loaded,
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=exit_of(config["exit"]),
-        name=loaded.name,
+        exit=exit_of(config.exits[config.model]),
         forward_rows=rows,
-        member_names=config.get("members"),
-        weightings=config.get("weightings"),
-        other_exits=[exit_of(text) for text in config.get("exits", {}).values()],
-        precision=parts.pop(),
-        compile="+" in arithmetic,
-        noise=str(config["noise"]).partition("(")[0],
+        member_names=config.members or None,
+        weightings={name: w for name, w in config.weights.items() if name not in own},
+        other_exits=[exit_of(text) for text in exits.values()],
+        precision=parts.pop().replace("tf32", "float32"),
+        compile="+" in config.precision,
+        noise=config.noise.partition("(")[0],
         levels=dataset.test.white,
-    ).engine
-    engine.prepare(dataset.test.images([first]).to(engine.device)[0])
+    )
+
+
+def _prepare(
+    run: CertificationRun, engine: VoteEngine, dataset: Dataset, rows: int, first: int
+) -> None:
+    """Make an engine ready; refused where it computes otherwise than the one of the run."""
+    engine.prepare(dataset.test.images([first])[0])
     for name, now, then in (
-        ("precision", engine.precision, arithmetic),
+        ("precision", engine.precision, run.config.precision),
         ("forward_rows", engine.forward_rows, rows),
-        ("noise", engine.noise.name, config["noise"]),
-        ("models", engine.panel.names, run.models),
+        ("noise", engine.noise.name, run.config.noise),
+        ("models", engine.voters, run.config.voters),
     ):
         if now != then:
             raise BadInput(
                 f"{name} on {engine.device}",
-                expected=f"{then}, as {run.file.parent} was certified with",
+                expected=f"{then}, as {run.folder} was certified with",
                 got=now,
                 fix="recount on a machine like the one that its environment.json names",
             )
-    return engine
 
 
-def _check_pilots(run: CheckedRun, plans: dict[int, Plan]) -> None:
+def _check_pilots(run: CertificationRun, plans: dict[int, Plan]) -> None:
     """With a budget: the pilot votes of all images, and the sizes that they call for."""
-    for place, certificate in enumerate(run.certificates):
+    for place, certificate in enumerate(run.rows):
         plan = plans.get(certificate.index)
         if plan is None:
             continue
         for name, now, then in (
-            ("selection_counts", plan.pilot.counts, certificate.selection_counts),
+            ("selection_counts", plan.pilot[run.config.model].counts, certificate.selection_counts),
             ("n", plan.size, certificate.n),
         ):
             if now != then:
                 raise _differs(run, place, [f"{name} {_text(then)}, recounted {_text(now)}"])
 
 
-def _compare(run: CheckedRun, place: int, again: Certificate) -> None:
-    recorded = run.certificates[place]
+def _compare(run: CertificationRun, place: int, again: Certificate) -> None:
+    recorded = run.rows[place]
     if again.forward_rows != recorded.forward_rows:
         raise BadInput(
             "memory",
@@ -245,8 +251,8 @@ def _compare(run: CheckedRun, place: int, again: Certificate) -> None:
         raise _differs(run, place, problems)
 
 
-def _differs(run: CheckedRun, place: int, problems: Sequence[str]) -> CheckFailed:
-    certificate = run.certificates[place]
+def _differs(run: CertificationRun, place: int, problems: Sequence[str]) -> CheckFailed:
+    certificate = run.rows[place]
     return CheckFailed(f"{run.where(place)}, {certificate.model}: {'; '.join(problems)}")
 
 

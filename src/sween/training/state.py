@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import nn
 
 from sween.errors import CheckpointError
-from sween.runs import atomic_path
+from sween.run_folder import atomic_path
 
 STATE_FILE = "state.safetensors"
 

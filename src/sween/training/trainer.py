@@ -16,7 +16,7 @@ from sween.locks import FolderLock
 from sween.models import Manifest, check_member, create_model, read_manifest, save_checkpoint
 from sween.paths import AnyPath
 from sween.records import RowWriter, read_rows
-from sween.runs import check_config, read_config, run_folder, write_text
+from sween.run_folder import check_config, read_config, run_folder, write_text
 from sween.seeding import torch_seed
 from sween.training.config import DATA_KEYS, TrainConfig
 from sween.training.ema import MovingAverage

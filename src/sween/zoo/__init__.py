@@ -9,7 +9,7 @@ from typing import Any
 from sween.ensemble import LoadedEnsemble, load_ensemble
 from sween.errors import UnknownName
 from sween.paths import AnyPath
-from sween.runs import read_config
+from sween.run_folder import read_config
 
 MODELS = Path(__file__).parent / "models"
 """One ensemble folder for each, with measured.json beside it: what results/ says of it."""

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sween.engine import prepare
 from sween.engine.forward import FixedShapeForward, refuse_non_finite
 from sween.engine.kernels import FusedResNet, Selection
-from sween.engine.voters import EnsemblePanel
+from sween.engine.voters import Voters
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import ContractError, PreparationWarning
 from sween.models.cifar_resnet import CifarResNet
@@ -120,8 +120,8 @@ class _NoQuestions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _panel(policy: ExitPolicy) -> EnsemblePanel:
-    return EnsemblePanel(
+def _panel(policy: ExitPolicy) -> Voters:
+    return Voters(
         WeightedEnsemble(_members(), [0.4, 0.35, 0.25]),
         name="ensemble",
         forward=FixedShapeForward(10, 4),

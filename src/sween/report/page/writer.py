@@ -21,7 +21,7 @@ from sween.paths import AnyPath
 from sween.report.page.content import page_content
 from sween.report.page.more import PageTable
 from sween.report.page.run import PageRun
-from sween.runs import write_text
+from sween.run_folder import write_text
 
 STYLES = ("page.css", "table.css", "curves.css", "gallery.css")
 SCRIPTS = (

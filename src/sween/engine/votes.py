@@ -1,4 +1,4 @@
-"""Votes: asked for, counted on the device while the host goes on, and as they come back."""
+"""Votes: requested, counted on the device, and read back by the voter's name."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,19 +7,21 @@ import torch
 
 from sween.bounds.scores import SCORE_STEPS, pairs_of
 from sween.engine.noise import Job
-from sween.interleave import Steps, fetched, sent
+from sween.interleave import Steps, to_device_async, to_host_async
+from sween.sampling.votes import ImageVotes
 from sween.seeding import NOISE_BLOCK
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class VoteRequest:
     """Votes on noisy copies of a set of images.
 
     Attributes:
         images: (N, C, H, W) on the members' device.
         examples: N keys of the noise, usually the images' indices in their data set.
-        purpose: `selection`, `estimation` or `prediction`; different ones are independent.
-        sizes: noisy copies of each image.
+        purpose: `selection`, `estimation` or `prediction`; noise of different purposes is
+            independent.
+        sizes: noisy copies of each image; one number for all of them.
         first: the noise block to begin with, for each image; 0 when None.
         scored: a class of each image whose probabilities are collected too; for one ensemble
             without an exit.
@@ -32,66 +34,72 @@ class Asked:
     first: Sequence[int] | None = None
     scored: Sequence[int] | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.sizes, int):
+            object.__setattr__(self, "sizes", [self.sizes] * len(self.images))
 
-@dataclasses.dataclass(frozen=True)
-class ImageVotes:
-    """One classifier's votes on one image, and the member evaluations they took.
 
-    `drawn` votes were asked for; exact noise may, very rarely, leave one without an answer.
-    `scores` is the histogram of one class's probability, where it was asked for.
+class Votes:
+    """The votes of every voter on N images.
+
+    Args:
+        voters: V names.
+        counts: (V, N, M) on the host.
+        evaluations: (V, N) member evaluations.
+        drawn: N numbers of votes requested.
+        scores: (N, steps) histograms of one class's probability, or None.
     """
 
-    counts: tuple[int, ...]
-    evaluations: int
-    drawn: int
-    scores: tuple[int, ...] | None = None
-
-    def __add__(self, other: "ImageVotes") -> "ImageVotes":
-        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
-        return ImageVotes(counts, self.evaluations + other.evaluations, self.drawn + other.drawn)
-
-
-@dataclasses.dataclass(frozen=True)
-class Votes:
-    """counts (V, N, M) and evaluations (V, N) of V classifiers on N images, and votes drawn (N)."""
-
-    counts: torch.Tensor
-    evaluations: torch.Tensor
-    drawn: Sequence[int]
-    scores: torch.Tensor | None = None
+    def __init__(
+        self,
+        voters: Sequence[str],
+        counts: torch.Tensor,
+        evaluations: torch.Tensor,
+        drawn: Sequence[int],
+        scores: torch.Tensor | None = None,
+    ) -> None:
+        self.voters, self.counts = tuple(voters), counts
+        self.evaluations, self.drawn, self.scores = evaluations, drawn, scores
 
     def __len__(self) -> int:
         return len(self.drawn)
 
-    def of(self, voter: int, position: int) -> ImageVotes:
-        counts = tuple(self.counts[voter, position].tolist())
-        scores = None if self.scores is None else pairs_of(self.scores[position].tolist())
-        evaluations = int(self.evaluations[voter, position])
-        return ImageVotes(counts, evaluations, self.drawn[position], scores)
+    def of(self, voter: str, image: int) -> ImageVotes:
+        """One voter's votes on the image at that place of the request."""
+        place = self.voters.index(voter)
+        counts = tuple(self.counts[place, image].tolist())
+        scores = None if self.scores is None else pairs_of(self.scores[image].tolist())
+        evaluations = int(self.evaluations[place, image])
+        return ImageVotes(counts, evaluations, self.drawn[image], scores)
+
+    def by_voter(self, image: int) -> dict[str, ImageVotes]:
+        """The votes on one image by the voter's name."""
+        return {voter: self.of(voter, image) for voter in self.voters}
 
 
 class Tally:
-    """Running counts of V classifiers on N images among M classes, and scores of one class of each.
+    """Running counts of a request on the device.
 
-    `missing` votes are still to be added; `votes` are there once they were read.
+    `missing` votes are still to be added; `votes` is None until they were read back.
 
     Args:
-        asked: the votes.
-        voters: V.
+        request: the votes.
+        voters: V names.
         classes: M.
     """
 
-    def __init__(self, asked: Asked, *, voters: int, classes: int) -> None:
-        self.asked = asked
-        self.missing = sum(asked.sizes)
+    def __init__(self, request: VoteRequest, *, voters: Sequence[str], classes: int) -> None:
+        self.request, self.voters = request, voters
+        self.missing = sum(request.sizes)
         self.votes: Votes | None = None
-        images, device, scored = len(asked.images), asked.images.device, asked.scored
-        self.shape = (voters, images, classes)
-        self.counts = torch.zeros(voters * images * classes, dtype=torch.long, device=device)
-        self.evaluations = torch.zeros(voters * images, dtype=torch.long, device=device)
+        images, device, scored = len(request.images), request.images.device, request.scored
+        self.shape = (len(voters), images, classes)
+        cells = len(voters) * images
+        self.counts = torch.zeros(cells * classes, dtype=torch.long, device=device)
+        self.evaluations = torch.zeros(cells, dtype=torch.long, device=device)
         size = images if scored is not None else 0
         self.scores = torch.zeros(size, SCORE_STEPS + 1, dtype=torch.long, device=device)
-        self.scored = sent(torch.tensor(scored or [], dtype=torch.long), device)
+        self.scored = to_device_async(torch.tensor(scored or [], dtype=torch.long), device)
 
     def add(
         self,
@@ -124,14 +132,15 @@ class Tally:
 
     def read(self, finite: torch.Tensor) -> Steps[torch.Tensor]:
         """Bring the votes to the host, and whether all of them came from finite numbers."""
-        counts, evaluations, scores, finite = yield from fetched(
+        counts, evaluations, scores, finite = yield from to_host_async(
             self.counts, self.evaluations, self.scores, finite
         )
         self.votes = Votes(
+            self.voters,
             counts.view(self.shape),
             evaluations.view(self.shape[:2]),
-            list(self.asked.sizes),
-            None if self.asked.scored is None else scores,
+            list(self.request.sizes),
+            None if self.request.scored is None else scores,
         )
         return finite
 
@@ -143,7 +152,7 @@ def drawn_rows(jobs: Sequence[Job]) -> list[int]:
 
 def _rows(jobs: Sequence[Job], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """For every row of the jobs, the position of its image, and 1 where it counts."""
-    table = sent(torch.tensor([[job.position, job.used] for job in jobs]), device)
+    table = to_device_async(torch.tensor([[job.position, job.used] for job in jobs]), device)
     within = torch.arange(NOISE_BLOCK, device=device)
     drawn = (within < table[:, 1:]).flatten().long()
     return table[:, :1].expand(-1, NOISE_BLOCK).flatten(), drawn

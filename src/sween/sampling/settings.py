@@ -1,32 +1,28 @@
-"""What a certificate is asked for, and the records it comes in."""
+"""The settings of a certificate, checked."""
 
-import bisect
 import dataclasses
-import functools
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sween.arguments import real_number, whole_number
-from sween.bounds.anytime import check_radii_to_decide
 from sween.bounds.binomial import check_probability, lower_bound
-from sween.bounds.decision import binomial_p_value
 from sween.bounds.radius import (
-    BOUNDS,
-    check_sigma,
+    bound_of,
     fewest_certified_votes,
     level_of_class,
     smallest_certifiable_n,
 )
 from sween.errors import BadInput, SmallSampleWarning, UnknownName
-from sween.records import ABSTAIN
+from sween.sampling.strategy import SamplingStrategy, strategy_of
 
-SAMPLING = ("fixed", "decide", "tolerance", "budget")
-"""How samples are spent on an image."""
+N, ALPHA = 100_000, 0.001
+"""The defaults of Python and of the command line, which are the paper's."""
 
 VOTES = ("hard", "soft")
 
-OPTION_OF = {"decide": "radii", "tolerance": "tolerance", "budget": "budget"}
-"""What each adaptive sampling needs to be told."""
+_OPTIONS = {"radii": "decide", "tolerance": "tolerance", "budget": "budget"}
+"""Settings that one strategy alone has."""
 
 LARGEST_N = 10**9
 """The error of the incomplete beta function was measured up to here."""
@@ -46,12 +42,12 @@ class CertifySettings:
     under which almost everything abstains give a SmallSampleWarning.
 
     Attributes:
-        n0: votes that select the class.
+        n0: votes that select the class; 100 by default, 1,000 where they choose the size too.
         n: fresh votes that bound its probability.
         alpha: failure probability of one certificate.
         bound: `cohen` or `two-class`.
         sampling: how votes are spent, each certificate holding with probability 1 - alpha:
-            `fixed`, n votes an image; `decide`, until it is clear which of `radii` are certified,
+            `fixed`, n votes per image; `decide`, until it is clear which of `radii` are certified,
             n at most; `tolerance`, as many as the n0 pilot votes say are needed for a radius within
             this share of what n votes would give; `budget`, a total over all images, spread by
             their pilot votes for the largest average radius, n at most on each.
@@ -64,18 +60,22 @@ class CertifySettings:
             bound only.
     """
 
-    n0: int = 100
-    n: int = 100_000
-    alpha: float = 0.001
+    n0: int = None  # type: ignore[assignment]  # the strategy's own default
+    n: int = N
+    alpha: float = ALPHA
     bound: str = "cohen"
     sampling: str = "fixed"
     seed: int = 0
-    radii: tuple[float, ...] = ()
+    radii: Sequence[float] = ()
     tolerance: float | None = None
     budget: int | None = None
     votes: str = "hard"
 
     def __post_init__(self) -> None:
+        radii = self.radii if isinstance(self.radii, Iterable) else (self.radii,)
+        object.__setattr__(self, "radii", tuple(radii))
+        if self.n0 is None:
+            object.__setattr__(self, "n0", self.strategy.default_n0)
         for name in ("n0", "n", "seed"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         object.__setattr__(self, "alpha", real_number("alpha", self.alpha))
@@ -87,10 +87,7 @@ class CertifySettings:
                 got=self.alpha,
                 fix="try 0.001",
             )
-        if self.bound not in BOUNDS:
-            raise UnknownName("bound", self.bound, BOUNDS)
-        if self.sampling not in SAMPLING:
-            raise UnknownName("sampling", self.sampling, SAMPLING)
+        bound_of(self.bound)
         if self.votes not in VOTES:
             raise UnknownName("votes", self.votes, VOTES)
         self._check_options()
@@ -102,49 +99,36 @@ class CertifySettings:
             check_size(name, getattr(self, name))
         self._refuse_hopeless_n()
 
+    @property
+    def strategy(self) -> SamplingStrategy:
+        """What `sampling` and `votes` name."""
+        return strategy_of(self.sampling, self.votes)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a config; what another sampling would need is left out."""
         content = dataclasses.asdict(self)
-        for sampling, option in OPTION_OF.items():
-            if sampling != self.sampling:
+        for option in _OPTIONS:
+            if option != self.strategy.option:
                 del content[option]
         return content | ({"radii": list(self.radii)} if self.radii else {})
 
     def _check_options(self) -> None:
-        for sampling, option in OPTION_OF.items():
+        own = self.strategy.option
+        for option, sampling in _OPTIONS.items():
             given = getattr(self, option) not in ((), None)
-            if given and self.sampling != sampling:
+            if given and option != own:
                 raise BadInput(
                     option,
                     expected=f"sampling {sampling}",
                     got=self.sampling,
                     fix=f"pass --sampling {sampling}, or leave {option} out",
                 )
-            if not given and self.sampling == sampling and option != "radii":
+            if not given and option == own and option != "radii":
                 raise BadInput(
                     option, expected=f"a value for {sampling}", got="none", fix=f"pass --{option}"
                 )
-        if self.sampling == "decide":
-            object.__setattr__(self, "radii", check_radii_to_decide(self.radii))
-        if self.sampling == "decide" and self.bound != "cohen":
-            raise BadInput(
-                "bound", expected="cohen with decide", got=self.bound, fix="use --bound cohen"
-            )
-        if self.votes == "soft" and (self.sampling, self.bound) != ("fixed", "cohen"):
-            raise BadInput(
-                "votes soft",
-                expected="sampling fixed and bound cohen",
-                got=f"{self.sampling} and {self.bound}",
-                fix="leave --sampling and --bound out",
-            )
-        if self.tolerance is not None:
-            object.__setattr__(self, "tolerance", real_number("tolerance", self.tolerance))
-        if self.tolerance is not None and not 0 < self.tolerance < 1:
-            raise BadInput(
-                "tolerance", expected="between 0 and 1", got=self.tolerance, fix="0.05 is 5%"
-            )
-        if self.budget is not None:
-            object.__setattr__(self, "budget", whole_number("budget", self.budget))
+        for name, value in self.strategy.check(self).items():
+            object.__setattr__(self, name, value)
 
     def _refuse_hopeless_n(self) -> None:
         n, alpha, bound = self.n, self.alpha, self.bound
@@ -174,66 +158,4 @@ def check_size(name: str, value: int) -> None:
             expected=f"at most {LARGEST_N}, up to where the bounds' rounding is proven",
             got=value,
             fix="the paper uses n0 = 100 and n = 100000",
-        )
-
-
-def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
-    """Refuse settings under which every prediction abstains; warn where almost all will."""
-    check_size("n", whole_number("n", n))
-    check_probability("alpha", real_number("alpha", alpha))
-    check_sigma(sigma)
-    if n < 1:
-        raise BadInput("n", expected="at least 1 vote", got=n, fix="try 100")
-    if binomial_p_value(n, 0) > alpha:
-        least = n
-        while binomial_p_value(least, 0) > alpha:
-            least += 1
-        raise BadInput(
-            f"n = {n} always abstains at alpha = {alpha}: {n} of {n} votes have the p-value "
-            f"2 * 2^-{n} = {2 * 2.0**-n:.4g}, above alpha",
-            fix=f"use n >= {least}",
-        )
-    fewest = _fewest_votes(n, alpha)
-    if fewest > WARN_ABOVE_SHARE * n:
-        warnings.warn(
-            f"n = {n} at alpha = {alpha} answers only where at least {fewest} of {n} votes "
-            f"({fewest / n:.0%}) agree; most will abstain; try n = 100",
-            SmallSampleWarning,
-            stacklevel=4,
-        )
-
-
-@functools.lru_cache
-def _fewest_votes(n: int, alpha: float) -> int:
-    """Votes for one class of two, of n, with which it is predicted."""
-    majorities = range(n // 2 + 1, n + 1)  # whose p-values fall
-    first = bisect.bisect_left(
-        majorities, -alpha, key=lambda votes: -binomial_p_value(votes, n - votes)
-    )
-    return majorities[first]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """One image's answer: the label, or ABSTAIN, with the votes behind it."""
-
-    index: int
-    prediction: int
-    counts: tuple[int, ...]
-    p_value: float
-    n: int
-    alpha: float
-    sigma: float
-    seed: int
-
-    @property
-    def abstained(self) -> bool:
-        return self.prediction == ABSTAIN
-
-    def __str__(self) -> str:
-        """One line for people."""
-        answer = "abstained" if self.abstained else f"class {self.prediction}"
-        return (
-            f"index {self.index}: {answer}, {max(self.counts):,} of {self.n:,} votes "
-            f"(p = {self.p_value:.2g}, alpha = {self.alpha:g}, sigma = {self.sigma:g})"
         )

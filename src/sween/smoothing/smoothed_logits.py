@@ -1,18 +1,50 @@
-"""What attackers climb: the logarithm of the smoothed classifier's mean probabilities."""
+"""Differentiable smoothed logits, for gradient attacks on a smoothed classifier."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from sween.attack.gradients import PlainProbabilities, Probabilities
+from sween.ensemble import WeightedEnsemble
 from sween.seeding import standard_normal
 
 PURPOSE = "attack"
 
 _SMALLEST = 1e-30
 """Of a mean probability: its logarithm stays finite."""
+
+
+class Probabilities(Protocol):
+    """From noisy images (B, C, H, W) to probabilities (B, M), differentiable in the images."""
+
+    name: str
+
+    def __call__(self, noisy: torch.Tensor) -> torch.Tensor: ...
+
+
+class PlainProbabilities:
+    """The model as it is; on a GPU in bfloat16.
+
+    Attributes:
+        name: for the config of a run.
+
+    Args:
+        model: a `WeightedEnsemble`, or any module to logits; in evaluation mode.
+    """
+
+    name = "plain"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(noisy.device.type, torch.bfloat16, enabled=noisy.is_cuda):
+            outputs = self.model(noisy)
+        if not isinstance(self.model, WeightedEnsemble):
+            outputs = torch.softmax(outputs.float(), dim=1)
+        probabilities: torch.Tensor = outputs.float()
+        return probabilities
 
 
 class SmoothedLogits(nn.Module):

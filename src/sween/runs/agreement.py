@@ -12,7 +12,6 @@ other draw by draw. Counts alone still show some of it:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from sween.records import Certificate
 
@@ -25,8 +24,24 @@ Finding = tuple[int, str]
 """The place of a row, and what is wrong with it."""
 
 
-def disagreements(certificates: Sequence[Certificate], config: Mapping[str, Any]) -> list[Finding]:
-    """Rows that contradict others of their image, in the order of the file."""
+Variants = Mapping[str, tuple[tuple[float, ...], str]]
+"""Weights and exit of each ensemble."""
+
+
+def disagreements(
+    certificates: Sequence[Certificate],
+    members: Sequence[str],
+    exits: Mapping[str, str],
+    weights: Mapping[str, tuple[float, ...]],
+) -> list[Finding]:
+    """Rows that contradict others of their image, in the order of the file.
+
+    Args:
+        certificates: of all voters.
+        members: that were certified too.
+        exits: of every voter.
+        weights: of every ensemble.
+    """
     images: dict[int, dict[str, int]] = {}
     found = list[Finding]()
     for place, certificate in enumerate(certificates):
@@ -37,40 +52,37 @@ def disagreements(certificates: Sequence[Certificate], config: Mapping[str, Any]
         classes = [len(row.selection_counts) for row in (certificate, certificates[0])]
         if classes[0] != classes[1]:
             return [(place, f"counts are of {classes[0]} classes, line 1 has {classes[1]}")]
-    variants = _variants(config)
+    variants = {name: (own, exits[name]) for name, own in weights.items()}
     for places in images.values():
         rows = {model: certificates[place] for model, place in places.items()}
-        for model, what in _of_one_image(rows, variants, config):
+        for model, what in _of_one_image(rows, variants, members):
             found.append((places[model], what))
     return sorted(found, key=lambda finding: finding[0])
 
 
-def ensembles_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The run's ensembles: other weightings and exits, and the one it is named after."""
-    return (*config.get("weightings", ()), *config.get("exits", ()), config["model"])
+def fewest_members(exit: str, weights: Sequence[float]) -> int:
+    """How many members an ensemble evaluates on every input at least.
 
-
-def exits_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The exit of each ensemble of the run; members have none."""
-    return dict.fromkeys(ensembles_of(config), config["exit"]) | dict(config.get("exits", {}))
-
-
-def weights_of(config: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
-    """The weights of each ensemble of the run."""
-    own = tuple(config["weights"])
-    others = {name: tuple(weights) for name, weights in config.get("weightings", {}).items()}
-    return {name: others.get(name, own) for name in ensembles_of(config)}
-
-
-def _variants(config: Mapping[str, Any]) -> dict[str, tuple[tuple[float, ...], str]]:
-    exits = exits_of(config)
-    return {name: (weights, exits[name]) for name, weights in weights_of(config).items()}
+    An exact exit cannot stop before its members hold half of the weight: until then those left
+    could change any answer.
+    """
+    name = exit.partition("(")[0]
+    if name == "none":
+        return len(weights)
+    if name == "paper":
+        return 1
+    held = 0.0
+    for number, weight in enumerate(sorted(weights, reverse=True), start=1):
+        held += weight
+        if held > 0.5 - 1e-6:
+            return number
+    return len(weights)
 
 
 def _of_one_image(
     rows: Mapping[str, Certificate],
-    variants: Mapping[str, tuple[tuple[float, ...], str]],
-    config: Mapping[str, Any],
+    variants: Variants,
+    members: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
     first = next(iter(rows.values()))
     for model, row in rows.items():
@@ -80,7 +92,6 @@ def _of_one_image(
             sums = sum(getattr(row, name)), sum(getattr(first, name))
             if row.sampling == "fixed" and sums[0] != sums[1]:
                 yield model, f"{name} sum to {sums[0]}, those of {first.model} to {sums[1]}"
-    members = config.get("members", ())
     for model, (weights, exit) in variants.items():
         if model not in rows:
             continue
@@ -94,7 +105,7 @@ def _of_one_image(
 
 def _twin(
     model: str,
-    variants: Mapping[str, tuple[tuple[float, ...], str]],
+    variants: Variants,
     rows: Mapping[str, Certificate],
     members: Sequence[str],
 ) -> str | None:

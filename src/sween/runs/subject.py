@@ -10,7 +10,6 @@ from typing import Any
 
 from sween.data import DATASETS
 from sween.data.selection import count_indices, format_indices, parse_indices
-from sween.engine.prepare import PRECISIONS
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput
 
@@ -18,6 +17,8 @@ MOST_IMAGES = 10_000_000
 """Of one run: ten times the largest split in use, and a list that fits in memory."""
 
 DEVICES = ("cpu", "cuda")
+
+ARITHMETICS = ("float32", "tf32", "float16", "bfloat16")
 
 
 def classes_of(config: Mapping[str, Any]) -> int | None:
@@ -99,7 +100,7 @@ def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:
     parts = str(config["precision"]).split(", ")
     for part in parts:
         name = re.fullmatch(r"(\w+)(\+compiled|\+fused)?", part)
-        if name is None or name[1] not in {*PRECISIONS[1:], "tf32"}:
+        if name is None or name[1] not in ARITHMETICS:
             yield f"precision {part!r} is none that sween computes in"
     if len(parts) not in {1, len(config["candidates"])}:
         yield f"precision is of {len(parts)} members, not {len(config['candidates'])}"

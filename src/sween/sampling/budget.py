@@ -1,0 +1,56 @@
+"""`budget`: a total over all images, spread by their pilot votes for the largest average radius."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sween.arguments import whole_number
+from sween.bounds.sample_size import sizes_for_budget
+from sween.records import Certificate
+from sween.sampling.settings import CertifySettings
+from sween.sampling.strategy import (
+    Drawing,
+    SamplingStrategy,
+    VoteSource,
+    draw_estimation,
+)
+from sween.sampling.votes import ByVoter
+
+
+class Budget(SamplingStrategy):
+    """Sizes planned for all images of a run together, n at most on each."""
+
+    name = "budget"
+    option = "budget"
+    default_n0 = 1_000
+    planned = True
+
+    def check(self, settings: CertifySettings) -> Mapping[str, Any]:
+        return {"budget": whole_number("budget", settings.budget)}
+
+    def plan(self, pilots: Sequence[ByVoter], settings: CertifySettings, model: str) -> list[int]:
+        return _sizes([pilot[model].counts for pilot in pilots], settings)
+
+    def draw(self, source: VoteSource) -> Drawing:
+        assert source.plans is not None  # they were made for the whole run
+        sizes = [plan.size for plan in source.plans]
+        return draw_estimation(source, sizes, ([plan.pilot for plan in source.plans], 0.0))
+
+    def run_problems(
+        self, rows: Sequence[Certificate], settings: CertifySettings
+    ) -> list[list[str]]:
+        wanted = _sizes([row.selection_counts for row in rows], settings)
+        return [
+            [] if row.n == size else [f"n is {row.n}, the pilot votes of all images ask for {size}"]
+            for row, size in zip(rows, wanted, strict=True)
+        ]
+
+
+def _sizes(pilot_counts: Sequence[Sequence[int]], settings: CertifySettings) -> list[int]:
+    assert settings.budget is not None  # `check` saw to it
+    return sizes_for_budget(
+        [max(counts) for counts in pilot_counts],
+        settings.n0,
+        budget=settings.budget,
+        largest=settings.n,
+        alpha=settings.alpha,
+    )

@@ -1,0 +1,33 @@
+"""`fixed`: n0 selection votes and n fresh estimation votes per image (Cohen et al.'s CERTIFY)."""
+
+from collections.abc import Sequence
+
+from sween.records import Certificate
+from sween.sampling.settings import CertifySettings
+from sween.sampling.strategy import (
+    BatchShape,
+    Drawing,
+    SamplingStrategy,
+    VoteSource,
+    draw_estimation,
+)
+
+
+class Fixed(SamplingStrategy):
+    """The same number of votes for every image."""
+
+    name = "fixed"
+    several_voters = True
+
+    def images_at_once(self, shape: BatchShape, settings: CertifySettings) -> int:
+        together = shape.images_together(settings.n)
+        return together * -(-shape.images_together(settings.n0) // together)
+
+    def draw(self, source: VoteSource) -> Drawing:
+        return draw_estimation(source, [source.settings.n] * len(source), None)
+
+    def problems(self, rows: Sequence[Certificate], settings: CertifySettings) -> list[list[str]]:
+        return [
+            [] if row.n == settings.n else [f"n is {row.n}, the run's config says {settings.n}"]
+            for row in rows
+        ]

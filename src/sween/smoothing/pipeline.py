@@ -1,0 +1,235 @@
+"""The certification pipeline: images in, certificates out.
+
+`SmoothedClassifier.certify`, `certify_dataset`, the command line and `sween verify --recount` all
+run this one generator.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from sween.engine import ForwardPassShrunk, VoteEngine, VoteRequest
+from sween.engine.workers import run_all
+from sween.interleave import to_device_async
+from sween.records import Certificate
+from sween.sampling import CertifySettings
+from sween.sampling.strategy import BatchShape, Plan, Request
+from sween.sampling.votes import ByVoter, VotePair
+from sween.smoothing.tail import check_tail
+
+PILOTS_TOGETHER = 100
+"""Images whose pilot votes are counted at once."""
+
+OnProgress = Callable[[int], None]
+"""Called with the noisy copies done, or on a GPU queued, since the last call."""
+
+
+class ImageSource(Protocol):
+    """Images by their position, with the index and the true class that their records have."""
+
+    def images(self, positions: Sequence[int]) -> torch.Tensor:
+        """(N, C, H, W) float32 in [0, 1]."""
+        ...
+
+    def index(self, position: int) -> int:
+        """In the records; also the key of the image's noise."""
+        ...
+
+    def label(self, position: int) -> int | None:
+        """The true class, where it is known."""
+        ...
+
+
+def check_engine(engine: VoteEngine, settings: CertifySettings, *, numbers: int) -> None:
+    """Refuse settings that the voters, or the noise on images of so many numbers, rule out.
+
+    See `SamplingStrategy.check_voters` and `check_tail`.
+    """
+    check_tail(engine.noise, engine.device, settings, numbers)
+    settings.strategy.check_voters(settings, engine.exits)
+
+
+def certify(
+    engines: Sequence[VoteEngine],
+    source: ImageSource,
+    positions: Sequence[int],
+    settings: CertifySettings,
+    *,
+    left: Sequence[int] | None = None,
+    plans: Mapping[int, Plan] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Generator[list[Certificate], None, None]:
+    """For each image the certificates of every voter, in the order of `engine.voters`.
+
+    Each certificate holds with probability at least 1 - alpha on its own (see
+    `SamplingStrategy.decide`), given that images were chosen without knowledge of the noise. With
+    one engine images come in their order, with several as they are done. Images that run out of
+    memory are started again in smaller forward passes.
+
+    Args:
+        engines: prepared and checked, each on a device of its own.
+        source: of the images.
+        positions: of all images; a budget is spread over all of them.
+        settings: of the sampling.
+        left: images to certify now; all when None.
+        plans: of all images, where `plan_all` has made them already.
+        on_progress: of the noisy copies.
+    """
+    left = positions if left is None else left
+    if not left:
+        return
+    strategy = settings.strategy
+    if plans is None:
+        plans = plan_all(engines[0], source, positions, settings)
+    together = strategy.images_at_once(engines[0], settings)
+    groups = [left[start : start + together] for start in range(0, len(left), together)]
+
+    def work(
+        engine: VoteEngine, group: Sequence[int], on_progress: OnProgress
+    ) -> Iterator[list[Certificate]]:
+        return _certify_group(engine, source, group, settings, plans, on_progress)
+
+    yield from run_all(engines, groups, work, on_progress or (lambda _: None))
+
+
+def plan_all(
+    engine: VoteEngine, source: ImageSource, positions: Sequence[int], settings: CertifySettings
+) -> dict[int, Plan]:
+    """The votes of each image, where the strategy plans them from the pilots of all images."""
+    strategy = settings.strategy
+    if not strategy.planned:
+        return {}
+
+    def requests() -> Iterator[VoteRequest]:
+        for start in range(0, len(positions), PILOTS_TOGETHER):
+            part = positions[start : start + PILOTS_TOGETHER]
+            images = to_device_async(source.images(part), engine.device)
+            keys = [source.index(position) for position in part]
+            yield VoteRequest(images, keys, "selection", [settings.n0] * len(part))
+
+    while True:  # the pilots of all must come from one shape
+        with contextlib.suppress(ForwardPassShrunk):
+            pilots = [
+                votes.by_voter(place)
+                for votes in engine.count(requests(), seed=settings.seed)
+                for place in range(len(votes))
+            ]
+            break
+    sizes = strategy.plan(pilots, settings, engine.name)
+    return {
+        position: Plan(size, pilot)
+        for position, size, pilot in zip(positions, sizes, pilots, strict=True)
+    }
+
+
+def _certify_group(
+    engine: VoteEngine,
+    source: ImageSource,
+    positions: Sequence[int],
+    settings: CertifySettings,
+    plans: Mapping[int, Plan],
+    on_progress: OnProgress,
+) -> Iterator[list[Certificate]]:
+    done = 0
+    while done < len(positions):
+        group = _Group(engine, source, positions[done:], settings, plans, on_progress)
+        with (
+            contextlib.suppress(ForwardPassShrunk),
+            contextlib.closing(settings.strategy.draw(group)) as drawing,
+        ):
+            for drawn in drawing:
+                index, label = source.index(positions[done]), source.label(positions[done])
+                yield [
+                    dataclasses.replace(
+                        _certificate(engine, voter, drawn.of(voter), settings),
+                        index=index,
+                        label=label,
+                        seconds=round(drawn.seconds, 6),
+                    )
+                    for voter in engine.voters
+                ]
+                done += 1
+
+
+class _Group:
+    """Votes on a group of images; see `VoteSource`."""
+
+    def __init__(
+        self,
+        engine: VoteEngine,
+        source: ImageSource,
+        positions: Sequence[int],
+        settings: CertifySettings,
+        plans: Mapping[int, Plan],
+        on_progress: OnProgress,
+    ) -> None:
+        self.settings, self.sigma, self.model = settings, engine.sigma, engine.name
+        self.on_progress, self._engine = on_progress, engine
+        self.shape: BatchShape = engine
+        self.keys = [source.index(position) for position in positions]
+        self.plans: Sequence[Plan] | None = [plans[p] for p in positions] if plans else None
+        self.images = to_device_async(source.images(positions), engine.device)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def count(self, requests: Iterable[Request]) -> Iterator[tuple[list[ByVoter], float]]:
+        """Of each request the votes on each image, and the seconds that an image took.
+
+        That is the time since the request before came back; on a GPU the next one is at work.
+        """
+        began = time.perf_counter()
+        for votes in self._engine.count(
+            map(self._located, requests), seed=self.settings.seed, on_progress=self.on_progress
+        ):
+            now = time.perf_counter()
+            took, began = (now - began) / max(1, len(votes)), now
+            yield [votes.by_voter(place) for place in range(len(votes))], took
+
+    def _located(self, request: Request) -> VoteRequest:
+        positions = torch.tensor(request.positions, dtype=torch.long)
+        return VoteRequest(
+            self.images[to_device_async(positions, self.images.device)],
+            [self.keys[position] for position in request.positions],
+            request.purpose,
+            request.sizes,
+            request.first,
+            request.scored,
+        )
+
+
+def _certificate(
+    engine: VoteEngine, voter: str, votes: VotePair, settings: CertifySettings
+) -> Certificate:
+    selection, estimation = votes.selection, votes.estimation
+    ((decision, decisions),) = settings.strategy.decide([votes], settings, engine.sigma)
+    return Certificate(
+        index=0,
+        label=None,
+        selection_counts=selection.counts,
+        estimation_counts=estimation.counts,
+        n0=settings.n0,
+        n=settings.strategy.recorded_n(settings, estimation.drawn),
+        alpha=settings.alpha,
+        sigma=engine.sigma,
+        bound=settings.bound,
+        sampling=settings.sampling,
+        samples=settings.n0 + estimation.drawn,
+        decisions=decisions,
+        exit=engine.exits[voter],
+        votes=settings.votes,
+        selection_scores=selection.scores,
+        estimation_scores=estimation.scores,
+        noise=engine.noise.name,
+        precision=engine.precision,
+        forward_rows=engine.forward_rows,
+        member_evaluations=selection.evaluations + estimation.evaluations,
+        seconds=0.0,
+        model=voter,
+        seed=settings.seed,
+        **dataclasses.asdict(decision),
+    )

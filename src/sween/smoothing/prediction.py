@@ -1,0 +1,76 @@
+"""Predictions: what `predict` is asked for and answers."""
+
+import bisect
+import dataclasses
+import functools
+import warnings
+
+from sween.arguments import real_number, whole_number
+from sween.bounds.binomial import check_probability
+from sween.bounds.decision import binomial_p_value
+from sween.bounds.radius import check_sigma
+from sween.errors import BadInput, SmallSampleWarning
+from sween.records import ABSTAIN
+from sween.sampling.settings import WARN_ABOVE_SHARE, check_size
+
+
+def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
+    """Refuse settings under which every prediction abstains; warn where almost all will."""
+    check_size("n", whole_number("n", n))
+    check_probability("alpha", real_number("alpha", alpha))
+    check_sigma(sigma)
+    if n < 1:
+        raise BadInput("n", expected="at least 1 vote", got=n, fix="try 100")
+    if binomial_p_value(n, 0) > alpha:
+        least = n
+        while binomial_p_value(least, 0) > alpha:
+            least += 1
+        raise BadInput(
+            f"n = {n} always abstains at alpha = {alpha}: {n} of {n} votes have the p-value "
+            f"2 * 2^-{n} = {2 * 2.0**-n:.4g}, above alpha",
+            fix=f"use n >= {least}",
+        )
+    fewest = _fewest_votes(n, alpha)
+    if fewest > WARN_ABOVE_SHARE * n:
+        warnings.warn(
+            f"n = {n} at alpha = {alpha} answers only where at least {fewest} of {n} votes "
+            f"({fewest / n:.0%}) agree; most will abstain; try n = 100",
+            SmallSampleWarning,
+            stacklevel=4,
+        )
+
+
+@functools.lru_cache
+def _fewest_votes(n: int, alpha: float) -> int:
+    """Votes for one class of two, of n, with which it is predicted."""
+    majorities = range(n // 2 + 1, n + 1)  # whose p-values fall
+    first = bisect.bisect_left(
+        majorities, -alpha, key=lambda votes: -binomial_p_value(votes, n - votes)
+    )
+    return majorities[first]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One image's answer: the label, or ABSTAIN, with the votes behind it."""
+
+    index: int
+    prediction: int
+    counts: tuple[int, ...]
+    p_value: float
+    n: int
+    alpha: float
+    sigma: float
+    seed: int
+
+    @property
+    def abstained(self) -> bool:
+        return self.prediction == ABSTAIN
+
+    def __str__(self) -> str:
+        """One line for people."""
+        answer = "abstained" if self.abstained else f"class {self.prediction}"
+        return (
+            f"index {self.index}: {answer}, {max(self.counts):,} of {self.n:,} votes "
+            f"(p = {self.p_value:.2g}, alpha = {self.alpha:g}, sigma = {self.sigma:g})"
+        )

@@ -1,0 +1,98 @@
+"""A new sampling strategy, or a new bound, is one object in one file."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+import sween
+from sween.bounds import BOUNDS, Bound, radius_cohen, register_bound
+from sween.bounds.binomial import Counts, Floats
+from sween.records import Certificate
+from sween.runs import verify_folder
+from sween.sampling import SamplingStrategy, register_sampling, strategy
+from sween.sampling.settings import CertifySettings
+from sween.sampling.strategy import Drawing, VoteSource, draw_estimation, draw_selection
+
+ZOO = "digits-sween3-gaussian-sigma0.50"
+
+
+class Doubled(SamplingStrategy):
+    """A toy: twice as many votes for images whose pilot is not unanimous."""
+
+    name = "doubled"
+
+    def draw(self, source: VoteSource) -> Drawing:
+        selected = draw_selection(source)
+        sizes = [_size(votes[source.model].counts, source.settings) for votes in selected[0]]
+        return draw_estimation(source, sizes, selected)
+
+    def problems(self, rows: Sequence[Certificate], settings: CertifySettings) -> list[list[str]]:
+        return [
+            [] if row.n == _size(row.selection_counts, settings) else [f"n is {row.n}"]
+            for row in rows
+        ]
+
+
+def _size(counts: tuple[int, ...], settings: CertifySettings) -> int:
+    return settings.n if max(counts) == settings.n0 else 2 * settings.n
+
+
+def _half(
+    count: Counts, runner_up_count: Counts, n: Counts, *, alpha: float, sigma: float
+) -> Floats:
+    """A toy: half of Cohen's radius, which holds all the more."""
+    return radius_cohen(count, n, alpha=alpha, sigma=sigma) / 2
+
+
+@pytest.fixture
+def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(strategy, "_STRATEGIES", dict(strategy._STRATEGIES))
+    register_sampling(Doubled())
+    known = dict(BOUNDS)
+    register_bound(Bound("half", _half))
+    yield
+    BOUNDS.clear()
+    BOUNDS.update(known)
+
+
+@pytest.mark.usefixtures("extended")
+def test_a_toy_strategy_certifies_and_verifies(tmp_path: Path) -> None:
+    smoothed = sween.SmoothedClassifier.load(ZOO)
+    run = sween.certify_dataset(
+        smoothed,
+        sween.load_dataset("digits"),
+        out=tmp_path,
+        indices=range(8),
+        n0=10,
+        n=500,
+        sampling="doubled",
+        quiet=True,
+    )
+    assert {row.n for row in run} == {500, 1000}
+    assert verify_folder(tmp_path).images == 8
+    other = [dataclasses.replace(row, n=1500 - row.n) for row in run]
+    assert all(Doubled().problems(other, run.config.settings))
+
+
+@pytest.mark.usefixtures("extended")
+def test_a_toy_bound_certifies_and_verifies(tmp_path: Path) -> None:
+    smoothed = sween.SmoothedClassifier.load(ZOO)
+    images = sween.load_dataset("digits").test.images(range(4))
+    half = smoothed.certify(images, n=500, bound="half", seed=3, indices=range(4))
+    whole = smoothed.certify(images, n=500, seed=3, indices=range(4))
+    assert [row.radius for row in half] == [row.radius / 2 for row in whole]
+    run = sween.certify_dataset(
+        smoothed, (images, None), out=tmp_path, n=500, bound="half", quiet=True
+    )
+    assert verify_folder(tmp_path).rows == len(run) == 4
+
+
+def test_without_them_their_names_are_refused(tmp_path: Path) -> None:
+    smoothed = sween.SmoothedClassifier.load(ZOO)
+    with pytest.raises(sween.SweenError, match="doubled"):
+        smoothed.certify(torch.zeros(1, 8, 8), n=500, sampling="doubled")
+    with pytest.raises(sween.SweenError, match="half"):
+        smoothed.certify(torch.zeros(1, 8, 8), n=500, bound="half")
