@@ -25,7 +25,7 @@ def run(
     out: Annotated[Path, typer.Option(help="ensemble folder to write")],
     method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "convex",
     samples: Annotated[int, typer.Option(help="noise samples per image")] = 100,
-    dataset: TrustedDataset = None,
+    trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
     arch: TrustedArch = None,
@@ -36,9 +36,9 @@ def run(
     """Solve for the ensemble weights on the held-out split."""
     with new_ensemble(out) as building:
         loaded = load_members(runs, archs=arch or ())
-        images = dataset_of(loaded, data_root, trusted=dataset, convert=convert)
+        dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert)
         loaded.to(choose_device(device))
-        solution = weigh(loaded, images, method=method, samples=samples, seed=seed, quiet=quiet)
+        solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
         write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):
         typer.echo(f"{name:24} {weight:.6f}")
