@@ -25,6 +25,7 @@ from sween.cli.options import (
     SkipUnreadable,
     Source,
     TrustedArch,
+    TrustedDataset,
     choose_device,
     choose_images,
     dataset_of,
@@ -60,6 +61,7 @@ def run(
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
+    trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
     skip_unreadable: SkipUnreadable = False,
@@ -89,7 +91,7 @@ def run(
     loaded = ensemble if member is None else ensemble.alone(member)
     if member is not None and exit_name != "none":
         raise BadInput("--exit", expected="none for a lone member", got=exit_name, fix="leave out")
-    dataset = dataset_of(loaded, data_root, convert=convert, test_only=True)
+    dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)
     positions, skipped = choose_images(
         dataset,
         indices=indices,
