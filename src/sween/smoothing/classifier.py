@@ -52,7 +52,7 @@ class SmoothedClassifier:
 
     The noise is a function of seed, purpose and index. By default every call takes a fresh seed
     from the operating system, which is never used again and is recorded in the answer, so that
-    nobody could have made an image for it. A seed that is given is used as given: keep it secret
+    no image could have been made for it. A seed that is given is used as given: keep it secret
     where images come from strangers. Images without indices are numbered consecutively across
     calls, so that no two of them share their noise; to repeat an answer, pass its seed and index.
 
@@ -226,7 +226,7 @@ class SmoothedClassifier:
     ) -> list[Prediction]:
         """`predict` in the forward passes of `certify`, under given noise that images may share.
 
-        For whoever compares or replays answers.
+        For comparing or replaying answers.
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
