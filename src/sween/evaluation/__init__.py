@@ -1,4 +1,4 @@
-"""What certificates are worth: certified accuracy, average radius, envelopes, comparisons."""
+"""Metrics of certificates: certified accuracy, average certified radius, paired comparisons."""
 
 from sween.evaluation.accuracy import (
     RADIUS_FIELDS,
@@ -16,6 +16,7 @@ from sween.evaluation.accuracy import (
 from sween.evaluation.comparison import (
     PairedInterval,
     Statistic,
+    bootstrap_interval,
     bootstrap_over_envelope,
     paired_bootstrap,
 )
@@ -23,36 +24,29 @@ from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_a
 from sween.evaluation.envelope import Scores, average, score, upper_envelope
 from sween.evaluation.groups import by_model, check_distinct_images, pair_by_index
 from sween.evaluation.robustness_index import (
-    GAMMAS,
-    CertifiedAt,
-    Gamma,
-    Radius,
-    Volume,
+    certified_at,
     log_average_volume,
     log_volume,
     robustness_index,
 )
 
 __all__ = [
-    "GAMMAS",
     "RADIUS_FIELDS",
-    "CertifiedAt",
     "CountedRadii",
-    "Gamma",
     "PairedInterval",
-    "Radius",
     "RadiusAccuracyCurve",
     "RadiusField",
     "Scores",
     "Share",
     "Statistic",
-    "Volume",
     "abstention_rate",
     "average",
     "average_certified_radius",
+    "bootstrap_interval",
     "bootstrap_over_envelope",
     "by_model",
     "certified_accuracy",
+    "certified_at",
     "check_distinct_images",
     "check_radii",
     "clean_accuracy",
