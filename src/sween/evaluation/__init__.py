@@ -1,8 +1,6 @@
 """Metrics of certificates: certified accuracy, average certified radius, paired comparisons."""
 
 from sween.evaluation.accuracy import (
-    RADIUS_FIELDS,
-    CountedRadii,
     RadiusField,
     Share,
     abstention_rate,
@@ -15,14 +13,13 @@ from sween.evaluation.accuracy import (
 )
 from sween.evaluation.comparison import (
     PairedInterval,
-    Statistic,
     bootstrap_interval,
     bootstrap_over_envelope,
     paired_bootstrap,
 )
 from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_accuracy_curve
 from sween.evaluation.envelope import Scores, average, score, upper_envelope
-from sween.evaluation.groups import by_model, check_distinct_images, pair_by_index
+from sween.evaluation.groups import by_model, pair_by_index
 from sween.evaluation.robustness_index import (
     certified_at,
     log_average_volume,
@@ -31,14 +28,11 @@ from sween.evaluation.robustness_index import (
 )
 
 __all__ = [
-    "RADIUS_FIELDS",
-    "CountedRadii",
     "PairedInterval",
     "RadiusAccuracyCurve",
     "RadiusField",
     "Scores",
     "Share",
-    "Statistic",
     "abstention_rate",
     "average",
     "average_certified_radius",
@@ -47,7 +41,6 @@ __all__ = [
     "by_model",
     "certified_accuracy",
     "certified_at",
-    "check_distinct_images",
     "check_radii",
     "clean_accuracy",
     "counted_radii",
