@@ -1,6 +1,9 @@
-"""Attacks on the smoothed classifier: the upper bound beside the certificate's lower one."""
+"""Adversarial attacks on the smoothed classifier.
 
-from sween.attack.auto import autoattack
+The robust accuracy under attack is an upper bound, as certified accuracy is a lower one.
+"""
+
+from sween.attack.autoattack import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.outcome import (
     AttackOutcome,

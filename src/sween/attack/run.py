@@ -1,21 +1,21 @@
-"""Attacking a data set's test images into a folder, batch by batch, resumable."""
+"""Attacking a data set's test images batch by batch, into a folder that can be resumed."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.attack.auto import PARTS, check_installed
+from sween.attack.autoattack import PARTS, check_installed
+from sween.attack.batch import (
+    Target,
+    answers_of_an_image,
+    attack_batch,
+    gradients_of_images_alone,
+)
 from sween.attack.certified import digest, digest_of_radii
 from sween.attack.gradients import probabilities_of
 from sween.attack.outcome import AttackOutcome, radius_of_label, read_outcomes, to_row
 from sween.attack.settings import AttackSettings
-from sween.attack.unit import (
-    Target,
-    answers_of_an_image,
-    attack_unit,
-    gradients_of_images_alone,
-)
 from sween.attack.verify import read_attack
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
@@ -43,19 +43,19 @@ def attack_images(
     skipped: Sequence[int] = (),
     quiet: bool = False,
 ) -> list[AttackOutcome]:
-    """Attack test images and append the outcomes to `out`; a stopped run is taken up again.
+    """Attack test images and append the outcomes to `out`; an interrupted run resumes.
 
     Args:
-        loaded: the ensemble whose gradients the attacker has.
-        dataset: the one its members were trained for.
-        positions: which test images, in batches of `settings.batch_size`.
+        loaded: the ensemble whose gradients the attack uses.
+        dataset: of its members.
+        positions: indices of the test images, attacked in batches of `settings.batch_size`.
         settings: of the attack.
         out: folder for config, environment and outcomes.
-        classifier: the smoothed classifier that judges, made of the same ensemble.
-        certificates: by index; an answer that changes inside a certified radius is an alarm.
-        candidate_of: the ensemble that `loaded` is one candidate of, where its certificates are
-            among that ensemble's: the config then names both.
-        skipped: test images that were asked for and left out, for the config.
+        classifier: the smoothed classifier of that ensemble, which judges attacked images.
+        certificates: by index; a misclassification within a certified radius is an alarm.
+        candidate_of: the ensemble that `loaded` is a candidate of, if its certificates are among
+            that ensemble's; the config then names both.
+        skipped: test images that were asked for but could not be read, for the config.
         quiet: no progress display.
 
     Returns:
@@ -95,7 +95,7 @@ def attack_images(
             for number, unit in enumerate(units):
                 missing = {(index, eps) for index in unit for eps in settings.eps} - known
                 if missing:
-                    rows = attack_unit(target, dataset, unit, number, settings, certificates or {})
+                    rows = attack_batch(target, dataset, unit, number, settings, certificates or {})
                     writer.append(
                         to_row(dataclasses.replace(row, run=tag))
                         for row in rows
@@ -108,7 +108,7 @@ def attack_images(
 def radii_given(
     certificates: Mapping[int, Certificate] | None, dataset: Dataset, positions: Sequence[int]
 ) -> dict[int, float | None]:
-    """The certified radius of each attacked image, for its true class; None without one."""
+    """The radius certified for the true class of each attacked image; None without one."""
     known, labels = certificates or {}, dataset.test.labels
     return {index: radius_of_label(known.get(index), int(labels[index])) for index in positions}
 
@@ -119,7 +119,7 @@ def _refuse_other_subjects(
     dataset: Dataset,
     path: Path,
 ) -> None:
-    """Refuse rows of another label or certified radius than the images that are attacked have."""
+    """Refuse existing rows whose label or certified radius differs from what is given now."""
     for number, row in enumerate(outcomes, start=1):
         label = int(dataset.test.labels[row.index])
         for name, own, wanted in (
@@ -144,7 +144,7 @@ def attack_config(
     candidate_of: LoadedEnsemble | None = None,
     skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """What an attack was asked to do, for its folder; the classifier is prepared."""
+    """The config of an attack, for its folder; the classifier must be prepared."""
     engine, certified = classifier.engine, {}
     if certificates is not None:
         certified = {"certified": digest_of_radii(radii_given(certificates, dataset, positions))}

@@ -1,9 +1,9 @@
-"""How to attack."""
+"""Settings of an attack."""
 
 import dataclasses
 import math
 
-from sween.attack.auto import PARTS
+from sween.attack.autoattack import PARTS
 from sween.errors import BadInput, UnknownName
 
 ATTACKS = (*PARTS, "pgd", "ddn")
@@ -11,17 +11,17 @@ ATTACKS = (*PARTS, "pgd", "ddn")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttackSettings:
-    """How to attack.
+    """Settings of an attack.
 
     Attributes:
         attack: rand or standard (AutoAttack), pgd or ddn.
         eps: l2 radii, ascending.
-        samples: noise draws of the attacker's surrogate; the paper takes 128.
+        samples: noise samples per gradient; the paper uses 128.
         steps: of pgd and ddn; AutoAttack has its own.
-        n: votes that judge an attacked image.
-        alpha: failure probability of that judgement.
-        seed: of everything random.
-        batch_size: images attacked together; part of the result, and the unit of resuming.
+        n: votes per prediction on an attacked image.
+        alpha: failure probability of all predictions on attacked versions of one image together.
+        seed: of the attack and its judge.
+        batch_size: images attacked together; affects the result, and is the unit of resuming.
     """
 
     attack: str = "rand"

@@ -1,4 +1,4 @@
-"""Re-deriving every outcome of an attack from its votes, with no model."""
+"""Re-deriving every outcome of an attack from its votes, without a model."""
 
 import base64
 import binascii
@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from sween.attack.batch import SURROGATE_ROWS, answers_of_an_image
 from sween.attack.certified import digest_of_radii
 from sween.attack.outcome import AttackOutcome, is_alarm, judge, outcomes_file, read_outcomes
 from sween.attack.scoring import judge_seed
 from sween.attack.settings import AttackSettings
-from sween.attack.unit import SURROGATE_ROWS, answers_of_an_image
 from sween.bounds.decision import decide_prediction
 from sween.bounds.radius import check_sigma
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
@@ -48,13 +48,13 @@ _CONFIG: dict[str, type | UnionType] = {
     "noise": str,
     "gradients": str,
 }
-"""What rows are held against, and its types."""
+"""What rows are checked against, and its types."""
 
 SAME_OF_ONE_IMAGE = ("label", "clean_prediction", "certified_radius")
-"""What an image's rows share, whatever the radius of the attack."""
+"""Fields that an image's rows share at all radii of the attack."""
 
 SAME_ONCE_BROKEN = ("prediction", "counts", "distance", "tries", "judge_seed")
-"""An image that is broken is not attacked again: its rows at larger radii repeat the break."""
+"""A broken image is not attacked again, so its rows at larger radii repeat these fields."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +162,7 @@ def certified_radii(outcomes: Sequence[AttackOutcome]) -> dict[int, float | None
 
 
 def _checked_config(folder: Path) -> tuple[dict[str, Any], AttackSettings]:
-    """The run's config; one from which a setting was taken would let any row pass."""
+    """The run's config; without one of these settings it could not be checked against."""
     config = read_config(folder)
     wrong = [name for name, kind in _CONFIG.items() if not isinstance(config.get(name), kind)]
     if wrong:
@@ -190,13 +190,13 @@ def _checked_config(folder: Path) -> tuple[dict[str, Any], AttackSettings]:
 
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """What a config says of every row, worked out once."""
+    """What a config implies for every row, computed once."""
 
     tag: str
     indices: frozenset[int]
     eps: frozenset[float]
     shares: frozenset[int]
-    """How many answers may share alpha: of an image whose rows are not known, two numbers."""
+    """How many predictions may share alpha: two numbers, since the image height is not known."""
     clean_seed: int
     seeds: frozenset[int]
     classes: int
@@ -218,7 +218,7 @@ class _Expected:
 def _problems(
     outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
 ) -> Iterator[str]:
-    """What in a row does not follow from its votes, or from the config."""
+    """What in a row contradicts its votes or the config."""
     for name in ("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model"):
         if getattr(outcome, name) != config.get(name):
             got, wanted = getattr(outcome, name), config.get(name)
@@ -227,7 +227,7 @@ def _problems(
         yield f"it belongs to a run of another config ({outcome.run}, not {expected.tag})"
     if outcome.index not in expected.indices or outcome.eps not in expected.eps:
         yield f"the row of index {outcome.index} at {outcome.eps} is not of this run"
-    # Exact noise may, very rarely, leave a vote without an answer.
+    # With exact noise a vote may, very rarely, be lost.
     lost = LOST_VOTES if str(config["noise"]).startswith("exact") else 0
     if not outcome.n - lost <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
         yield f"counts sum to {sum(outcome.counts)}, n is {outcome.n}"
@@ -269,7 +269,7 @@ def _problems(
 def _problems_of_tries(
     outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
 ) -> Iterator[str]:
-    """Whether the answers that share alpha, and their noise, are those of this attack."""
+    """Whether the number of predictions that share alpha, and their seeds, fit this attack."""
     if outcome.judge_alpha != outcome.alpha / max(1, outcome.tries):
         yield f"judge_alpha is {outcome.judge_alpha}, not alpha over {outcome.tries}"
     if outcome.tries == 0:
@@ -304,12 +304,12 @@ def _is_image(text: str) -> bool:
 
 
 def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[tuple[int, str]]:
-    """Rows that contradict others of their image, each with its place."""
+    """Rows that contradict another row of their image, with their places."""
     times = collections.Counter((outcome.index, outcome.eps) for outcome in outcomes)
     images: dict[int, list[int]] = {}
     for place, outcome in enumerate(outcomes):
         if times[outcome.index, outcome.eps] > 1:
-            yield place, f"the row of index {outcome.index} at {outcome.eps} comes twice"
+            yield place, f"there are two rows of index {outcome.index} at {outcome.eps}"
         images.setdefault(outcome.index, []).append(place)
     for places in images.values():
         places.sort(key=lambda place: outcomes[place].eps)
