@@ -65,6 +65,7 @@ def test_certificates_come_one_by_one_and_the_rest_resumes(tmp_path: Path) -> No
         classifier, (IMAGES, LABELS), out=tmp_path / "out", settings=SETTINGS, quiet=True
     )
     first = [next(coming), next(coming)]
+    assert classifier.predict(IMAGES[:1]), "the classifier is free meanwhile"
     assert [row.index for row in first] == [0, 1]
     assert len(read_certificates(tmp_path / "out")) == 2, "a row is written before it is given"
     coming.close()  # type: ignore[attr-defined]

@@ -58,7 +58,8 @@ class _Modes:
     def leave(self, parts: list[nn.Module]) -> None:
         with self._lock:
             for part in parts:
-                users, mode = self._saved.pop(part)
+                # A part that is collected together with an abandoned generator has no entry left.
+                users, mode = self._saved.pop(part, (1, part.training))
                 if users > 1:
                     self._saved[part] = (users - 1, mode)
                 else:
