@@ -12,12 +12,12 @@ import pytest
 
 import sween
 from sween.attack import AttackSettings, attack_images, verify_attacks
-from sween.attack.certified import digest_of_radii
 from sween.data import load_dataset
 from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.records import row_checksum
 from sween.report import write_report
 from sween.run_folder import read_config, run_tag, to_toml
+from sween.runs.attacked_certificates import digest_of_radii
 from sween.smoothing import SmoothedClassifier
 from tests.attack.quick import attack as attack_digits
 

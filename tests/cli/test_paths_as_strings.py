@@ -18,7 +18,6 @@ from sween.attack import (
     read_outcomes,
     verify_attacks,
 )
-from sween.attack.certified import read_certified
 from sween.data import load_dataset, read_image
 from sween.data.image_folder import load_image_folder
 from sween.ensemble import (
@@ -39,6 +38,7 @@ from sween.report.page import write_page
 from sween.report.published_logs import read_tsv_log
 from sween.run_folder import read_config
 from sween.runs import verify_folder
+from sween.runs.attacked_certificates import read_certified
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, read_recipe, train, train_many

@@ -10,34 +10,14 @@ from collections.abc import Iterator
 import torch
 
 from sween.errors import MissingExtra
+from sween.runs.attack_settings import parts_of
 from sween.smoothing.smoothed_logits import SmoothedLogits
-
-PARTS = {
-    "rand": ("apgd-ce", "apgd-dlr"),
-    "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
-}
-"""The attacks of each version, in the order it runs them."""
-
-_CLASSES_NEEDED = {"apgd-dlr": 3, "apgd-t": 4}
-"""Their losses need the three or four largest logits; with fewer classes they are skipped."""
-
-_SQUARE_ROWS = 5
-"""Smaller images have no room for Square's squares."""
 
 
 def check_installed() -> None:
     """Raise MissingExtra if the package is not installed."""
     if importlib.util.find_spec("pyautoattack") is None:
         raise MissingExtra("pyautoattack", "attack", "AutoAttack (--attack pgd and ddn do not)")
-
-
-def parts_of(version: str, *, classes: int, rows: int) -> list[str]:
-    """The attacks of a version that work with this many classes and image rows."""
-    return [
-        part
-        for part in PARTS[version]
-        if classes >= _CLASSES_NEEDED.get(part, 2) and (part != "square" or rows >= _SQUARE_ROWS)
-    ]
 
 
 def autoattack(

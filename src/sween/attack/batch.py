@@ -9,25 +9,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from sween.attack.autoattack import autoattack, parts_of
+from sween.attack.autoattack import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
 from sween.attack.gradients import deterministic_convolutions
-from sween.attack.outcome import AttackOutcome
 from sween.attack.pgd import along, pgd
 from sween.attack.record import outcome_of
-from sween.attack.scoring import TRIES, Judge, Scored, is_broken, worst
-from sween.attack.settings import AttackSettings
+from sween.attack.scoring import Judge, Scored, is_broken, worst
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
 from sween.models.device import evaluating, is_out_of_memory
 from sween.records import Certificate
+from sween.runs.attack_outcome import AttackOutcome
+from sween.runs.attack_settings import (
+    SURROGATE_ROWS,
+    TRIES,
+    AttackSettings,
+    answers_of_an_image,
+    parts_of,
+)
 from sween.smoothing import Prediction, SmoothedClassifier
 from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities, SmoothedLogits
-
-SURROGATE_ROWS = 4096
-"""Noisy images per pass of the attack; halved on running out of memory."""
 
 Attack = Callable[..., torch.Tensor]
 """From images and labels, and eps by name, to attacked images."""
@@ -130,22 +133,6 @@ def gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
         finally:
             for parameter in learning:
                 parameter.requires_grad_(True)
-
-
-def answers_of_an_image(settings: AttackSettings, *, classes: int, rows: int) -> int:
-    """How many predictions on attacked versions of one image share alpha.
-
-    Args:
-        settings: of the attack.
-        classes: of the data set.
-        rows: of an image.
-    """
-    if settings.attack == "ddn":
-        return TRIES + len(settings.eps)
-    attacks = 1  # PGD comes last
-    if settings.attack != "pgd":
-        attacks += len(parts_of(settings.attack, classes=classes, rows=rows))
-    return attacks * len(settings.eps)
 
 
 class _Batch:

@@ -1,16 +1,16 @@
 """The row of one image at one radius."""
 
-from sween.attack.outcome import (
+from sween.attack.scoring import Scored
+from sween.ensemble.loaded import LoadedEnsemble
+from sween.records import Certificate
+from sween.runs.attack_outcome import (
     AttackOutcome,
     encode_image,
     is_alarm,
     judge,
     radius_of_label,
 )
-from sween.attack.scoring import Scored
-from sween.attack.settings import AttackSettings
-from sween.ensemble.loaded import LoadedEnsemble
-from sween.records import Certificate
+from sween.runs.attack_settings import AttackSettings
 from sween.smoothing import Prediction
 
 

@@ -2,28 +2,21 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from sween.attack.autoattack import PARTS, check_installed
-from sween.attack.batch import (
-    Target,
-    answers_of_an_image,
-    attack_batch,
-    gradients_of_images_alone,
-)
-from sween.attack.certified import digest, digest_of_radii
+from sween.attack.autoattack import check_installed
+from sween.attack.batch import Target, attack_batch, gradients_of_images_alone
 from sween.attack.gradients import probabilities_of
-from sween.attack.outcome import AttackOutcome, radius_of_label, read_outcomes, to_row
-from sween.attack.settings import AttackSettings
-from sween.attack.verify import read_attack
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput, RunMismatch
 from sween.paths import AnyPath
 from sween.progress import track
-from sween.records import Certificate, RowWriter
-from sween.run_folder import read_config, run_folder, run_tag
+from sween.records import Certificate
+from sween.runs.attack import ROWS, writing_attack
+from sween.runs.attack_outcome import AttackOutcome, radius_of_label
+from sween.runs.attack_settings import PARTS, AttackSettings, answers_of_an_image
+from sween.runs.attacked_certificates import digest, digest_of_radii
 from sween.runs.certification import RESTORE
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.dataset import subject_config
@@ -61,7 +54,6 @@ def attack_images(
     Returns:
         All outcomes of the run, in the order of the file.
     """
-    out = Path(out)
     if not positions or len(set(positions)) < len(positions):
         raise BadInput(
             "positions", expected="some images, each once", got=len(positions), fix="name some"
@@ -78,31 +70,21 @@ def attack_images(
         loaded, dataset, positions, settings, classifier, certificates, candidate_of, skipped
     )
     config["gradients"] = probabilities.name
-    with run_folder(out, config, rows="attacks.jsonl") as path:
-        so_far = read_attack(out).outcomes if path.exists() else ()
-        _refuse_other_subjects(so_far, radii_given(certificates, dataset, positions), dataset, path)
-        known = {(row.index, row.eps) for row in so_far}
-        tag = run_tag(read_config(out))
-        size = settings.batch_size
-        target = Target(loaded, classifier, probabilities)
-        units = [positions[start : start + size] for start in range(0, len(positions), size)]
-        with (
-            RowWriter(path) as writer,
-            track(
-                f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
-            ) as advance,
-        ):
-            for number, unit in enumerate(units):
-                missing = {(index, eps) for index in unit for eps in settings.eps} - known
-                if missing:
-                    rows = attack_batch(target, dataset, unit, number, settings, certificates or {})
-                    writer.append(
-                        to_row(dataclasses.replace(row, run=tag))
-                        for row in rows
-                        if (row.index, row.eps) in missing
+    target, size = Target(loaded, classifier, probabilities), settings.batch_size
+    batches = [positions[start : start + size] for start in range(0, len(positions), size)]
+    with writing_attack(out, config) as run:
+        radii = radii_given(certificates, dataset, positions)
+        _refuse_other_subjects(run.outcomes, radii, dataset, out)
+        with track(
+            f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
+        ) as advance:
+            for number, batch in enumerate(batches):
+                if run.lacks(batch):
+                    run.append(
+                        attack_batch(target, dataset, batch, number, settings, certificates or {})
                     )
-                advance(len(unit), "images")
-        return read_outcomes(path)
+                advance(len(batch), "images")
+        return run.outcomes
 
 
 def radii_given(
@@ -117,7 +99,7 @@ def _refuse_other_subjects(
     outcomes: Sequence[AttackOutcome],
     radii: Mapping[int, float | None],
     dataset: Dataset,
-    path: Path,
+    folder: AnyPath,
 ) -> None:
     """Refuse existing rows whose label or certified radius differs from what is given now."""
     for number, row in enumerate(outcomes, start=1):
@@ -128,7 +110,7 @@ def _refuse_other_subjects(
         ):
             if own != wanted:
                 raise RunMismatch(
-                    f"{path}, line {number} (index {row.index})",
+                    f"{folder}/{ROWS}, line {number} (index {row.index})",
                     f"{name} is {own}, the attack was given {wanted}",
                     fix=RESTORE,
                 )

@@ -12,11 +12,8 @@ from scipy import special
 
 from sween.attack.geometry import distances
 from sween.attack.pgd import along
-from sween.seeding import derive_key
+from sween.runs.attack_settings import TRIES, judge_seed
 from sween.smoothing import Prediction, SmoothedClassifier
-
-TRIES = 3
-"""Points that are scored on the ray through a minimum-norm adversarial example."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +95,6 @@ class Judge:
                 factors.append(wanted / point.distance if point.distance else 1.0)
             points = along(images, points, torch.tensor(factors, device=images.device))
         return found
-
-
-def judge_seed(seed: int, attempt: int) -> int:
-    """The seed of an attempt's votes, from that of the attack; -1 is for clean images."""
-    return derive_key(seed, "rescore", attempt) & (2**62 - 1)
 
 
 def worst(points: Sequence[Scored], label: int) -> Scored | None:

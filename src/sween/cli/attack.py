@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_images, empirical_accuracy
-from sween.attack.certified import certified_name, differences, read_certified
 from sween.attack.run import attack_config
 from sween.cli.options import (
     Alpha,
@@ -35,6 +34,7 @@ from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
 from sween.run_folder import read_config
+from sween.runs.attacked_certificates import certified_name, differences, read_certified
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 

@@ -3,10 +3,28 @@
 import dataclasses
 import math
 
-from sween.attack.autoattack import PARTS
 from sween.errors import BadInput, UnknownName
+from sween.seeding import derive_key
+
+PARTS = {
+    "rand": ("apgd-ce", "apgd-dlr"),
+    "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
+}
+"""The attacks of each version, in the order it runs them."""
+
+_CLASSES_NEEDED = {"apgd-dlr": 3, "apgd-t": 4}
+"""Their losses need the three or four largest logits; with fewer classes they are skipped."""
+
+_SQUARE_ROWS = 5
+"""Smaller images have no room for Square's squares."""
 
 ATTACKS = (*PARTS, "pgd", "ddn")
+
+SURROGATE_ROWS = 4096
+"""Noisy images per pass of the attack; halved on running out of memory."""
+
+TRIES = 3
+"""Points that are scored on the ray through a minimum-norm adversarial example."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,3 +65,33 @@ class AttackSettings:
         for name in ("samples", "steps", "batch_size"):
             if getattr(self, name) < 1:
                 raise BadInput(name, expected="at least 1", got=getattr(self, name), fix="try 32")
+
+
+def parts_of(version: str, *, classes: int, rows: int) -> list[str]:
+    """The attacks of a version that work with this many classes and image rows."""
+    return [
+        part
+        for part in PARTS[version]
+        if classes >= _CLASSES_NEEDED.get(part, 2) and (part != "square" or rows >= _SQUARE_ROWS)
+    ]
+
+
+def answers_of_an_image(settings: AttackSettings, *, classes: int, rows: int) -> int:
+    """How many predictions on attacked versions of one image share alpha.
+
+    Args:
+        settings: of the attack.
+        classes: of the data set.
+        rows: of an image.
+    """
+    if settings.attack == "ddn":
+        return TRIES + len(settings.eps)
+    attacks = 1  # PGD comes last
+    if settings.attack != "pgd":
+        attacks += len(parts_of(settings.attack, classes=classes, rows=rows))
+    return attacks * len(settings.eps)
+
+
+def judge_seed(seed: int, attempt: int) -> int:
+    """The seed of an attempt's votes, from that of the attack; -1 is for clean images."""
+    return derive_key(seed, "rescore", attempt) & (2**62 - 1)

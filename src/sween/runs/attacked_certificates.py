@@ -7,7 +7,7 @@ from typing import Any
 
 from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.runs import CertificationRun
+from sween.runs.certification import CertificationRun
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """Config keys that, with the exit, identify a classifier on a data set; votes must be hard."""
