@@ -6,7 +6,7 @@ the mean radius and the probability of abstention follow from p, n, alpha and si
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from sween.bounds.radius import (
     radius_two_class,
 )
 from sween.errors import BadInput
+from sween.records import format_radius
 from sween.seeding import numpy_generator
 from sween.theory.inputs import as_written, checked
 from sween.theory.theorem2 import plain, rounded_up
@@ -178,6 +179,4 @@ def _two_class(
 
 
 def _down(radius: float) -> str:
-    if math.isinf(radius):
-        return "unlimited"
-    return f"{Decimal(radius).quantize(Decimal('0.0001'), rounding=ROUND_FLOOR):f}"
+    return "unlimited" if math.isinf(radius) else format_radius(radius, 4)
