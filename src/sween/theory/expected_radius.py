@@ -59,8 +59,8 @@ class Outlook:
         return (
             f"    expected radius           {_down(self.expected)}{error}\n"
             f"    probability of abstaining {chance}\n"
-            f"    with endless votes        {_down(self.asymptotic)}\n"
-            f"    most that n votes allow   {_down(self.largest)}"
+            f"    limit of infinite votes   {_down(self.asymptotic)}\n"
+            f"    largest possible with n   {_down(self.largest)}"
         )
 
 
@@ -89,7 +89,7 @@ class ExpectedRadius:
             return text
         return (
             f"{text}\n  two-class bound\n{self.two_class}\n"
-            "  assumed: the rest is split over classes too small to overtake the runner-up"
+            "  assumes that all other classes are too small to overtake the runner-up"
         )
 
 

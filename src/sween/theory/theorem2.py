@@ -21,11 +21,11 @@ from sween.theory.inputs import LARGEST_SIZE, checked
 
 PRECISE = Context(prec=400)
 
-VACUOUS = "note: a loss in [0,1] never has a gap above 1, so this bound says nothing"
+VACUOUS = "note: the gap of a loss in [0,1] is never above 1, so this bound is vacuous"
 ASSUMPTION = (
-    "Theorem 2 assumes a loss that is bounded (into [0,1] in Lemma 6) and L-Lipschitz; "
-    "cross-entropy is so only when clipped: with probabilities floored at p0 it is bounded by "
-    "log(1/p0) and Lipschitz with 1/p0."
+    "Theorem 2 assumes a loss that is bounded (scaled to [0,1] in Lemma 6) and L-Lipschitz. "
+    "Cross-entropy is neither unless clipped: with probabilities floored at p0 it is bounded by "
+    "log(1/p0), with Lipschitz constant 1/p0."
 )
 
 
@@ -190,16 +190,16 @@ Theorem 2: risk within epsilon = {plain(epsilon)} of the best mixture, {_given(g
   members   K = {_size(need.members)}
   images    n = {_size(need.images)}
   samples   s = {_size(need.samples)} per image and member
-the sum that has to stay below epsilon:
+the terms whose sum must stay below epsilon:
 {_terms(need.terms)}
   epsilon/4 = {rounded_up(epsilon / 4):<8} phi_0 may be this far from the infimum
   sum       = {rounded_up(need.bound):<8} below epsilon by {epsilon - need.bound:.1e}
-{note}the paper's own K = {_size(paper.members)}, from the constant 256 and log(1/eta):
-  256 lets eps3 reach epsilon/2, not epsilon/4: the sum comes to \
+{note}the paper's K = {_size(paper.members)}, from the constant 256 and log(1/eta):
+  256 bounds eps3 by epsilon/2, not epsilon/4, so the sum is \
 {rounded_up(as_printed)} = {rounded_up(as_printed / epsilon)} epsilon;
-  its Lemma 3 at level eta/3 needs log(3/eta), which makes it \
+  Lemma 3 at level eta/3 needs log(3/eta), which gives \
 {rounded_up(paper.bound)} = {rounded_up(paper.bound / epsilon)} epsilon.
-  So K above uses 4096 = 8^4 in place of 256 = 4^4, and log(3/eta).
+  The K above uses 4096 = 8^4 instead of 256 = 4^4, and log(3/eta).
 {ASSUMPTION}"""
 
 
@@ -210,7 +210,7 @@ infimum
   epsilon   = {rounded_up(have.terms.total):<8} when some mixture attains the infimum"""
     if have.members < have.fewest_members:
         verdict = f"""\
-the theorem gives nothing here: its Lemma 3 needs K >= {_size(have.fewest_members)} members, \
+Theorem 2 does not apply: Lemma 3 needs K >= {_size(have.fewest_members)} members, \
 got {have.members:,}, so eps3 above is not a bound"""
     elif have.epsilon >= 1:
         verdict += f"\n{VACUOUS}."
