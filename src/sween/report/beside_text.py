@@ -4,8 +4,16 @@ import decimal
 
 from sween.records import format_radius
 from sween.report.beside import Interval, LogComparison
-from sween.report.grid import Cell, Table, markdown, markdown_text
-from sween.report.tables import percentage, plain_number
+from sween.report.tables import (
+    Cell,
+    Column,
+    Table,
+    make_table,
+    markdown,
+    markdown_text,
+    percentage,
+    plain_number,
+)
 
 
 def comparison_section(comparison: LogComparison) -> str:
@@ -41,8 +49,11 @@ def comparison_rows(one: LogComparison) -> Table:
         Cell(_radii(one.log_acr), sum(one.log_acr) / 2),
         Cell(f"{one.log_further:,}", one.log_further),
     ]
-    headings = ["Model", *radii, "ACR", "further on"]
-    return Table("beside", headings, headings, [mine, theirs])
+    columns = [Column("Model", "Model")]
+    columns += [Column(heading, heading, str) for heading in (*radii, "ACR", "further on")]
+    fields = [column.field for column in columns]
+    records = [dict(zip(fields, cells, strict=True)) for cells in (mine, theirs)]
+    return make_table("beside", comparison_title(one), columns, records)
 
 
 def comparison_notes(one: LogComparison) -> list[str]:

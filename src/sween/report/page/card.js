@@ -1,6 +1,6 @@
-// One image of the gallery: what it is, what a model answered, how it voted, what attacks did.
+// One image of the gallery: its class, a model's prediction, the votes, the outcomes of attacks.
 
-const VERDICT_MARKS = { right: "✓", wrong: "✗", abstained: "–" };
+const VERDICT_MARKS = { correct: "✓", wrong: "✗", abstained: "–" };
 
 function makeCard(run, model, position, units) {
   const { gallery } = run;
@@ -29,8 +29,8 @@ function makePicture(run, position) {
   const picture = gallery.picture[position];
   const name = `image ${gallery.index[position]}: ${run.classes[gallery.label[position]]}`;
   if (picture === null) {
-    return make("div", { class: "picture gap", role: "img", "aria-label": `${name}, not at hand` },
-      "image not at hand");
+    return make("div", { class: "picture gap", role: "img", "aria-label": `${name}, not available` },
+      "image not available");
   }
   return make("img", {
     class: gallery.reduced ? "picture smooth" : "picture",
@@ -43,7 +43,7 @@ function makePicture(run, position) {
 }
 
 function makeVerdict(verdict, answered) {
-  const text = { right: "right", wrong: `wrong: ${answered}`, abstained: "abstained" }[verdict];
+  const text = { correct: "correct", wrong: `wrong: ${answered}`, abstained: "abstained" }[verdict];
   return make(
     "p",
     { class: "verdict" },
@@ -77,7 +77,7 @@ function makeVotes(run, votes, n, label) {
   return make("ul", { class: "votes", "aria-label": "Votes" }, ...rows);
 }
 
-/** One line for each attack on this model: what came of it, and at which radii. */
+/** One line per attack on this model: its outcomes, and at which radii. */
 function makeOutcomes(run, model, position) {
   const lines = new Map();
   for (const [group, outcome, prediction, alarm] of run.gallery.outcomes[position] ?? []) {
@@ -97,12 +97,12 @@ function makeOutcomes(run, model, position) {
 }
 
 function makeOutcome(attack, { results, broken, alarms }) {
-  const before = { wrong: "wrong without an attack", declined: "abstained without an attack" };
+  const before = { wrong: "wrong when clean", declined: "abstained when clean" };
   const parts = [...results].map(
     ([result, radii]) => before[result] ?? `${result} at ε ${radii.join(", ")}`,
   );
   const alarm = alarms.length
-    ? make("strong", {}, ` Alarm at ε ${alarms.join(", ")}: changed inside the certified radius`)
+    ? make("strong", {}, ` Alarm at ε ${alarms.join(", ")}: adversarial inside the certified radius`)
     : null;
   const name = make("b", {}, `${attack}: `);
   return make("li", { class: broken || alarm ? "broken" : null }, name, parts.join("; "), alarm);

@@ -25,7 +25,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** A name for an element that a label or a description points to. */
+/** An id for an element that a label points to. */
 function newId(purpose) {
   newId.count = (newId.count ?? 0) + 1;
   return `${purpose}-${newId.count}`;
@@ -59,7 +59,7 @@ function radiusText(units, perOne) {
   return (Math.floor((units * 1000) / perOne) / 1000).toFixed(3);
 }
 
-/** A radius in units that somebody chose, with two decimals or all that it has. */
+/** A chosen radius in units, with two decimals or all that it has. */
 function chosenText(units, perOne) {
   const value = units / perOne;
   const text = value.toFixed(2);

@@ -1,6 +1,6 @@
-// The gallery's filters. Changing one draws the gallery anew; changing the run draws them too.
+// The gallery's filters. Changing one redraws the gallery; changing the run redraws them too.
 
-const ANSWERS = ["all", "right", "wrong", "abstained"];
+const ANSWERS = ["all", "correct", "wrong", "abstained"];
 const ORDERS = {
   index: "index",
   largest: "largest radius first",
@@ -50,8 +50,8 @@ function makeAnswers(state, choose) {
   return make(
     "div",
     { class: "filter" },
-    make("span", { class: "label", "aria-hidden": "true" }, "Answer"),
-    makeSwitch("Answer", choices, state.answer, choose),
+    make("span", { class: "label", "aria-hidden": "true" }, "Prediction"),
+    makeSwitch("Prediction", choices, state.answer, choose),
   );
 }
 

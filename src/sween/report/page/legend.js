@@ -1,4 +1,4 @@
-// A figure's legend: its entries are buttons that toggle curves, and they show the values read.
+// A figure's legend: its entries are buttons that toggle curves and show their values.
 
 /** Everything with a legend entry: the ensemble, then the others by ACR, then the attacks. */
 function makeSeries(run) {
@@ -22,7 +22,7 @@ function makeSeries(run) {
     const first = (series) => Number(series.model.kind !== "ensemble");
     return first(one) - first(other) || acr(other) - acr(one);
   });
-  // An attack has a shape of its own, and the colour of whom it attacks.
+  // Each attack has its own marker, in the colour of the attacked model.
   const kinds = [...new Set(run.attacks.map(({ attack }) => attack))];
   const keys = run.attacks.map(({ model, attack }) => JSON.stringify([model, attack]));
   const attacks = [...new Set(keys)].map((key) => {

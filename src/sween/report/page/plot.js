@@ -1,8 +1,8 @@
-// A figure's plot: the curves that are shown, and a radius to read them at by pointer or by keys.
+// A figure's plot: the visible curves, and a radius to read them at, set by pointer or keys.
 
 const STEP = 100; // the radius moves by hundredths; every value read is exact there
 
-/** A series' value at the radius in view, null where it has none there. */
+/** A series' value at the chosen radius, null where it has none there. */
 function valueAt(state, series) {
   if (series.model) {
     const { radii } = series.model.curves[state.bound];
@@ -31,11 +31,11 @@ function makePlot(state) {
     },
     svg,
   );
-  const title = state.run.attacks.length ? "certified or attacked accuracy" : "certified accuracy";
+  const title = state.run.attacks.length ? "accuracy, certified or under attack" : "certified accuracy";
   let scales = null;
   let guide = null;
 
-  // Attacked radii between the steps are reached too: a mark is read at its own radius.
+  // Attacked radii between the steps can be reached too: a mark is read at its own radius.
   const between = state.run.attacks.map((point) => point.radius).filter((at) => at % STEP);
 
   function move(radius) {

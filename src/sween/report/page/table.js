@@ -1,6 +1,6 @@
-// Tables: sorted by a click on a heading, back in their first order by the third.
+// Tables: a click on a heading sorts, a third click restores the original order.
 
-/** A table other than that of all models, with its title and what is to be said about it. */
+/** A table other than that of all models, with its title and notes. */
 function makeOther(content) {
   return make(
     "section",
@@ -12,7 +12,7 @@ function makeOther(content) {
   );
 }
 
-/** What holds for all rows of a table, said once. */
+/** What holds for all rows of a table, stated once. */
 function makeFacts({ facts }) {
   return facts.length ? [make("p", { class: "facts" }, facts.join(" · "))] : [];
 }
@@ -64,7 +64,7 @@ function makeTable(content, label) {
   return makeScroll(table, label);
 }
 
-/** A box in which a wide table scrolls; where columns are out of view, it says so. */
+/** A box in which a wide table scrolls, with a hint where columns are out of view. */
 function makeScroll(table, label) {
   const attributes = { class: "scroll", tabindex: "0", role: "region", "aria-label": label };
   const box = make("div", attributes, table);
@@ -82,7 +82,7 @@ function makeScroll(table, label) {
   return element;
 }
 
-/** The headings, and above those of radii what stands in their columns. */
+/** The headings, and above those of radii what their columns contain. */
 function makeHead(headings, columns) {
   const radii = columns.filter((column) => column.radius).length;
   if (radii === 0) return [make("tr", {}, ...headings)];
@@ -114,7 +114,7 @@ function makeRow(row, columns, several) {
   return make("tr", { class: `kind-${row.kind}` }, ...cells);
 }
 
-/** Where a table is wider than a phone, begin at its numbers; the model's name stays in view. */
+/** Where a table is much wider than the screen, start at its numbers; the name stays in view. */
 function showNumbers(box) {
   if (box.scrollWidth < 1.5 * box.clientWidth) return;
   const [first, model] = [box.querySelector("th.at-radius"), box.querySelector("tbody .model")];
