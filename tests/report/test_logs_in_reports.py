@@ -9,8 +9,7 @@ from sween.errors import BadInput
 from sween.records import read_certificates
 from sween.report import LogFormat, write_report
 from tests.evaluation.certificates import certificate
-from tests.report.folders import write_run
-from tests.report.test_more_tables import SETTINGS
+from tests.report.folders import SETTINGS, write_run
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT.parent / "shared" / "data" / "logs" / "sween-authors"

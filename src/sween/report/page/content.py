@@ -103,8 +103,7 @@ def table_content(table: Table) -> dict[str, Any]:
                 if table.value(row, "alarms")
                 else str(table.value(row, "kind") or "other"),
                 "cells": [
-                    _cell_content(cells[place], int(table.value(row, "images") or 0))
-                    for place in kept
+                    _cell_content(cells[place], table.value(row, "images")) for place in kept
                 ],
             }
             for row, cells, block in zip(table.rows, shown.rows, table.blocks, strict=True)
@@ -112,7 +111,7 @@ def table_content(table: Table) -> dict[str, Any]:
     }
 
 
-def _cell_content(cell: Cell, images: int) -> list[Any]:
+def _cell_content(cell: Cell, images: Any) -> list[Any]:
     """[text, value to sort by, whether it is the best].
 
     A share of images has two more entries: its confidence interval and, where images are so few
