@@ -155,7 +155,7 @@ def test_what_the_attack_abstained_on_counts_as_certified(tmp_path: Path) -> Non
     assert [float(row["empirical_accuracy"]) for row in rows] == [1.0, 1.0, 1.0]
     assert [float(row["certified_accuracy"]) for row in rows] == [1.0, 1.0, 1.0]
     page = read_report(report)["runs"][0]["attacks"]
-    assert [point["resisting"] for point in page] == [4, 4, 4]
+    assert [point["robust"] for point in page] == [4, 4, 4]
 
 
 def test_a_certificate_of_another_class_makes_a_correct_answer_wrong(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from sween.report import write_report
 from tests.report.folders import write_trained
-from tests.report.page.samples import read_page
 
 LINE = "they need matplotlib, which is not installed; pip install 'sween[report]'"
 
@@ -22,10 +21,8 @@ BLOCKED = """
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     sys.meta_path.insert(0, Blocker())
-    import sween.demo
     from sween.cli import main
 
-    sween.demo.CANDIDATES = (("digits-mlp", 1, 0.1), ("digits-conv", 1, 0.1))
     sys.exit(main(sys.argv[1:]))
 """
 
@@ -74,15 +71,6 @@ def test_a_report_without_matplotlib(tmp_path: Path) -> None:
     assert [line for line in without.splitlines() if line and LINE not in line] == kept
     for file in ("report.html", "table.csv"):
         assert (tmp_path / "out" / file).read_text() == (tmp_path / "whole" / file).read_text()
-
-
-def test_the_demo_without_matplotlib(tmp_path: Path) -> None:
-    done = sween("demo", "--n", 20, "--quiet", "--out", tmp_path / "demo")
-    assert done.returncode == 0, done.stderr
-    assert LINE in done.stderr
-    assert LINE in done.stdout
-    content = read_page(tmp_path / "demo" / "report" / "report.html")[1]
-    assert [model["name"] for model in content["runs"][0]["models"]][-1] == "SWEEN-2"
 
 
 def test_a_report_without_runs_misses_no_figures(

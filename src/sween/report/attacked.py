@@ -50,11 +50,10 @@ _ATTACK_COLUMNS = (
 
 _ABOUT_ATTACKS = (
     "Robust % counts images that are classified correctly when clean and stay correct, or abstain, "
-    "under attack. It is an upper bound on robust accuracy, as a failed attack proves nothing; "
-    "certified % is a lower bound. Broken and abstained are outcomes of the attack; wrong and "
-    "declined (abstained) are answers to the clean image, which is then not attacked. An image on "
-    "which the attack abstained counts as certified where a certificate answers it. An alarm is an "
-    "adversarial example inside a certified radius."
+    "under attack: an upper bound on robust accuracy, since a failed attack proves nothing. "
+    "Certified % is a lower bound. Images that are wrong or abstained on (declined) when clean are "
+    "not attacked; where the attack's clean prediction abstains but a certificate does not, the "
+    "certificate counts. An alarm is an adversarial example inside a certified radius."
 )
 
 _ALARM_COLUMNS = (

@@ -77,6 +77,17 @@ def known_bounds(run: MeasuredRun) -> list[str]:
     ]
 
 
+def series_numbers(models: Iterable[str], ensemble: str | None) -> dict[str, int]:
+    """A number for each model but the ensemble, which picks its colour and dashes."""
+    others = [model for model in models if model != ensemble]
+    return {model: number for number, model in enumerate(others)}
+
+
+def drawing_order(curves: Mapping[str, Curve], ensemble: str | None) -> list[str]:
+    """The ensemble first, for the legend, then the others from the largest ACR down."""
+    return sorted(curves, key=lambda model: (model != ensemble, -curves[model].acr))
+
+
 def draw_curves(
     models: Mapping[str, Sequence[Certificate]],
     *,
@@ -110,8 +121,7 @@ def draw_curves(
             look: dict[str, Any] = {"color": ENVELOPE_COLOUR, "linewidth": 0, "zorder": 1}
             axes.fill_between(radii, accuracies, step="pre", label=ENVELOPE_LABEL, **look)
         looks = _looks(models, ensemble)
-        # The ensemble first, for the legend, then the others from the largest ACR down.
-        for model in sorted(models, key=lambda name: (name != ensemble, -curves[name].acr)):
+        for model in drawing_order(curves, ensemble):
             label = f"{_short(model)}  (ACR {format_radius(curves[model].acr)})"
             _plot(axes, curves[model], label, looks[model])
         _label_axes(axes, curves.values(), "certified accuracy")
@@ -185,7 +195,7 @@ def _looks(models: Mapping[str, object], ensemble: str | None) -> dict[str, dict
             "linewidth": 1.35,
             "zorder": 3,
         }
-        for number, model in enumerate(model for model in models if model != ensemble)
+        for model, number in series_numbers(models, ensemble).items()
     }
     if ensemble is not None:
         looks[ensemble] = {"color": ENSEMBLE_COLOUR, "linewidth": 2.8, "zorder": 4}

@@ -128,7 +128,7 @@ def build_rows(
     candidates = [row for row in rows if row.kind == "candidate"]
     return [
         *candidates,
-        *([_average_row(candidates), _envelope_row(candidates)] if len(candidates) > 1 else []),
+        *(_summary_rows(candidates) if len(candidates) > 1 else []),
         *(row for row in rows if row.kind == "model"),
         *(row for row in rows if row.kind == "ensemble"),
     ]
@@ -189,39 +189,27 @@ def _acr_by(certificates: Sequence[Certificate], field: RadiusField) -> float | 
     return average_certified_radius(certificates, radius=field)
 
 
-def _average_row(candidates: Sequence[Row]) -> Row:
-    def mean(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
+def _summary_rows(candidates: Sequence[Row]) -> list[Row]:
+    """AVG and UE of the candidates; more abstention is not better, so UE has none."""
 
-    row = _summary_row(candidates, "AVG", "average", average, mean)
-    return dataclasses.replace(row, abstention=mean([one.abstention or 0.0 for one in candidates]))
+    def summary(
+        model: str,
+        kind: Kind,
+        scores: Callable[[Sequence[Scores]], Scores],
+        over: Callable[[Sequence[float]], float],
+    ) -> Row:
+        columns = {
+            name: [getattr(row, name) for row in candidates]
+            for name in ("abstention", "acr_cohen", "acr_two_class")
+        }
+        known = {name: None if None in own else over(own) for name, own in columns.items()}
+        first, joint = candidates[0], scores([row.scores for row in candidates])
+        values: dict[str, Any] = {"scores": joint, "evaluations": None, **known}
+        return dataclasses.replace(first, model=model, kind=kind, **values)
 
-
-def _envelope_row(candidates: Sequence[Row]) -> Row:
-    return _summary_row(candidates, "UE", "envelope", upper_envelope, max)
-
-
-def _summary_row(
-    candidates: Sequence[Row],
-    model: str,
-    kind: Kind,
-    scores: Callable[[Sequence[Scores]], Scores],
-    summarise: Callable[[Sequence[float]], float],
-) -> Row:
-    def over(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return summarise(known) if len(known) == len(values) else None
-
-    return dataclasses.replace(
-        candidates[0],
-        model=model,
-        kind=kind,
-        scores=scores([row.scores for row in candidates]),
-        abstention=None,
-        acr_cohen=over([row.acr_cohen for row in candidates]),
-        acr_two_class=over([row.acr_two_class for row in candidates]),
-        evaluations=None,
-    )
+    mean = summary("AVG", "average", average, lambda values: sum(values) / len(values))
+    envelope = summary("UE", "envelope", upper_envelope, max)
+    return [mean, dataclasses.replace(envelope, abstention=None)]
 
 
 def certified_table(rows: Sequence[Row]) -> Table:

@@ -124,7 +124,7 @@ def early_exit_table(runs: Sequence[MeasuredRun]) -> Table | None:
 
 
 def settings_table(runs: Sequence[MeasuredRun]) -> Table:
-    """One column per run: what was asked for, on which images, by which code and when."""
+    """One column per run: its settings, images, code version and date."""
     described = [_settings(run) for run in runs]
     columns = [Column("setting", "setting")]
     columns += [Column(run.name, str(number)) for number, run in enumerate(runs)]

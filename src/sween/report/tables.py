@@ -251,7 +251,7 @@ def markdown_text(text: str) -> str:
     """Text as Markdown shows it: names come from files, and a file may come from a stranger.
 
     Tags become entities, which every dialect of Markdown knows; a backslash before `<` only some
-    do. What starts a list at the beginning of a line is escaped too, as a name may stand there.
+    do. What starts a list is escaped at the beginning of a line, where a name may be.
     """
     escaped = "".join(_MARKDOWN.get(character, character) for character in _one_line(text))
     # An underscore inside a word, as in image_folder, means nothing.

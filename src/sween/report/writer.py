@@ -144,7 +144,7 @@ def _run_sections(sources: Sources, files: ReportFiles) -> list[str]:
 def _noise_sections(
     runs: Sequence[MeasuredRun], datasets: Mapping[str, Dataset], files: ReportFiles
 ) -> list[str]:
-    """For each data set at hand, some of its images under noise; adds the figure to the files."""
+    """For each available data set, some images under noise; adds the figure to the files."""
     if not canvas.has_matplotlib():
         return []
     groups = dict[int, list[MeasuredRun]]()

@@ -132,9 +132,9 @@ def test_attacks(tmp_path: Path) -> None:
     attacked = [attack_on(RUN, outcomes)]
     run = write_page(tmp_path / "page.html", RUN, attacked=attacked)["runs"][0]
     start, point = run["attacks"]
-    assert (start["radius"], start["resisting"], start["count"]) == (0, 4, 4)
+    assert (start["radius"], start["robust"], start["count"]) == (0, 4, 4)
     assert (start["eps"], start["alarms"]) == ("0.00", 0)  # no attack there
-    assert (point["radius"], point["resisting"], point["count"]) == (5000, 3, 4)
+    assert (point["radius"], point["robust"], point["count"]) == (5000, 3, 4)
     assert (point["model"], point["attack"], point["eps"]) == (ENSEMBLE, "pgd", "0.50")
     assert point["alarms"] == 1
     assert own[1].label is not None

@@ -12,10 +12,9 @@ function makeCard(run, model, position, units) {
     { class: `card ${verdict}` },
     makePicture(run, position),
     make(
-      "div",
-      { class: "about" },
-      make("p", { class: "index" }, `image ${gallery.index[position]}`),
-      make("p", { class: "truth" }, run.classes[label]),
+      "div.about",
+      make("p.index", `image ${gallery.index[position]}`),
+      make("p.truth", run.classes[label]),
       makeVerdict(verdict, run.classes[prediction]),
       makeRadius(verdict, answer.radius[position], units),
     ),
@@ -45,16 +44,15 @@ function makePicture(run, position) {
 function makeVerdict(verdict, answered) {
   const text = { correct: "correct", wrong: `wrong: ${answered}`, abstained: "abstained" }[verdict];
   return make(
-    "p",
-    { class: "verdict" },
+    "p.verdict",
     make("span", { "aria-hidden": "true" }, `${VERDICT_MARKS[verdict]} `),
     text,
   );
 }
 
 function makeRadius(verdict, radius, units) {
-  if (verdict === "abstained") return make("p", { class: "radius" }, "no radius");
-  return make("p", { class: "radius" }, "radius ", make("b", {}, radiusText(radius, units)));
+  if (verdict === "abstained") return make("p.radius", "no radius");
+  return make("p.radius", "radius ", make("b", radiusText(radius, units)));
 }
 
 function makeVotes(run, votes, n, label) {
@@ -68,9 +66,9 @@ function makeVotes(run, votes, n, label) {
       make(
         "li",
         { class: name === label ? "true-class" : null, title },
-        make("span", { class: "name" }, run.classes[name]),
+        make("span.name", run.classes[name]),
         bar,
-        make("span", { class: "share" }, `${percentText(share)}%`),
+        make("span.share", `${percentText(share)}%`),
       ),
     );
   }
@@ -102,8 +100,8 @@ function makeOutcome(attack, { results, broken, alarms }) {
     ([result, radii]) => before[result] ?? `${result} at ε ${radii.join(", ")}`,
   );
   const alarm = alarms.length
-    ? make("strong", {}, ` Alarm at ε ${alarms.join(", ")}: adversarial inside the certified radius`)
+    ? make("strong", ` Alarm at ε ${alarms.join(", ")}: adversarial inside the certified radius`)
     : null;
-  const name = make("b", {}, `${attack}: `);
+  const name = make("b", `${attack}: `);
   return make("li", { class: broken || alarm ? "broken" : null }, name, parts.join("; "), alarm);
 }

@@ -45,7 +45,7 @@ function findLimits(run, units) {
   );
   const highest = Math.max(
     ...curves.map((curve) => curve.radii.length / run.count),
-    ...run.attacks.map((point) => point.resisting / point.count),
+    ...run.attacks.map((point) => point.robust / point.count),
     0.2,
   );
   const quarter = units / 4;
@@ -57,7 +57,7 @@ function findLimits(run, units) {
 
 function drawAxes(scales, units, title) {
   const { limits, x, y, bottom, width } = scales;
-  const group = draw("g", { class: "axes" });
+  const group = draw("g.axes");
   for (let fifth = 0; fifth <= Math.round(limits.accuracy * 5); fifth += 1) {
     const height = y(fifth / 5);
     group.append(

@@ -8,7 +8,15 @@ from sween.data import Dataset
 from sween.data.selection import format_indices
 from sween.records import format_radius
 from sween.report.attacked import AttackedRun, attacks_on
-from sween.report.curves import BOUNDS, known_bounds, model_curve, radius_field
+from sween.report.curves import (
+    BOUNDS,
+    Curve,
+    drawing_order,
+    known_bounds,
+    model_curve,
+    radius_field,
+    series_numbers,
+)
 from sween.report.logs import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.page.gallery import UNITS, Gallery, in_units
@@ -37,7 +45,7 @@ def page_content(
         runs: of the page.
         tables: shown in addition to the table of all models.
         attacked: attacks; each is shown with the runs that certified its model.
-        datasets: by run, the data set with its images, where it is at hand.
+        datasets: by run, the data set with its images, where available.
     """
     gallery = Gallery()
     own = {run.name: attacks_on(run, attacked) for run in runs}
@@ -128,7 +136,14 @@ def _cell_content(cell: Cell, images: Any) -> list[Any]:
 def _run_content(
     run: MeasuredRun, attacks: Sequence[AttackedRun], gallery: Gallery, dataset: Dataset | None
 ) -> dict[str, Any]:
-    bounds = known_bounds(run)
+    curves = {
+        bound: {
+            model: model_curve(rows, radius_field(run, bound)) for model, rows in run.models.items()
+        }
+        for bound in known_bounds(run)
+    }
+    order = drawing_order(curves[run.sample.bound], run.ensemble)
+    series = series_numbers(run.models, run.ensemble)
     return {
         "name": run.name,
         "dataset": run.dataset,
@@ -144,8 +159,10 @@ def _run_content(
             {
                 "name": model,
                 "kind": run.kinds[model],
+                "series": series.get(model),
+                "rank": order.index(model),
                 "curves": {
-                    bound: _curve(run, model, bound) if bound in bounds else None
+                    bound: _curve(curves[bound][model]) if bound in curves else None
                     for bound in BOUNDS
                 },
             }
@@ -163,9 +180,8 @@ def _run_content(
     }
 
 
-def _curve(run: MeasuredRun, model: str, bound: str) -> dict[str, Any]:
+def _curve(curve: Curve) -> dict[str, Any]:
     """At radius t a curve is the share of the radii that are at least t among all images."""
-    curve = model_curve(run.models[model], radius_field(run, bound))
     return {"acr": format_radius(curve.acr), "radii": [in_units(radius) for radius in curve.radii]}
 
 

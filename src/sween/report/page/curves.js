@@ -21,11 +21,10 @@ function makeFigure(run, units) {
   };
   state.update = update;
   const figure = make(
-    "article",
-    { class: "measured" },
+    "article.measured",
     makeRunHeading(run),
     makeBoundSwitch(state),
-    make("div", { class: "figure" }, plot.element, legend.element),
+    make("div.figure", plot.element, legend.element),
     makeAttackNote(run),
   );
   update();
@@ -42,19 +41,17 @@ function makeRunHeading(run) {
   ];
   return make(
     "header",
-    {},
-    make("h3", {}, run.name),
-    make("p", { class: "facts" }, facts.join(" · ")),
-    ...run.warnings.map((warning) => make("p", { class: "warning" }, warning)),
-    run.lead && make("p", {}, run.lead),
+    make("h3", run.name),
+    make("p.facts", facts.join(" · ")),
+    ...run.warnings.map((warning) => make("p.warning", warning)),
+    run.lead && make("p", run.lead),
   );
 }
 
 function makeAttackNote(run) {
   if (!run.attacks.length) return null;
   return make(
-    "p",
-    { class: "note" },
+    "p.note",
     "The points are accuracy under attack; see the ",
     make("a", { href: "#tables" }, "tables"),
     ".",
@@ -81,8 +78,7 @@ function makeBoundSwitch(state) {
     state.update();
   };
   return make(
-    "div",
-    { class: "bounds" },
+    "div.bounds",
     make("span", { class: "label", "aria-hidden": "true" }, "Bound"),
     makeSwitch("Bound", choices, run.bound, choose),
     note,

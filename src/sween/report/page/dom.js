@@ -3,25 +3,30 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element; attributes named on... are listeners, null and false ones are left out. */
-function make(tag, attributes, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+/** An HTML element, "tag.class"; attributes, where given, come before the children. */
+function make(tag, ...parts) {
+  return fill((name) => document.createElement(name), tag, parts);
 }
 
 /** The same for SVG. */
-function draw(tag, attributes, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+function draw(tag, ...parts) {
+  return fill((name) => document.createElementNS(SVG, name), tag, parts);
 }
 
-function fill(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
+/** Attributes named on... are listeners; null and false ones, and null children, are left out. */
+function fill(create, tag, parts) {
+  const [name, ...classes] = tag.split(".");
+  const element = create(name);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  const attributes = parts[0]?.constructor === Object ? parts.shift() : {};
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, "");
     else if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(name, value);
+      element.setAttribute(key, value);
     }
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...parts.filter((child) => child !== null && child !== undefined));
   return element;
 }
 

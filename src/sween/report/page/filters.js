@@ -42,14 +42,13 @@ function makeSelect(label, choices, chosen, choose, id = newId("select")) {
     { id, onchange: () => choose(choices[select.selectedIndex][0]) },
     ...options,
   );
-  return make("div", { class: "filter" }, make("label", { for: id }, label), select);
+  return make("div.filter", make("label", { for: id }, label), select);
 }
 
 function makeAnswers(state, choose) {
   const choices = ANSWERS.map((value) => ({ value, text: value }));
   return make(
-    "div",
-    { class: "filter" },
+    "div.filter",
     make("span", { class: "label", "aria-hidden": "true" }, "Prediction"),
     makeSwitch("Prediction", choices, state.answer, choose),
   );
@@ -78,10 +77,5 @@ function makeSlider(state, units, choose) {
     },
   });
   say(0);
-  return make(
-    "div",
-    { class: "filter wide" },
-    make("label", { for: id }, "Radius at least ", output),
-    slider,
-  );
+  return make("div.filter.wide", make("label", { for: id }, "Radius at least ", output), slider);
 }

@@ -5,11 +5,11 @@ const ABSTAIN = -1;
 
 function makeGallery(runs, units) {
   const state = { run: null, model: 0, label: null, answer: "all", least: 0, order: "index" };
-  const grid = make("ul", { class: "grid" });
+  const grid = make("ul.grid");
   const count = make("p", { class: "count", role: "status" });
-  const more = make("div", { class: "more" });
-  const note = make("p", { class: "note" });
-  const filters = make("div", { class: "filters" });
+  const more = make("div.more");
+  const note = make("p.note");
+  const filters = make("div.filters");
   let matching = [];
 
   function openRun(run) {

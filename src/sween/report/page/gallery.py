@@ -155,7 +155,7 @@ def _attacks(
                     "radius": in_units(point.radius),
                     "eps": plain_number(point.radius),
                     "count": len(point.outcomes),
-                    "resisting": sum(row.resists for row in point.outcomes),
+                    "robust": sum(row.resists for row in point.outcomes),
                     "alarms": len(alarms),
                 }
             )

@@ -53,18 +53,16 @@ function makeProvenance(run) {
   const sections = run.provenance.map(([title, values]) =>
     make(
       "section",
-      {},
-      make("h4", {}, title),
+      make("h4", title),
       make(
         "dl",
-        {},
         ...values.map(([name, value]) =>
-          make("div", {}, make("dt", {}, name), make("dd", {}, value)),
+          make("div", make("dt", name), make("dd", value)),
         ),
       ),
     ),
   );
-  return make("details", {}, make("summary", {}, run.name), ...sections);
+  return make("details", make("summary", run.name), ...sections);
 }
 
 const content = JSON.parse(document.getElementById("content").textContent);

@@ -9,7 +9,7 @@ function valueAt(state, series) {
     return countReaching(radii, state.radius) / state.run.count;
   }
   const point = series.points.find(({ radius }) => radius === state.radius);
-  return point ? point.resisting / point.count : null;
+  return point ? point.robust / point.count : null;
 }
 
 function visible(state) {
@@ -61,7 +61,7 @@ function makePlot(state) {
     scales = makeScales(Math.round(element.clientWidth) || 600, limits);
     svg.setAttribute("viewBox", `0 0 ${scales.width} ${scales.height}`);
     svg.setAttribute("height", scales.height);
-    guide = draw("g", { class: "guide" });
+    guide = draw("g.guide");
     svg.replaceChildren(drawAxes(scales, units, title), drawSeries(state, scales), guide);
     updateGuide();
   }
@@ -112,7 +112,7 @@ function drawSeries(state, scales) {
   }
   for (const series of visible(state)) {
     for (const point of series.points ?? []) {
-      const [x, y] = [scales.x(point.radius), scales.y(point.resisting / point.count)];
+      const [x, y] = [scales.x(point.radius), scales.y(point.robust / point.count)];
       group.append(drawMark(series, x, y));
     }
   }
