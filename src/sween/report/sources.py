@@ -178,7 +178,7 @@ def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
     for key, found in here.items():
         if run.config.get(key, found) != found:
             raise BadInput(
-                f"test images of {run.dataset}",
+                f"{'labels' if key == 'labels' else 'test images'} of {run.dataset}",
                 expected=f"those that {run.name} certified ({key} {run.config[key]})",
                 got=found,
                 fix="pass the --data-root that it was certified with",
