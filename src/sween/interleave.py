@@ -24,7 +24,7 @@ AT_ONCE = 2
 
 def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A host's tensor on a device, without waiting until the device has done what is queued."""
-    if device.type == "cuda":
+    if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 

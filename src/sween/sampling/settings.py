@@ -13,7 +13,7 @@ from sween.bounds.radius import (
     level_of_class,
     smallest_certifiable_n,
 )
-from sween.errors import BadInput, SmallSampleWarning, UnknownName
+from sween.errors import BadInput, SmallSampleWarning
 from sween.sampling.strategy import SamplingStrategy, strategy_of
 
 N, ALPHA = 100_000, 0.001
@@ -88,8 +88,6 @@ class CertifySettings:
                 fix="try 0.001",
             )
         bound_of(self.bound)
-        if self.votes not in VOTES:
-            raise UnknownName("votes", self.votes, VOTES)
         self._check_options()
         for name, usual in (("n0", 100), ("n", 100_000)):
             if getattr(self, name) < 1:

@@ -205,6 +205,9 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
     """
     if sampling not in sampling_names():
         raise UnknownName("sampling", sampling, sampling_names())
+    kinds = tuple(dict.fromkeys(own for _, own in _STRATEGIES))
+    if votes not in kinds:
+        raise UnknownName("votes", votes, kinds)
     if (sampling, votes) not in _STRATEGIES:
         raise BadInput(
             f"votes {votes}",
