@@ -172,7 +172,7 @@ BAD: dict[str, Refusal] = {
     "negative weight": (
         lambda: sween.WeightedEnsemble([net(), net()], [1.5, -0.5]),
         BadInput,
-        ("weights", "-0.5", "shares of one whole"),
+        ("weights", "-0.5", "non-negative"),
     ),
     "three weights for two": (
         lambda: sween.WeightedEnsemble([net(), net()], [0.5, 0.3, 0.2]),

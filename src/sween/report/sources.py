@@ -7,7 +7,7 @@ from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
-from sween.errors import BadInput, DataError, refuse_doubles
+from sween.errors import BadInput, DataError, refuse_duplicates
 from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.classic import ClassicLog, read_classic_log
@@ -93,8 +93,10 @@ def read_sources(
     said = log_format.sigma if log_format is not None else None
     logs = [dataclasses.replace(log, sigma=said) for log in logs]
     names = [run.name for run in runs] + [attack.name for attack in attacked]
-    refuse_doubles("folders", names, fix="rename one: the name labels its figures and its rows")
-    refuse_doubles("logs", [log.name for log in logs], fix="rename one: the name labels its file")
+    refuse_duplicates("folders", names, fix="rename one: the name labels its figures and its rows")
+    refuse_duplicates(
+        "logs", [log.name for log in logs], fix="rename one: the name labels its file"
+    )
     return Sources(runs, attacked, trained, logs)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sween.data.dataset import Dataset
 from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble
-from sween.ensemble.early_exit import exit_of
+from sween.ensemble.early_exit import parse_exit
 from sween.errors import BadInput, CheckFailed
 from sween.models.device import device_of
 from sween.paths import AnyPath
@@ -186,11 +186,11 @@ def _classifier(
         loaded,
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=exit_of(config.exits[config.model]),
+        exit=parse_exit(config.exits[config.model]),
         forward_rows=rows,
         member_names=config.members or None,
         weightings={name: w for name, w in config.weights.items() if name not in own},
-        other_exits=[exit_of(text) for text in exits.values()],
+        other_exits=[parse_exit(text) for text in exits.values()],
         precision=parts.pop().replace("tf32", "float32"),
         compile="+" in config.precision,
         noise=config.noise.partition("(")[0],
