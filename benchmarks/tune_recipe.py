@@ -26,8 +26,7 @@ from sween.models import load_checkpoint
 from sween.run_folder import describe_environment
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier
-from sween.training import TrainConfig
-from sween.training.many import train_many
+from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 
 

@@ -118,3 +118,11 @@ def test_published_rows_are_complete() -> None:
         )
         assert lower <= row["acr"] + 0.0005
         assert row["acr"] <= upper + 0.0005
+
+
+def test_files_named_in_the_docs_are_there() -> None:
+    known = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("src/sween/**/*.py")}
+    known |= {path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py")}
+    for page in (ROOT / "docs/architecture.md", ROOT / "CONTRIBUTING.md"):
+        for name in re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+            assert any(path.endswith(f"/{name}") or path == name for path in known), (page, name)

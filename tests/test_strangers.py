@@ -48,3 +48,40 @@ def test_a_model_that_changed_does_not_resume(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "another config" in done.stderr
     assert "fingerprint" in done.stderr
+
+
+def test_own_data_and_network_through_the_command_line(tmp_path: Path) -> None:
+    names = "--dataset my_data:stripes"
+    own = f"--arch my_net:tiny {names}"
+    lines = (
+        f"train {own} --sigma 0.25 --epochs 3 --out {tmp_path}/run --quiet",
+        f"train {own} --sigma 0.25 --epochs 3 --seed 1 --out {tmp_path}/run2 --quiet",
+        f"weigh {tmp_path}/run {tmp_path}/run2 {own} --out {tmp_path}/ensemble --quiet",
+        f"certify {tmp_path}/ensemble {own} --indices 0:6 --n 500 --members "
+        f"--out {tmp_path}/certificates --quiet",
+        f"verify {tmp_path}/certificates --recount 2 --model {tmp_path}/ensemble {own} --quiet",
+        f"report {tmp_path}/certificates --out {tmp_path}/report",
+    )
+    for line in lines:
+        done = subprocess.run(
+            [sys.executable, "-m", "sween", *line.split()],
+            cwd=SCRIPTS,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, (line, done.stderr)
+    assert (tmp_path / "report" / "report.md").is_file()
+    refused = subprocess.run(
+        [sys.executable, "-m", "sween", "certify", f"{tmp_path}/ensemble", "--all", "--out", "x"],
+        cwd=SCRIPTS,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert refused.returncode == 2
+    assert "--arch" in refused.stderr
+    assert refused.stderr.count("\n") == 1

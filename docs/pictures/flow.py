@@ -11,36 +11,24 @@ HERE = Path(__file__).parent
 INK, MUTED, ACCENT, PALE, WARM = "#1f2933", "#616e7c", "#b42318", "#eef1f4", "#fbe9e7"
 
 ROOMS = (
-    ("data", "digits, cifar10,\nimage_folder;\nthree splits", "images\nin [0,1]"),
-    ("models", "registry,\nnormalisation inside,\ncheckpoints", "logits"),
-    ("training", "noise-augmented\ncandidates", "run folders"),
-    (
-        "ensemble",
-        "weights on the\nsimplex, early exit,\nprepared members",
-        "a vote per\nnoisy image",
-    ),
-    ("smoothing", "vote engine, bounds,\nradius, certify,\npredict, verify", "certificates"),
+    ("data", "digits, cifar10,\nfolders, any\ntorch data set", "images\nin [0,1]"),
+    ("models", "networks by name,\nnormalisation inside,\ncheckpoints", "logits"),
+    ("ensemble", "weights on the\nsimplex, exits,\nfolders", "members,\nweights"),
+    ("engine", "keyed noise, prepared\nmembers, kernels,\nvote counts", "counts\nby voter"),
+    ("smoothing", "SmoothedClassifier,\nthe certification\npipeline", "certificates"),
+    ("runs", "typed folders:\nappend, resume,\nread, verify", "rows"),
     ("attack", "AutoAttack, PGD,\nDDN, judged again", "outcomes"),
-    ("evaluation", "certified accuracy,\nACR, paired\ncomparison", "scores"),
     ("report", "page, tables,\nfigures, published\nlogs", ""),
 )
 BELOW = "   ·   ".join(
     (
-        "errors",
-        "seeding, philox (keyed noise)",
-        "records (rows, checksums)",
-        "runs (folders, atomic writes)",
-        "progress",
+        "without torch:   bounds (counts to radii)",
+        "sampling (how votes are spent)",
+        "evaluation (accuracy, ACR)",
+        "floor:   records, run_folder, seeding, errors",
     )
 )
-BESIDE = "   ·   ".join(
-    (
-        "beside them:   kernels (after models)",
-        "zoo (after ensemble)",
-        "bench (after smoothing)",
-        "theory",
-    )
-)
+BESIDE = "   ·   ".join(("also:   training (makes members)", "zoo", "theory", "bench", "demo"))
 VERBS = "demo train weigh certify predict attack report verify plan zoo bench"
 ABOVE = "cli:   " + "   ".join(VERBS.split())
 
@@ -80,7 +68,7 @@ def draw() -> Figure:
             )
             axes.add_patch(arrow)
             axes.text(x + 1.775, 1.22, gives, ha="center", va="top", color=MUTED, fontsize=8)
-    axes.text(0.15, 3.05, "a room imports only from rooms to its left and from the floor below",
+    axes.text(0.15, 3.05, "what passes from room to room; import-linter checks the imports",
               color=MUTED, fontsize=9)  # fmt: skip
     axes.text(15.75, 3.05, BESIDE, ha="right", color=MUTED, fontsize=9)
     return figure

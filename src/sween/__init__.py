@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sween.version import __version__
 
 if TYPE_CHECKING:  # the same names as in _ROOMS below
-    from sween.data import load_dataset
+    from sween.data import load_dataset, register_dataset
     from sween.ensemble import (
         ExitPolicy,
         WeightedEnsemble,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the same names as in _ROOMS below
     )
     from sween.errors import SweenError
     from sween.evaluation import average_certified_radius, certified_accuracy
-    from sween.models import create_model
+    from sween.models import create_model, register_architecture
     from sween.records import ABSTAIN, Certificate
     from sween.runs import CertificationRun
     from sween.smoothing import Prediction, SmoothedClassifier, certify_dataset
@@ -48,6 +48,8 @@ __all__ = [
     "create_model",
     "load",
     "load_dataset",
+    "register_architecture",
+    "register_dataset",
     "solve_weights",
     "train",
 ]
@@ -68,6 +70,8 @@ _ROOMS = {
     "create_model": "models",
     "load": "zoo",
     "load_dataset": "data",
+    "register_architecture": "models",
+    "register_dataset": "data",
     "solve_weights": "ensemble",
     "train": "training",
 }

@@ -7,9 +7,10 @@ from torch import nn
 from sween.attack import Judge, SmoothedLogits, autoattack, ddn, pgd
 from sween.attack.geometry import inside, norms
 from sween.attack.pgd import margins
-from sween.attack.scoring import TRIES, Scored, worst
+from sween.attack.scoring import Scored, worst
 from sween.ensemble import WeightedEnsemble
 from sween.records import ABSTAIN
+from sween.runs.attack_settings import TRIES
 from sween.seeding import standard_normal
 from sween.smoothing import Prediction
 from tests.attack.linear import SIGMA, Linear, dataset, loaded, smoothed

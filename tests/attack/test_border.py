@@ -54,7 +54,8 @@ def test_ddn_goes_on_to_the_balls_border_where_the_nearest_image_abstains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Judged once, at the border between the classes, most answers abstain."""
-    monkeypatch.setattr("sween.attack.unit.TRIES", 1)
+    monkeypatch.setattr("sween.runs.attack_settings.TRIES", 1)
+    monkeypatch.setattr("sween.attack.batch.TRIES", 1)
     monkeypatch.setattr("sween.attack.scoring.TRIES", 1)
     model = Linear(3)
     data, ensemble = dataset(model, 20, seed=3), loaded(model)

@@ -12,9 +12,9 @@ from sween.attack import (
     attack_images,
     read_outcomes,
 )
-from sween.attack.outcome import from_row, judge, to_row
 from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.records import ABSTAIN, Certificate
+from sween.runs.attack_outcome import from_row, judge, to_row
 from tests.attack.linear import dataset, loaded, smoothed
 from tests.attack.quick import QUICK
 from tests.attack.quick import attack as _attack

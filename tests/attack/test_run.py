@@ -17,7 +17,7 @@ from sween.attack import (
     read_outcomes,
     verify_attacks,
 )
-from sween.attack.unit import attack_unit
+from sween.attack.batch import attack_batch
 from sween.data import load_dataset
 from sween.errors import CheckpointError
 from sween.evaluation import certified_accuracy
@@ -115,7 +115,7 @@ def test_a_lucky_draw_is_not_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ) -> torch.Tensor:
         return (images + 1e-4).clamp(0, 1)
 
-    monkeypatch.setattr("sween.attack.unit.autoattack", claim_success)
+    monkeypatch.setattr("sween.attack.batch.autoattack", claim_success)
     outcomes = _attack(tmp_path / "out", dataclasses.replace(QUICK, attack="rand"))
     assert {row.outcome for row in outcomes} <= {"robust", "wrong", "declined"}
     # Two attacks of AutoAttack and steps of our own, at two radii.
@@ -138,7 +138,7 @@ def test_what_the_judge_does_not_confirm_goes_on_to_the_next_attack(
         side = (1 - 2 * labels).view(-1, 1, 1, 1)  # away from the class
         return (images + 2 * side * model.normal.detach()).clamp(0, 1)
 
-    monkeypatch.setattr("sween.attack.unit.autoattack", lucky_first)
+    monkeypatch.setattr("sween.attack.batch.autoattack", lucky_first)
     outcomes = attack_images(
         ensemble,
         data,
@@ -214,7 +214,7 @@ def test_a_stopped_attack_goes_on_to_the_same_records(
 ) -> None:
     whole = _attack(tmp_path / "whole", QUICK)
     units = iter([True, False])
-    own = attack_unit
+    own = attack_batch
 
     def stop_at_the_second(*arguments: object) -> list[AttackOutcome]:
         if not next(units):
@@ -222,7 +222,7 @@ def test_a_stopped_attack_goes_on_to_the_same_records(
         return own(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr("sween.attack.run.attack_unit", stop_at_the_second)
+        patch.setattr("sween.attack.run.attack_batch", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             _attack(tmp_path / "stopped", QUICK)
     file = tmp_path / "stopped" / "attacks.jsonl"
@@ -245,7 +245,7 @@ def test_memory_that_runs_out_halves_the_attackers_passes(
             raise torch.OutOfMemoryError
         return pgd(surrogate, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("sween.attack.unit.pgd", scarce)
+    monkeypatch.setattr("sween.attack.batch.pgd", scarce)
     outcomes = _attack(tmp_path / "out", QUICK, range(2))
     assert len(outcomes) == 4
     assert seen[:3] == [4096, 2048, 1024]

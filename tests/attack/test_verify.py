@@ -12,12 +12,12 @@ import pytest
 
 import sween
 from sween.attack import AttackSettings, attack_images, verify_attacks
-from sween.attack.certified import digest_of_radii
 from sween.data import load_dataset
 from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.records import row_checksum
 from sween.report import write_report
 from sween.run_folder import read_config, run_tag, to_toml
+from sween.runs.attacked_certificates import digest_of_radii
 from sween.smoothing import SmoothedClassifier
 from tests.attack.quick import attack as attack_digits
 
@@ -116,7 +116,7 @@ def test_missing_double_and_contradicting_rows_are_found(attacked: Path, tmp_pat
     rows = _rows(attacked)
     with pytest.raises(CheckFailed, match="1 of 12 rows are missing"):
         verify_attacks(_copy(attacked, tmp_path / "less", rows[:-1]))
-    with pytest.raises(CheckFailed, match="comes twice"):
+    with pytest.raises(CheckFailed, match="two rows of index"):
         verify_attacks(_copy(attacked, tmp_path / "more", [*rows, rows[0]]))
     broken = next(row for row in rows if row["outcome"] == "broken" and row["eps"] == 1.5)
     weaker = [

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sween.attack.certified import differences
 from sween.data import Dataset, load_dataset
 from sween.ensemble import load_ensemble
 from sween.errors import BadInput, CheckpointError
 from sween.report import write_report
 from sween.run_folder import read_config
+from sween.runs.attacked_certificates import differences
 from sween.sampling import CertifySettings
 from tests.certifying import certify_into
 from tests.cli.command import assert_refused, succeed

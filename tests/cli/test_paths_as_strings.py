@@ -18,7 +18,6 @@ from sween.attack import (
     read_outcomes,
     verify_attacks,
 )
-from sween.attack.certified import read_certified
 from sween.data import load_dataset, read_image
 from sween.data.image_folder import load_image_folder
 from sween.ensemble import (
@@ -34,11 +33,12 @@ from sween.paths import AnyPath, as_paths
 from sween.records import read_certificates, records_file
 from sween.report import load_run, write_curves, write_report
 from sween.report.attacked import load_attacked
-from sween.report.classic import read_classic_log
 from sween.report.cost import load_trained
 from sween.report.page import write_page
+from sween.report.published_logs import read_tsv_log
 from sween.run_folder import read_config
 from sween.runs import verify_folder
+from sween.runs.attacked_certificates import read_certified
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, read_recipe, train, train_many
@@ -131,7 +131,7 @@ def _log(at: Place) -> object:
     (at.tmp / "log.tsv").write_text(
         "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.5\t1\t1\n"
     )
-    return read_classic_log(at.new("log.tsv"))
+    return read_tsv_log(at.new("log.tsv"))
 
 
 def _page(at: Place) -> object:
@@ -173,7 +173,7 @@ DOORS: dict[str, Callable[[Place], object]] = {
     "load_run": lambda at: load_run(at.given(at.made.certificates)),
     "write_report": _page,
     "write_curves": _curves,
-    "read_classic_log": _log,
+    "read_tsv_log": _log,
 }
 
 

@@ -78,7 +78,7 @@ def test_an_array_that_must_not_be_written_to_is_copied() -> None:
         (Image.fromarray(PIXELS).convert("P"), ("mode P",)),
         ([WANTED, WANTED[:, :4]], ("(3, 4, 6)", "(3, 8, 6)", "one size")),
         ([WANTED, torch.zeros(3, 8, 8, dtype=torch.int32)], ("images[1]", "int32")),
-        ([], ("nothing",)),
+        ([], ("empty",)),
         ("cat.png", ("got a str;", "PIL.Image.open")),
         (None, ("NoneType",)),
     ],

@@ -77,7 +77,7 @@ def test_both_sides_of_the_fraction_keep_an_image(
 
 
 def test_weight_images_are_capped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sween.data.image_folder.MOST_WEIGHT_IMAGES", 3)
+    monkeypatch.setattr("sween.data.splits.MOST_WEIGHT_IMAGES", 3)
     read = load_image_folder(root, weights_fraction=0.8)
     assert names(read.weights) == ("cat/3.png", "cat/4.png", "dog/3.png", "dog/4.png")
 
@@ -120,9 +120,9 @@ def test_test_images_alone_can_be_certified_but_not_trained_on(
         assert torch.equal(read.test.all_images(), whole.test.all_images())
         assert (len(read.train), len(read.weights)) == (0, 0)
         config = TrainConfig(dataset="image_folder", arch="digits-mlp", sigma=0.5)
-        with refuses(BadInput, str(root), "training images", "got none", "as train/<class>/"):
+        with refuses(BadInput, str(root), "training images", "got none", "train/<class>/"):
             train(config, read, root / "run", quiet=True)
-        with refuses(BadInput, str(root), "training images", "got none", "as train/<class>/"):
+        with refuses(BadInput, str(root), "training images", "got none", "train/<class>/"):
             train_many([config] * 2, read, [root / "run", root / "other"], quiet=True)
     assert not (root / "run").exists()
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_read(root: Path, refuses: Refuses) -> None:
 
 def test_a_pipe_is_not_an_image(root: Path, refuses: Refuses) -> None:
     os.mkfifo(root / "val" / "cat" / "9.png")
-    with refuses(DataError, "val/cat/9.png", "another file"):
+    with refuses(DataError, "val/cat/9.png"):
         load_image_folder(root)
 
 
@@ -198,13 +198,13 @@ def test_a_file_in_place_of_a_part(tmp_path: Path, refuses: Refuses) -> None:
 
 def test_a_file_that_is_no_image_is_named(root: Path, refuses: Refuses) -> None:
     (root / "train" / "cat" / "notes.txt").write_text("")
-    with refuses(DataError, "train/cat/notes.txt", "another file", "move it away"):
+    with refuses(DataError, "train/cat/notes.txt", "move it"):
         load_image_folder(root)
 
 
 def test_a_folder_inside_a_class_is_named(root: Path, refuses: Refuses) -> None:
     (root / "val" / "dog" / "puppies.png").mkdir()
-    with refuses(DataError, "val/dog/puppies.png", "a folder", "move it away"):
+    with refuses(DataError, "val/dog/puppies.png", "a folder", "move it"):
         load_image_folder(root)
 
 

@@ -28,11 +28,13 @@ def test_the_exports() -> None:
         "Dataset",
         "ImageSet",
         "Split",
+        "as_dataset",
         "as_image_set",
         "check_images",
         "load_dataset",
         "parse_indices",
         "read_image",
+        "register_dataset",
     ]
 
 

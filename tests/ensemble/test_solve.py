@@ -38,7 +38,9 @@ def _problem(count: int = 60) -> tuple[WeightedEnsemble, torch.Tensor, torch.Ten
 
 def test_convex_minimises_the_papers_empirical_risk() -> None:
     ensemble, images, labels = _problem()
-    solution = solve_weights(ensemble, images, labels, sigma=SIGMA, samples=150, seed=3)
+    solution = solve_weights(
+        ensemble, images, labels, sigma=SIGMA, method="convex", samples=150, seed=3
+    )
     matrix = smoothed_probabilities(ensemble, images, labels, sigma=SIGMA, samples=150, seed=3)
     assert solution.gap < 1e-9
     assert solution.loss == pytest.approx(minimise_log_loss(matrix).loss, abs=1e-12)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sween
-from sween.attack.gradients import FastProbabilities, probabilities_of, same_each_time
+from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
 from sween.engine import VoteRequest, forward
 from sween.engine import votes as votes_module
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
@@ -309,7 +309,7 @@ def test_attackers_gradients_compile_and_come_again() -> None:
     fast = probabilities_of(ensemble, smoothed.engine, images[0])
     assert isinstance(fast, FastProbabilities)
     gradients = []
-    with same_each_time():
+    with deterministic_convolutions():
         for _ in range(2):
             own = images.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(fast(own)[:, 3].log().sum(), own)

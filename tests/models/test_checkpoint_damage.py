@@ -63,19 +63,19 @@ def test_a_flipped_bit_in_the_header_is_found(saved: Path) -> None:
 def test_a_truncated_file_is_refused(saved: Path, share: float) -> None:
     whole = saved.read_bytes()
     saved.write_bytes(whole[: int(len(whole) * share)])
-    refused(saved, "a whole safetensors file")
+    refused(saved, "safetensors file")
 
 
 def test_bytes_after_the_end_are_refused(saved: Path) -> None:
     saved.write_bytes(saved.read_bytes() + b"x")
-    refused(saved, "a whole safetensors file")
+    refused(saved, "safetensors file")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a checkpoint" * 50, b"\xff" * 100])
 def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    refused(path, "a whole safetensors file")
+    refused(path, "safetensors file")
     with pytest.raises(CheckpointError):
         read_manifest(path)
 
@@ -145,7 +145,7 @@ def test_a_strangers_factory_is_not_imported_unasked(
     content = MANIFEST.__dict__ | {"arch": arch}
     save_checkpoint(nn.Linear(1, 1), path, type(MANIFEST)(**content))
     assert read_manifest(path).arch == arch
-    refused(path, f"not imported unasked; if you trust that module, pass --arch {arch}")
+    refused(path, f"pass --arch {arch}")
     refused(path, "expected digits-conv, got stranger", arch="digits-conv")
     refused(path, "expected other:factory, got stranger", arch="other:factory")
     assert not (tmp_path / "it-ran").exists()
@@ -166,9 +166,9 @@ class Hostile:
 def test_a_pickle_is_refused_without_running_it(tmp_path: Path) -> None:
     flag, path = tmp_path / "it-ran", tmp_path / "model.safetensors"
     torch.save({"weight": torch.zeros(2), "extra": Hostile(flag)}, path)
-    refused(path, "a whole safetensors file")
+    refused(path, "safetensors file")
     path.write_bytes(pickle.dumps(Hostile(flag)))
-    refused(path, "a whole safetensors file")
+    refused(path, "safetensors file")
     assert not flag.exists()
     pickle.loads(path.read_bytes())  # noqa: S301
     assert flag.exists(), "the test would not have noticed"

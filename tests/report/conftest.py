@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from sween.attack import outcomes_file, read_outcomes
-from sween.attack.verify import CheckedAttack
 from sween.errors import RunMismatch
 from sween.records import read_certificates, read_rows, records_file, row_checksum
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
+from sween.runs.attack import AttackRun
 
 
 def read_run_by_its_checksums(folder: Path) -> SimpleNamespace:
@@ -25,13 +25,14 @@ def read_run_by_its_checksums(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(config=SimpleNamespace(content=config), rows=read_certificates(file))
 
 
-def read_attack_by_its_checksums(folder: Path) -> CheckedAttack:
+def read_attack_by_its_checksums(folder: Path) -> SimpleNamespace:
     file = outcomes_file(folder)
     assert file is not None
-    return CheckedAttack(file, read_config(folder), read_outcomes(folder))
+    config = SimpleNamespace(content=read_config(folder))
+    return SimpleNamespace(config=config, outcomes=read_outcomes(folder))
 
 
 @pytest.fixture(autouse=True)
 def _votes_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CertificationRun, "read", read_run_by_its_checksums)
-    monkeypatch.setattr("sween.report.attacked.read_attack", read_attack_by_its_checksums)
+    monkeypatch.setattr(AttackRun, "read", read_attack_by_its_checksums)

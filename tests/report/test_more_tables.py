@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sween.attack import AttackOutcome
-from sween.attack.outcome import to_row
 from sween.errors import BadInput
 from sween.evaluation import certified_accuracy
 from sween.records import RowWriter
@@ -20,6 +19,7 @@ from sween.report import write_report
 from sween.report.attacked import load_attacked
 from sween.report.grid import Cell, Table, latex, mark_best, markdown, to_csv
 from sween.run_folder import to_toml, write_text
+from sween.runs.attack_outcome import to_row
 from tests.evaluation.certificates import certificate
 from tests.report.folders import CANDIDATES, ensemble_rows, write_run
 from tests.report.page.samples import read_page

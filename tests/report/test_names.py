@@ -110,7 +110,7 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
     assert shown.attributes <= {"src", "alt", "href", "style"}
     assert all(re.fullmatch(r"curve-[\w.%~-]+\.(png|svg)", link) for link in shown.links)
     texts = [text.strip() for text in shown.texts]
-    for own in (name, models["bee"], f"{name} attack", f"{models['sween']} beside {name}"):
+    for own in (name, models["bee"], f"{name} attack", f"{models['sween']} compared with {name}"):
         assert as_shown(own) in texts
     assert read_page(out / "report.html")[1]["runs"][0]["name"] == name
     for table in ("table", "attacks", "cost"):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sween.attack import AttackOutcome
-from sween.attack.certified import certified_name, differences
 from sween.evaluation import average_certified_radius
 from sween.records import Certificate
 from sween.report import write_report
+from sween.runs.attacked_certificates import certified_name, differences
 from tests.evaluation.certificates import abstained, certificate
 from tests.report.folders import write_run
 from tests.report.page.samples import read_page

@@ -122,7 +122,7 @@ def test_the_page_has_the_tables_of_the_report(tmp_path: Path) -> None:
     log.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.45\t1\t1.0\n")
     report = write_report([run, log], tmp_path / "out", radii=[0.0, 0.48])
     (table,) = read_page(report.with_name("report.html"))[1]["tables"]
-    assert table["title"].endswith(" beside log")
+    assert table["title"].endswith(" compared with log")
     texts = [[cell[0] for cell in row["cells"]] for row in table["rows"]]
     for cells in texts:
         assert f"| {' | '.join(cells)} |" in report.read_text()

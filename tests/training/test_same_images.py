@@ -14,8 +14,8 @@ from sween.models import load_checkpoint, read_manifest, save_checkpoint
 from sween.run_folder import read_config, to_toml
 from sween.training import train, train_many
 from sween.training.config import DATA_KEYS, TrainConfig
-from sween.training.images import describe_images
 from sween.training.trainer import Trainer
+from sween.training.training_images import describe_images
 
 from .datasets import few_digits
 from .test_resume import config
@@ -134,7 +134,7 @@ def test_a_finished_run_of_an_older_version_stays_as_it_is(tmp_path: Path) -> No
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert train_many([wanted], few_digits(), [tmp_path], quiet=True) == [False]
     assert same(train(wanted, few_digits(), tmp_path, quiet=True).state_dict(), weights(tmp_path))
-    with pytest.raises(CheckpointError, match=r"other images .*\(1, 8, 8\) -> \(1, 16, 16\)"):
+    with pytest.raises(CheckpointError, match=r"different images .*\(1, 8, 8\) -> \(1, 16, 16\)"):
         train(wanted, larger(few_digits()), tmp_path, quiet=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert read_manifest(tmp_path).training == wanted.as_dict()
@@ -147,7 +147,7 @@ def test_an_unfinished_run_of_an_older_version_is_refused(tmp_path: Path) -> Non
     steps.close()
     as_older(tmp_path, config())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(CheckpointError, match=r"unfinished one of an older version.*delete"):
+    with pytest.raises(CheckpointError, match=r"unfinished run of an older version.*delete"):
         train(config(), few_digits(), tmp_path, quiet=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

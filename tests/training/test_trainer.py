@@ -14,9 +14,9 @@ from sween.models import load_checkpoint, read_manifest
 from sween.records import read_rows
 from sween.run_folder import read_config
 from sween.training import TrainConfig, train
-from sween.training.images import describe_images
+from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.step import StepInputs, TrainingStep
-from sween.training.validation import noisy_accuracy
+from sween.training.training_images import describe_images
 
 from .datasets import digits, few_digits, photos
 

@@ -1,8 +1,15 @@
-"""Attacks on the smoothed classifier: the upper bound beside the certificate's lower one."""
+"""Adversarial attacks on the smoothed classifier.
 
-from sween.attack.auto import autoattack
+The robust accuracy under attack is an upper bound, as certified accuracy is a lower one.
+"""
+
+from sween.attack.autoattack import autoattack
 from sween.attack.ddn import ddn
-from sween.attack.outcome import (
+from sween.attack.pgd import pgd
+from sween.attack.run import attack_images
+from sween.attack.scoring import Judge
+from sween.runs.attack import verify_attacks
+from sween.runs.attack_outcome import (
     AttackOutcome,
     contradicts,
     decode_image,
@@ -11,11 +18,7 @@ from sween.attack.outcome import (
     read_outcomes,
     without_attack,
 )
-from sween.attack.pgd import pgd
-from sween.attack.run import attack_images
-from sween.attack.scoring import Judge
-from sween.attack.settings import ATTACKS, AttackSettings
-from sween.attack.verify import verify_attacks
+from sween.runs.attack_settings import ATTACKS, AttackSettings
 from sween.smoothing.smoothed_logits import PlainProbabilities, SmoothedLogits
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Decoupled direction and norm (Rony et al. 2019): the nearest image of another class."""
+"""DDN, decoupled direction and norm (Rony et al. 2019): a minimum-norm attack."""
 
 import math
 
@@ -18,18 +18,19 @@ def ddn(
     gamma: float = 0.05,
     start: float = 1.0,
 ) -> torch.Tensor:
-    """The nearest image of another class, by the surrogate, that `steps` steps came by.
+    """The nearest adversarial example for the surrogate found in `steps` steps.
 
-    The norm of the change shrinks where the class is another one and grows where it is not; both
-    its pace and the step length fall along a cosine. Where no other class is found, the last image.
+    The norm of the perturbation shrinks while the image is misclassified and grows while it is not;
+    its rate of change and the step length follow a cosine schedule. Where no adversarial example is
+    found, the last iterate.
 
     Args:
-        surrogate: what to climb.
+        surrogate: the differentiable model that is attacked.
         images: (B, C, H, W) in [0, 1].
-        labels: (B,), to lead away from.
-        steps: of the attack.
-        gamma: by which part the norm changes at first.
-        start: the first norm, and the first step's length.
+        labels: (B,), the true classes.
+        steps: gradient steps.
+        gamma: initial relative change of the norm per step.
+        start: initial norm and step length.
     """
     shape = (-1, *(1,) * (images.ndim - 1))
     change, best = torch.zeros_like(images), torch.zeros_like(images)

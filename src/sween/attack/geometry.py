@@ -1,19 +1,19 @@
-"""l2 balls inside the box of images."""
+"""l2 norms, and projection onto l2 balls within [0, 1]."""
 
 import torch
 
 MOST_SHRINKS = 60
-"""Rounding to float32 may leave a point outside; it is moved in a little further each time."""
+"""Rounding to float32 may leave a point outside the ball; each attempt shrinks a little more."""
 
 
 def norms(changes: torch.Tensor) -> torch.Tensor:
-    """l2 norms (B,) of changes (B, ...)."""
+    """l2 norms (B,) of perturbations (B, ...), in float64."""
     lengths: torch.Tensor = torch.linalg.vector_norm(changes.flatten(1).double(), dim=1)
     return lengths
 
 
 def distances(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """l2 distances (B,), computed in float64."""
+    """l2 distances (B,), in float64."""
     return norms(others.double() - images.double())
 
 
@@ -23,12 +23,12 @@ def scaled(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def directions(gradients: torch.Tensor) -> torch.Tensor:
-    """Gradients at length 1; a vanishing one stays 0."""
+    """Gradients normalised to l2 norm 1; a zero gradient stays 0."""
     return scaled(gradients, 1 / norms(gradients).clamp_min(1e-30))
 
 
 def inside(images: torch.Tensor, attacked: torch.Tensor, eps: float) -> torch.Tensor:
-    """`attacked`, moved into the box [0, 1] and into the l2 balls of radius eps."""
+    """`attacked`, projected into [0, 1] and onto the l2 balls of radius eps around `images`."""
     start, moved = images.double(), attacked.clamp(0, 1)
     for shrink in range(MOST_SHRINKS):
         lengths = distances(images, moved)

@@ -1,8 +1,7 @@
-"""The attacked model's probabilities, with fast gradients in the images.
+"""The attacked model's probabilities, with fast gradients with respect to the images.
 
-Attackers need a direction only: on a GPU half the digits give it in half the time, and batch norms
-are folded and members compiled for passes of one shape. Nothing that is certified or judged comes
-from here.
+An attack only needs a direction, so on a GPU members run in bfloat16, with folded batch norms,
+compiled for one batch shape. No certificate and no judgement of an attack depends on it.
 """
 
 import contextlib
@@ -23,35 +22,35 @@ from sween.models.device import is_out_of_memory
 from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities
 
 PASS_ROWS = 512
-"""Rows of one compiled pass: enough to keep a GPU busy, few to fill up."""
+"""Rows of one compiled pass: enough to keep a GPU busy, with little padding."""
 
 ROWS_TRIED = 64
-"""On which compiled gradients are compared with plain ones."""
+"""Noisy images on which compiled gradients are compared with plain ones."""
 
 MEDIAN_COSINE, LEAST_COSINE = 0.97, 0.8
-"""Between a compiled gradient and a plain one: rounding turns it less, a fault more."""
+"""Least similarity of compiled and plain gradients: rounding stays above it, a fault below."""
 
 MOST_APART = 0.05
-"""Between compiled probabilities and plain ones."""
+"""Largest difference of compiled and plain probabilities."""
 
 
 Pull = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From noisy images, and a gradient in their probabilities, to the gradient in the images."""
+"""Vector-Jacobian product: noisy images and a gradient in the probabilities to one in images."""
 
 
 class FastProbabilities:
-    """An ensemble's members folded and compiled for passes of one shape.
+    """An ensemble whose members are folded and compiled for one batch shape.
 
-    Gradients compute a pass again, forth and back, which on a GPU is recorded as one CUDA graph.
+    The gradient recomputes the forward pass; on a GPU both passes are captured in one CUDA graph.
 
     Attributes:
         name: for the config of a run.
 
     Args:
         ensemble: in evaluation mode, on the device that will run it.
-        compile: makes a function faster.
-        rows: of a pass.
-        values: the probabilities where another has them faster; its own when None.
+        compile: such as `torch.compile`.
+        rows: images per pass.
+        values: a faster source of the probabilities themselves, if there is one.
     """
 
     name = "compiled"
@@ -73,7 +72,7 @@ class FastProbabilities:
             InArithmetic(fold_batch_norm(m), device, torch.bfloat16) for m in ensemble.members
         ]
         self._members = [
-            (weight, compile(member.requires_grad_(False)))  # else gradients of weights come too
+            (weight, compile(member.requires_grad_(False)))  # no gradients of weights
             for weight, member in zip(weights, folded, strict=True)
             if weight > 0
         ]
@@ -83,7 +82,7 @@ class FastProbabilities:
         return probabilities
 
     def pull(self, noisy: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient in the images that a gradient (B, M) in their probabilities comes to."""
+        """The vector-Jacobian product of a gradient (B, M) in the probabilities."""
         parts = []
         for images, own in zip(
             torch.split(noisy, self.rows), torch.split(gradient, self.rows), strict=True
@@ -122,7 +121,7 @@ class FastProbabilities:
 
 
 class _Probabilities(torch.autograd.Function):
-    """Values from wherever they come fastest, gradients by passes forth and back."""
+    """Values from the fastest source, gradients by recomputing the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, noisy: torch.Tensor, fast: FastProbabilities) -> torch.Tensor:
@@ -139,12 +138,12 @@ class _Probabilities(torch.autograd.Function):
 def probabilities_of(
     ensemble: WeightedEnsemble, engine: VoteEngine, image: torch.Tensor
 ) -> Probabilities:
-    """Compiled ones where the engine's members are compiled and both agree, else plain ones.
+    """Compiled if the engine's members are, and if they agree with plain ones; else plain.
 
     Args:
         ensemble: in evaluation mode, without gradients of its weights.
-        engine: the one that judges; prepared.
-        image: (C, H, W), to try it on.
+        engine: of the classifier that judges the attack; prepared.
+        image: (C, H, W), for the comparison.
     """
     plain = PlainProbabilities(ensemble)
     if not engine.compiled:
@@ -155,22 +154,22 @@ def probabilities_of(
             compile=lambda member: torch.compile(member, dynamic=False),
             values=engine.probabilities,
         )
-        with same_each_time():
-            # Recorded here: a backward pass, which runs in a thread of its own, is no place for it.
+        with deterministic_convolutions():
+            # Captured here: a CUDA graph cannot be captured in autograd's backward thread.
             fast.pull(image[None], torch.zeros_like(fast.values(image[None])))
             check_agreement(fast, plain, image)
         return fast
-    except Exception as error:  # compilers fail in many ways, all of which mean: do without
-        if not is_out_of_memory(error):  # plain ones can do with less
+    except Exception as error:  # compilers fail in many ways; plain gradients always work
+        if not is_out_of_memory(error):  # plain gradients need less memory
             refuse_broken_device(error)
         warn_fallback("the attacker's gradients cannot be compiled", error)
         return plain
 
 
 def check_agreement(fast: Forward, plain: Forward, image: torch.Tensor) -> None:
-    """Refuse probabilities that differ from plain ones, or whose gradients lead elsewhere.
+    """Refuse probabilities or gradients that differ from plain ones.
 
-    An attack with a false gradient would be weak, and the model look strong.
+    An attack with wrong gradients would be weak, and make the model look robust.
     """
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(ROWS_TRIED, *image.shape, generator=generator).to(image.device)
@@ -186,20 +185,20 @@ def check_agreement(fast: Forward, plain: Forward, image: torch.Tensor) -> None:
     (ours, our_gradient), (theirs, their_gradient) = found
     apart = float((ours - theirs).abs().max())
     if not apart <= MOST_APART:
-        raise RuntimeError(f"its probabilities are {apart:.3g} apart")
+        raise RuntimeError(f"probabilities differ by {apart:.3g}")
     lengths = their_gradient.norm(dim=1)
-    steep = lengths >= 0.05 * lengths.max()  # nearly flat ones are rounding
+    steep = lengths >= 0.05 * lengths.max()  # the others are dominated by rounding
     cosines = torch.nn.functional.cosine_similarity(our_gradient, their_gradient, dim=1)[steep]
     if not float(lengths.max()) > 0:
-        raise RuntimeError("there is no gradient to compare with")
+        raise RuntimeError("all gradients are zero")
     median, least = float(cosines.median()), float(cosines.min())
     if not (median >= MEDIAN_COSINE and least >= LEAST_COSINE):
-        raise RuntimeError(f"its gradients lead elsewhere, cosines from {least:.3g}")
+        raise RuntimeError(f"gradients differ: cosine {least:.3g} at least, {median:.3g} median")
 
 
 @contextlib.contextmanager
-def same_each_time() -> Iterator[None]:
-    """Convolutions, and their gradients, that give the same each time."""
+def deterministic_convolutions() -> Iterator[None]:
+    """Deterministic cuDNN convolutions and gradients."""
     known = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:

@@ -1,4 +1,4 @@
-"""Projected gradient ascent in an l2 ball, with the expectation over noise in every step."""
+"""PGD in an l2 ball against the smoothed classifier (SmoothAdv, Salman et al. 2019)."""
 
 import torch
 from torch.nn import functional
@@ -8,7 +8,7 @@ from sween.smoothing.smoothed_logits import SmoothedLogits
 
 
 def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """How far the label leads (B,): negative where another class is likelier."""
+    """Margins (B,) of the label over the best other class; negative where misclassified."""
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
     return own - others
@@ -17,7 +17,7 @@ def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def ascent(
     surrogate: SmoothedLogits, images: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The direction in which the label's log probability falls, and the margins here."""
+    """The normalised gradient of the cross-entropy loss, and the margins."""
     images = images.detach().requires_grad_()
     with torch.enable_grad():
         logits = surrogate(images)
@@ -34,14 +34,14 @@ def pgd(
     eps: float,
     steps: int = 100,
 ) -> torch.Tensor:
-    """The image in each ball with the smallest margin that `steps` steps came by.
+    """The iterate with the smallest margin in each ball.
 
     Args:
-        surrogate: what to climb.
+        surrogate: the differentiable model that is attacked; it averages over noise in every step.
         images: (B, C, H, W) in [0, 1].
-        labels: (B,), to lead away from.
-        eps: radius of the balls.
-        steps: of length 2.5 eps / steps.
+        labels: (B,), the true classes.
+        eps: l2 radius of the balls.
+        steps: gradient steps, of length 2.5 eps / steps.
     """
     current, best = images, images
     least = torch.full((len(images),), torch.inf, device=images.device)
@@ -56,5 +56,5 @@ def pgd(
 
 
 def along(images: torch.Tensor, attacked: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Points on the rays from the images through the attacked ones, in the box."""
+    """Points on the rays from the images through the attacked ones, clipped to [0, 1]."""
     return (images + scaled(attacked - images, factors)).clamp(0, 1)

@@ -1,16 +1,16 @@
-"""From what an attack came to, to the row that is written."""
+"""The row of one image at one radius."""
 
-from sween.attack.outcome import (
+from sween.attack.scoring import Scored
+from sween.ensemble.loaded import LoadedEnsemble
+from sween.records import Certificate
+from sween.runs.attack_outcome import (
     AttackOutcome,
     encode_image,
     is_alarm,
     judge,
     radius_of_label,
 )
-from sween.attack.scoring import Scored
-from sween.attack.settings import AttackSettings
-from sween.ensemble.loaded import LoadedEnsemble
-from sween.records import Certificate
+from sween.runs.attack_settings import AttackSettings
 from sween.smoothing import Prediction
 
 
@@ -34,18 +34,18 @@ def outcome_of(
 
     Args:
         index: of the image.
-        label: its class.
+        label: its true class.
         eps: the radius.
-        clean: the judge's answer without an attack.
-        clean_answer: the same, or the certificate's where there is one.
+        clean: the judge's prediction on the clean image.
+        clean_answer: the same, or that of the certificate if there is one.
         certificate: of the image, if any.
-        scored: the attacked image, None where there is none.
-        tries: answers that share alpha.
+        scored: the attacked image and its prediction, if any.
+        tries: predictions that share alpha.
         settings: of the attack.
         loaded: the ensemble.
-        gradients: how the attacker's gradients were computed.
-        surrogate_rows: noisy images in one pass of the attacker.
-        seconds: an image and radius took.
+        gradients: compiled or plain.
+        surrogate_rows: noisy images per pass of the attack.
+        seconds: per image and radius.
     """
     answer = clean if scored is None else scored.answer
     distance = 0.0 if scored is None else scored.distance

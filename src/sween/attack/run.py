@@ -1,29 +1,22 @@
-"""Attacking a data set's test images into a folder, batch by batch, resumable."""
+"""Attacking a data set's test images batch by batch, into a folder that can be resumed."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from sween.attack.auto import PARTS, check_installed
-from sween.attack.certified import digest, digest_of_radii
+from sween.attack.autoattack import check_installed
+from sween.attack.batch import Target, attack_batch, gradients_of_images_alone
 from sween.attack.gradients import probabilities_of
-from sween.attack.outcome import AttackOutcome, radius_of_label, read_outcomes, to_row
-from sween.attack.settings import AttackSettings
-from sween.attack.unit import (
-    Target,
-    answers_of_an_image,
-    attack_unit,
-    gradients_of_images_alone,
-)
-from sween.attack.verify import read_attack
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput, RunMismatch
 from sween.paths import AnyPath
 from sween.progress import track
-from sween.records import Certificate, RowWriter
-from sween.run_folder import read_config, run_folder, run_tag
+from sween.records import Certificate
+from sween.runs.attack import ROWS, writing_attack
+from sween.runs.attack_outcome import AttackOutcome, radius_of_label
+from sween.runs.attack_settings import PARTS, AttackSettings, answers_of_an_image
+from sween.runs.attacked_certificates import digest, digest_of_radii
 from sween.runs.certification import RESTORE
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.dataset import subject_config
@@ -43,25 +36,24 @@ def attack_images(
     skipped: Sequence[int] = (),
     quiet: bool = False,
 ) -> list[AttackOutcome]:
-    """Attack test images and append the outcomes to `out`; a stopped run is taken up again.
+    """Attack test images and append the outcomes to `out`; an interrupted run resumes.
 
     Args:
-        loaded: the ensemble whose gradients the attacker has.
-        dataset: the one its members were trained for.
-        positions: which test images, in batches of `settings.batch_size`.
+        loaded: the ensemble whose gradients the attack uses.
+        dataset: of its members.
+        positions: indices of the test images, attacked in batches of `settings.batch_size`.
         settings: of the attack.
         out: folder for config, environment and outcomes.
-        classifier: the smoothed classifier that judges, made of the same ensemble.
-        certificates: by index; an answer that changes inside a certified radius is an alarm.
-        candidate_of: the ensemble that `loaded` is one candidate of, where its certificates are
-            among that ensemble's: the config then names both.
-        skipped: test images that were asked for and left out, for the config.
+        classifier: the smoothed classifier of that ensemble, which judges attacked images.
+        certificates: by index; a misclassification within a certified radius is an alarm.
+        candidate_of: the ensemble that `loaded` is a candidate of, if its certificates are among
+            that ensemble's; the config then names both.
+        skipped: test images that were asked for but could not be read, for the config.
         quiet: no progress display.
 
     Returns:
         All outcomes of the run, in the order of the file.
     """
-    out = Path(out)
     if not positions or len(set(positions)) < len(positions):
         raise BadInput(
             "positions", expected="some images, each once", got=len(positions), fix="name some"
@@ -78,37 +70,27 @@ def attack_images(
         loaded, dataset, positions, settings, classifier, certificates, candidate_of, skipped
     )
     config["gradients"] = probabilities.name
-    with run_folder(out, config, rows="attacks.jsonl") as path:
-        so_far = read_attack(out).outcomes if path.exists() else ()
-        _refuse_other_subjects(so_far, radii_given(certificates, dataset, positions), dataset, path)
-        known = {(row.index, row.eps) for row in so_far}
-        tag = run_tag(read_config(out))
-        size = settings.batch_size
-        target = Target(loaded, classifier, probabilities)
-        units = [positions[start : start + size] for start in range(0, len(positions), size)]
-        with (
-            RowWriter(path) as writer,
-            track(
-                f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
-            ) as advance,
-        ):
-            for number, unit in enumerate(units):
-                missing = {(index, eps) for index in unit for eps in settings.eps} - known
-                if missing:
-                    rows = attack_unit(target, dataset, unit, number, settings, certificates or {})
-                    writer.append(
-                        to_row(dataclasses.replace(row, run=tag))
-                        for row in rows
-                        if (row.index, row.eps) in missing
+    target, size = Target(loaded, classifier, probabilities), settings.batch_size
+    batches = [positions[start : start + size] for start in range(0, len(positions), size)]
+    with writing_attack(out, config) as run:
+        radii = radii_given(certificates, dataset, positions)
+        _refuse_other_subjects(run.outcomes, radii, dataset, out)
+        with track(
+            f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
+        ) as advance:
+            for number, batch in enumerate(batches):
+                if run.lacks(batch):
+                    run.append(
+                        attack_batch(target, dataset, batch, number, settings, certificates or {})
                     )
-                advance(len(unit), "images")
-        return read_outcomes(path)
+                advance(len(batch), "images")
+        return run.outcomes
 
 
 def radii_given(
     certificates: Mapping[int, Certificate] | None, dataset: Dataset, positions: Sequence[int]
 ) -> dict[int, float | None]:
-    """The certified radius of each attacked image, for its true class; None without one."""
+    """The radius certified for the true class of each attacked image; None without one."""
     known, labels = certificates or {}, dataset.test.labels
     return {index: radius_of_label(known.get(index), int(labels[index])) for index in positions}
 
@@ -117,9 +99,9 @@ def _refuse_other_subjects(
     outcomes: Sequence[AttackOutcome],
     radii: Mapping[int, float | None],
     dataset: Dataset,
-    path: Path,
+    folder: AnyPath,
 ) -> None:
-    """Refuse rows of another label or certified radius than the images that are attacked have."""
+    """Refuse existing rows whose label or certified radius differs from what is given now."""
     for number, row in enumerate(outcomes, start=1):
         label = int(dataset.test.labels[row.index])
         for name, own, wanted in (
@@ -128,7 +110,7 @@ def _refuse_other_subjects(
         ):
             if own != wanted:
                 raise RunMismatch(
-                    f"{path}, line {number} (index {row.index})",
+                    f"{folder}/{ROWS}, line {number} (index {row.index})",
                     f"{name} is {own}, the attack was given {wanted}",
                     fix=RESTORE,
                 )
@@ -144,7 +126,7 @@ def attack_config(
     candidate_of: LoadedEnsemble | None = None,
     skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """What an attack was asked to do, for its folder; the classifier is prepared."""
+    """The config of an attack, for its folder; the classifier must be prepared."""
     engine, certified = classifier.engine, {}
     if certificates is not None:
         certified = {"certified": digest_of_radii(radii_given(certificates, dataset, positions))}

@@ -1,6 +1,6 @@
 """Judging attacked images by the smoothed classifier itself, with many votes.
 
-An attacker sees a surrogate and single draws; whether an image is broken is for `predict` to say.
+An attack only sees a surrogate with few noise samples; `predict` decides whether it succeeded.
 """
 
 import dataclasses
@@ -12,16 +12,13 @@ from scipy import special
 
 from sween.attack.geometry import distances
 from sween.attack.pgd import along
-from sween.seeding import derive_key
+from sween.runs.attack_settings import TRIES, judge_seed
 from sween.smoothing import Prediction, SmoothedClassifier
-
-TRIES = 3
-"""Points on the ray of a nearest image that are scored."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """An attacked image and the classifier's answer to it."""
+    """An attacked image and the smoothed classifier's prediction on it."""
 
     image: torch.Tensor
     distance: float
@@ -29,13 +26,13 @@ class Scored:
 
 
 class Judge:
-    """Scores images under noise that no attacker has seen.
+    """Predicts on attacked images with noise that the attack has not seen.
 
     Args:
-        classifier: what is attacked.
-        n: votes of an answer.
-        alpha: failure probability of all answers to one attacked image together.
-        seed: of the noise; different tries get independent noise.
+        classifier: the attacked classifier.
+        n: votes per prediction.
+        alpha: failure probability of all predictions on attacked versions of one image together.
+        seed: of the noise, which is independent for each attempt.
     """
 
     def __init__(self, classifier: SmoothedClassifier, *, n: int, alpha: float, seed: int) -> None:
@@ -44,7 +41,7 @@ class Judge:
     def answers(
         self, images: torch.Tensor, indices: Sequence[int], *, attempt: int, share: int = 1
     ) -> list[Prediction]:
-        """`predict` on each image; `share` answers divide alpha among them."""
+        """`predict` on each image; `share` predictions divide alpha among them."""
         if not len(images):
             return []
         seed = judge_seed(self.seed, attempt)
@@ -61,7 +58,7 @@ class Judge:
         attempt: int,
         share: int = 1,
     ) -> list[Scored]:
-        """Attacked images with their answers."""
+        """Attacked images with their predictions."""
         answers = self.answers(attacked, indices, attempt=attempt, share=share)
         lengths = distances(images, attacked).tolist()
         return [
@@ -78,12 +75,12 @@ class Judge:
         *,
         share: int = TRIES,
     ) -> list[list[Scored]]:
-        """Points on each ray from image to attacked image, the later ones nearer to the border.
+        """Points on each ray from image to attacked image, moving towards the decision boundary.
 
-        The votes say how far a point lies beyond the border between two classes: at a distance s
-        the probabilities are Phi(-s / sigma) and Phi(s / sigma) where the border is straight. The
-        next point lies as far beyond it as an answer that is no abstention needs. `share` answers
-        divide alpha among them.
+        The votes tell how far a point lies beyond the boundary between two classes: at distance s
+        the probabilities are Phi(-s / sigma) and Phi(s / sigma) where the boundary is flat. The
+        next point lies just far enough beyond it not to abstain. `share` predictions divide alpha
+        among them.
         """
         sigma = self.classifier.sigma
         enough = _needed(self.n, self.alpha / share) * sigma
@@ -100,13 +97,8 @@ class Judge:
         return found
 
 
-def judge_seed(seed: int, attempt: int) -> int:
-    """The seed of an attempt's votes, from that of the attack; -1 is for images as they are."""
-    return derive_key(seed, "rescore", attempt) & (2**62 - 1)
-
-
 def worst(points: Sequence[Scored], label: int) -> Scored | None:
-    """The nearest point that is broken, else the nearest that abstains, else any; None of none."""
+    """The nearest misclassified point, else the nearest abstention, else the nearest point."""
 
     def order(point: Scored) -> tuple[bool, bool, float]:
         return not is_broken(point.answer, label), not point.answer.abstained, point.distance
@@ -115,12 +107,12 @@ def worst(points: Sequence[Scored], label: int) -> Scored | None:
 
 
 def is_broken(answer: Prediction, label: int) -> bool:
-    """Whether an answer is another class: neither the label nor an abstention."""
+    """Whether a prediction is wrong: neither the label nor an abstention."""
     return not answer.abstained and answer.prediction != label
 
 
 def _beyond(counts: Sequence[int], label: int) -> float:
-    """How far beyond the border of the label's region votes place an image, in units of sigma."""
+    """How far beyond the label's decision boundary votes place an image, in units of sigma."""
     total = sum(counts) + 1
     own = counts[label] + 0.5
     other = max(count for position, count in enumerate(counts) if position != label) + 0.5
@@ -128,6 +120,6 @@ def _beyond(counts: Sequence[int], label: int) -> float:
 
 
 def _needed(n: int, alpha: float) -> float:
-    """How far beyond it an answer is hardly ever an abstention, in units of sigma."""
+    """How far beyond it a prediction hardly ever abstains, in units of sigma."""
     quantile = float(special.ndtri(1 - alpha / 2))
     return 1.4 * quantile * math.sqrt(math.pi / (2 * n))

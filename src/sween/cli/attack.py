@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_images, empirical_accuracy
-from sween.attack.certified import certified_name, differences, read_certified
 from sween.attack.run import attack_config
 from sween.cli.options import (
     Alpha,
@@ -25,6 +24,7 @@ from sween.cli.options import (
     SkipUnreadable,
     Source,
     TrustedArch,
+    TrustedDataset,
     choose_device,
     choose_images,
     dataset_of,
@@ -34,6 +34,7 @@ from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
 from sween.run_folder import read_config
+from sween.runs.attacked_certificates import certified_name, differences, read_certified
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
@@ -60,6 +61,7 @@ def run(
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
+    trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
     skip_unreadable: SkipUnreadable = False,
@@ -89,7 +91,7 @@ def run(
     loaded = ensemble if member is None else ensemble.alone(member)
     if member is not None and exit_name != "none":
         raise BadInput("--exit", expected="none with --member", got=exit_name, fix="leave it out")
-    dataset = dataset_of(loaded, data_root, convert=convert, test_only=True)
+    dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)
     positions, skipped = choose_images(
         dataset,
         indices=indices,

@@ -23,6 +23,7 @@ from sween.cli.options import (
     SkipUnreadable,
     Source,
     TrustedArch,
+    TrustedDataset,
     choose_devices,
     choose_images,
     dataset_of,
@@ -78,6 +79,7 @@ def run(
         list[Path] | None,
         typer.Option(help="other ensemble folder of the same members, certified in the same pass"),
     ] = None,
+    trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
     skip_unreadable: SkipUnreadable = False,
@@ -108,7 +110,7 @@ def run(
         ExitPolicy(name, exit_threshold, exit_alpha) for name in exit_names or ["none"]
     )
     loaded = load(source, archs=arch or ())
-    dataset = dataset_of(loaded, data_root, convert=convert, test_only=True)
+    dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)
     positions, skipped = choose_images(
         dataset,
         indices=indices,

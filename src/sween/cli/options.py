@@ -1,4 +1,4 @@
-"""Options that several verbs share, so that they read the same everywhere."""
+"""Options shared by several verbs."""
 
 import warnings
 from pathlib import Path
@@ -8,6 +8,8 @@ import torch
 import typer
 
 from sween.data import Dataset, load_dataset, parse_indices
+from sween.data.factories import is_factory
+from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
 from sween.engine import PRECISIONS
 from sween.ensemble import LoadedEnsemble
@@ -16,38 +18,43 @@ from sween.errors import BadInput
 Source = Annotated[
     Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
 ]
+TrustedDataset = Annotated[
+    str | None,
+    typer.Option("--dataset", help="your own package.module:factory that the checkpoint names"),
+]
 DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
-ImageSize = Annotated[int | None, typer.Option(help="pixels a side, for image_folder")]
+ImageSize = Annotated[
+    int | None, typer.Option(help="image height and width in pixels, for image_folder")
+]
 Convert = Annotated[
-    bool, typer.Option("--convert", help="convert grayscale, palette or CMYK image files")
+    bool,
+    typer.Option("--convert", help="convert grayscale, palette, CMYK or alpha image files to RGB"),
 ]
 SkipUnreadable = Annotated[
     bool,
-    typer.Option("--skip-unreadable", help="leave out image files that cannot be read"),
+    typer.Option("--skip-unreadable", help="skip image files that cannot be read"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
-Seed = Annotated[int, typer.Option(help="of everything random")]
+Seed = Annotated[int, typer.Option(help="random seed")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress display")]
 TrustedArch = Annotated[
     list[str] | None,
-    typer.Option("--arch", help="package.module:factory of your own that may be imported"),
+    typer.Option("--arch", help="your own package.module:factory that the checkpoint may import"),
 ]
-Alpha = Annotated[float, typer.Option(help="failure probability of one answer")]
+Alpha = Annotated[float, typer.Option(help="failure probability of each answer")]
 Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or exact")]
 ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
 ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
 BatchSize = Annotated[
-    int | None, typer.Option(help="noisy images of one batch; no effect on results")
+    int | None, typer.Option(help="noisy images per batch; does not affect results")
 ]
 ForwardRows = Annotated[
-    int | None, typer.Option(help="rows of a forward pass; lower it where memory runs out")
+    int | None, typer.Option(help="noisy images per forward pass; lower it if memory runs out")
 ]
 Precision = Annotated[
-    str, typer.Option(help=f"arithmetic of the networks: one of {', '.join(PRECISIONS)}")
+    str, typer.Option(help=f"numerical precision of the networks: {', '.join(PRECISIONS)}")
 ]
-Compile = Annotated[
-    bool | None, typer.Option(help="compile the networks; by default on a GPU only")
-]
+Compile = Annotated[bool | None, typer.Option(help="compile the networks [on a GPU only]")]
 NoiseOption = Annotated[
     str,
     typer.Option("--noise", help="float32, or exact: certificates that hold in floating point"),
@@ -56,7 +63,7 @@ Bound = Annotated[str, typer.Option(help="cohen or two-class")]
 
 
 def choose_device(name: str) -> torch.device:
-    """The device asked for; `auto` takes a GPU where there is one."""
+    """The device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -68,7 +75,7 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(
             "--device",
-            expected="a GPU that is there",
+            expected="an available GPU",
             got=f"{name} of {torch.cuda.device_count()} GPUs",
             fix="use --device cpu",
         )
@@ -76,7 +83,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_devices(name: str) -> list[torch.device]:
-    """The devices to share a run; `auto` and `cuda` take all GPUs there are."""
+    """The devices that share a run; `auto` and `cuda` take all GPUs."""
     first = choose_device(name)
     if first.type == "cuda" and first.index is None:
         return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
@@ -84,11 +91,35 @@ def choose_devices(name: str) -> list[torch.device]:
 
 
 def dataset_of(
-    loaded: LoadedEnsemble, root: Path | None, *, convert: bool = False, test_only: bool = False
+    loaded: LoadedEnsemble,
+    root: Path | None,
+    *,
+    trusted: str | None = None,
+    convert: bool = False,
+    test_only: bool = False,
 ) -> Dataset:
-    """The data set that an ensemble's members were trained for, at their image size."""
-    size = loaded.image_shape[1] if loaded.dataset == "image_folder" else None
-    return load_dataset(loaded.dataset, root, image_size=size, convert=convert, test_only=test_only)
+    """The data set that an ensemble's members were trained for, at their image size.
+
+    Args:
+        loaded: the ensemble.
+        root: of `--data-root`.
+        trusted: of `--dataset`. Loading a data set by its factory imports a module, and a
+            checkpoint may name any module: it is imported only if the caller names it too.
+        convert: of `--convert`.
+        test_only: do not load the training images.
+    """
+    name = loaded.dataset
+    if trusted not in (None, name):
+        raise BadInput(
+            "--dataset", expected=f"{name}, as the members have", got=trusted, fix="pass that one"
+        )
+    if trusted is None and is_factory(name):
+        raise BadInput(
+            f"the checkpoint names the data set {name!r}, which is not imported without consent",
+            fix=f"if you trust that module, pass --dataset {name}",
+        )
+    size = loaded.image_shape[1] if find_dataset(name).reads_files else None
+    return load_dataset(name, root, image_size=size, convert=convert, test_only=test_only)
 
 
 def choose_images(
@@ -100,12 +131,12 @@ def choose_images(
     skip_unreadable: bool,
     quiet: bool,
 ) -> tuple[list[int], list[int]]:
-    """The test images asked for that can be read, and those that are left out.
+    """The selected test images that can be read, and those that are skipped.
 
-    Files that were not asked for are not looked at.
+    Only the selected files are read.
 
     Raises:
-        BadInput: an image cannot be read and is not to be left out, or none can.
+        BadInput: an image cannot be read and is not to be skipped, or none can be read.
     """
     asked = parse_indices(
         indices=indices, every=every, everything=everything, size=len(dataset.test)

@@ -8,7 +8,7 @@ import typer
 from sween.cli.options import DataRoot
 from sween.errors import UnknownName
 from sween.report import LogFormat, write_report
-from sween.report.macer_mat import Votes
+from sween.report.published_logs import Votes
 
 
 def run(

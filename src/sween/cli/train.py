@@ -21,32 +21,41 @@ def _default(name: str) -> Any:
 
 
 def run(
-    out: Annotated[Path, typer.Option(help="run folder; with several candidates, their parent")],
+    out: Annotated[
+        Path, typer.Option(help="run folder, or its parent if there are several candidates")
+    ],
     config: Annotated[
         Path | None, typer.Option(help=f"recipe file, or one of {', '.join(list_recipes())}")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help=f"one of {', '.join(DATASETS)}")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(DATASETS)}, or your own package.module:factory"),
+    ] = None,
     arch: Annotated[
         list[str] | None,
-        typer.Option(help=f"{_ARCHS}, or your own package.module:factory; may be given again"),
+        typer.Option(
+            help=f"{_ARCHS}, timm:NAME, or your own package.module:factory; may be repeated"
+        ),
     ] = None,
-    sigma: Annotated[float | None, typer.Option(help="noise level, for [0,1] pixels")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="standard deviation of the noise, for [0,1] pixels")
+    ] = None,
     data_root: DataRoot = None,
     method: Annotated[
         str | None, typer.Option(help=f"{', '.join(OBJECTIVES)} [{_default('method')}]")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help=f"[{_default('epochs')}]")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help=f"images a step [{_default('batch_size')}]")
+        int | None, typer.Option(help=f"images per step [{_default('batch_size')}]")
     ] = None,
     copies: Annotated[
-        int | None, typer.Option(help="noisy copies of each image [the method's own]")
+        int | None, typer.Option(help="noisy copies of each image [depends on the method]")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help=f"highest rate [{_default('learning_rate')}]")
+        float | None, typer.Option(help=f"peak learning rate [{_default('learning_rate')}]")
     ] = None,
     momentum: Annotated[float | None, typer.Option(help=f"of SGD [{_default('momentum')}]")] = None,
-    nesterov: Annotated[bool | None, typer.Option(help="momentum that looks ahead [yes]")] = None,
+    nesterov: Annotated[bool | None, typer.Option(help="Nesterov momentum [yes]")] = None,
     weight_decay: Annotated[
         float | None, typer.Option(help=f"of SGD [{_default('weight_decay')}]")
     ] = None,
@@ -55,16 +64,16 @@ def run(
     ] = None,
     milestone: Annotated[
         list[int] | None,
-        typer.Option(help="epoch at which --schedule step divides the rate by 10; give it again"),
+        typer.Option(help="epoch at which --schedule step divides the rate by 10; may be repeated"),
     ] = None,
     warmup: Annotated[
-        float | None, typer.Option(help="share of the run over which the rate rises")
+        float | None, typer.Option(help="fraction of the run with a rising rate")
     ] = None,
     label_smoothing: Annotated[
         float | None, typer.Option(help="of the cross-entropy [off]")
     ] = None,
     decay_norms: Annotated[
-        bool | None, typer.Option(help="weight decay on batch norms and biases too [yes]")
+        bool | None, typer.Option(help="apply weight decay to batch norms and biases too [yes]")
     ] = None,
     average: Annotated[
         float | None, typer.Option(help="decay of a moving average of the weights [off]")
@@ -76,17 +85,16 @@ def run(
         int | None, typer.Option(help="epoch from which lambda applies [0, or as published]")
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help=f"{', '.join(STORES)}: of the saved weights [float32]")
+        str | None,
+        typer.Option(help=f"number format of the saved weights: {', '.join(STORES)} [float32]"),
     ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="of everything random; may be given again [0]")
-    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="random seed; may be repeated [0]")] = None,
     image_size: ImageSize = None,
     convert: Convert = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train candidates with noise, all at once; a stopped run goes on where it stopped."""
+    """Train candidates with Gaussian noise, all at once; an interrupted run resumes."""
     options = {
         "dataset": dataset,
         "sigma": sigma,

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from sween.attack import outcomes_file, verify_attacks
-from sween.cli.options import DataRoot, Quiet, TrustedArch, choose_device, dataset_of
+from sween.cli.options import (
+    DataRoot,
+    Quiet,
+    TrustedArch,
+    TrustedDataset,
+    choose_device,
+    dataset_of,
+)
 from sween.data.selection import format_indices
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
@@ -26,6 +33,7 @@ def run(
         Path | None,
         typer.Option(help="the certified ensemble [the zoo model with its fingerprint]"),
     ] = None,
+    trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     arch: TrustedArch = None,
     device: Annotated[
@@ -43,10 +51,10 @@ def run(
     swapped images, with recomputed checksums, are found by --recount, which counts the votes of
     some images again with the model and the data and compares them bit for bit.
     """
-    given = any(option is not None for option in (model, data_root, arch, seed))
+    given = any(option is not None for option in (model, trusted, data_root, arch, seed))
     if recount is None and (given or device != "auto"):
         raise BadInput(
-            "--model, --data-root, --arch, --device and --seed",
+            "--model, --dataset, --data-root, --arch, --device and --seed",
             expected="to be used with --recount",
             got="no --recount",
             fix="add --recount 20",
@@ -76,7 +84,11 @@ def run(
         config = CertificationConfig.read(folder).content
         loaded = _model_of(config, model, arch or ())
         dataset = dataset_of(
-            loaded, data_root, convert=config.get("convert") is True, test_only=True
+            loaded,
+            data_root,
+            trusted=trusted,
+            convert=config.get("convert") is True,
+            test_only=True,
         )
         kind = "cpu" if device == "auto" and config.get("device") == "cpu" else device
         again = recount_folder(

@@ -12,6 +12,7 @@ from sween.cli.options import (
     Quiet,
     Seed,
     TrustedArch,
+    TrustedDataset,
     choose_device,
     dataset_of,
 )
@@ -22,8 +23,9 @@ from sween.ensemble.folder import new_ensemble, write_ensemble
 def run(
     runs: Annotated[list[Path], typer.Argument(help="run folders of the candidates")],
     out: Annotated[Path, typer.Option(help="ensemble folder to write")],
-    method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "convex",
-    samples: Annotated[int, typer.Option(help="noise draws an image")] = 100,
+    method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = METHODS[0],
+    samples: Annotated[int, typer.Option(help="noise samples per image")] = 100,
+    trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
     arch: TrustedArch = None,
@@ -31,10 +33,10 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Solve for the ensemble weights on the split held out for it."""
+    """Solve for the ensemble weights on the held-out split."""
     with new_ensemble(out) as building:
         loaded = load_members(runs, archs=arch or ())
-        dataset = dataset_of(loaded, data_root, convert=convert)
+        dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert)
         loaded.to(choose_device(device))
         solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
         write_ensemble(loaded, runs, solution, building)

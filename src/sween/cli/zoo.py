@@ -10,9 +10,9 @@ from sween.zoo import ZooEntry, list_zoo
 
 
 def run(
-    as_json: Annotated[bool, typer.Option("--json", help="everything, for programs")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
-    """List the ensembles that come with sween, with what was measured of them."""
+    """List the shipped ensembles and their measured accuracy."""
     entries = list_zoo()
     if as_json:
         typer.echo(json.dumps({entry.name: _content(entry) for entry in entries}, indent=2))
@@ -20,7 +20,7 @@ def run(
     width = max(len(entry.name) for entry in entries)
     for entry in entries:
         typer.echo(f"{entry.name:{width}}  {_summary(entry)}")
-    typer.echo("load one with sween.load(NAME), or give NAME to certify and predict as a folder")
+    typer.echo("load one with sween.load(NAME), or pass NAME to certify and predict")
 
 
 def _content(entry: ZooEntry) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""CIFAR-10 in the form its authors publish it: seven pickles, in a folder or still in the tar."""
+"""CIFAR-10 as its authors publish it: seven pickles, in a folder or in the tar archive."""
 
 import hashlib
 import tarfile
@@ -47,7 +47,7 @@ def load_cifar10(root: AnyPath) -> Dataset:
         48,000 training images, 2,000 for the weights, 10,000 test images in their published order.
 
     Raises:
-        DataError: when a file is missing, truncated or altered.
+        DataError: a file is missing, truncated or altered.
     """
     root = Path(root)
     source = _find_source(root)
@@ -57,7 +57,7 @@ def load_cifar10(root: AnyPath) -> Dataset:
     test_labels = torch.empty(len(test), dtype=torch.long)
     class_names: tuple[str, ...] = ()
     missing = set(PUBLISHED_MD5)
-    # A tar holds the files in an order of its own, so each is put in place by its name.
+    # The tar has the files in some other order, so each is placed by its name.
     for name, content in _read_files(source):
         where = source / name
         value = _read_checked(name, content, where)
@@ -171,7 +171,8 @@ def _place_batch(
         got = f"{getattr(data, 'dtype', type(data).__name__)} {getattr(data, 'shape', '')}"
         raise DataError(where, expected=f"uint8 pixels of shape {shape}", got=got, fix=_FIX)
     if not isinstance(classes, list) or len(classes) != BATCH_SIZE:
-        raise DataError(where, expected=f"{BATCH_SIZE} labels", got="another number", fix=_FIX)
+        got = str(len(classes)) if isinstance(classes, list) else type(classes).__name__
+        raise DataError(where, expected=f"{BATCH_SIZE} labels", got=got, fix=_FIX)
     stop = start + BATCH_SIZE
     pixels[start:stop] = torch.tensor(np.asarray(data)).view(BATCH_SIZE, *_SHAPE)
     labels[start:stop] = torch.tensor(classes, dtype=torch.long)

@@ -1,8 +1,8 @@
-"""Images as people have them, to the one form that everything here takes: float32 NCHW in [0, 1].
+"""Convert images to the form that everything else takes: float32 NCHW in [0, 1].
 
-Only what has one meaning is converted: 8-bit pixels are divided by 255, other floats become
-float32, arrays and Pillow images with their channels last get them first. The certified image is
-the converted one.
+Only unambiguous input is converted: 8-bit pixels are divided by 255, other floats become float32,
+and the channels of arrays and Pillow images move from last to first. The converted image is the one
+that is certified.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def as_batch(images: Images, *, what: str = "images") -> torch.Tensor:
     """A checked batch (N, C, H, W), float32 in [0, 1], of a batch or of one image.
 
     Args:
-        images: see `Images`. Integers must be uint8, whose meaning is certain. Arrays may have
-            their channels last where that is plain: 1 or 3 of them, and another number first.
+        images: see `Images`. Integers must be uint8. Arrays may have their channels last where that
+            is unambiguous: 1 or 3 of them, and another number first.
         what: the argument's name in errors.
     """
     pixels = _scaled(_as_pixels(images, what))
@@ -46,7 +46,7 @@ def as_pixels(images: Images, *, what: str = "images") -> torch.Tensor:
     """
     pixels = _as_pixels(images, what)
     if pixels.dtype == torch.uint8 and pixels.ndim in (3, 4) and pixels.numel():
-        return pixels  # whose values cannot be wrong
+        return pixels  # any value is valid
     check_images(_scaled(pixels), what=what)
     return pixels
 
@@ -92,7 +92,7 @@ def _as_pixels(images: Images, what: str) -> torch.Tensor:
     raise BadInput(
         what,
         expected="a tensor, an array, a Pillow image or a sequence of them",
-        got=f"a {type(images).__name__}" + (" of nothing" if empty else ""),
+        got=f"a {type(images).__name__}" + (" that is empty" if empty else ""),
         fix="open a file with PIL.Image.open" if is_text else "convert it with torch.as_tensor",
     )
 
@@ -102,7 +102,7 @@ def _tensor_of(array: npt.NDArray[Any], what: str) -> torch.Tensor:
     if array.ndim in (3, 4) and array.shape[-1] in _CHANNELS and array.shape[-3] not in _CHANNELS:
         array = np.moveaxis(array, -1, -3)
     try:
-        # A copy where torch would warn of memory that it must not write to.
+        # A copy: torch warns about read-only memory.
         return torch.from_numpy(np.array(array, order="C"))
     except TypeError:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""What every data set looks like to the rest of sween."""
+"""The data model: pixels, labelled splits and data sets."""
 
 import dataclasses
 import hashlib
@@ -158,22 +158,18 @@ class Dataset:
     crop_padding: int = 4
     root: Path | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What `load_dataset` was told beside its name and root, where that changes the pixels."""
+    """Arguments of `load_dataset`, other than name and root, that change the pixels."""
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
     def check_trainable(self) -> None:
-        """Refuse a data set of test images alone, which can only be certified.
-
-        Raises:
-            BadInput: it has no images to train on or to solve weights on.
-        """
+        """Refuse a data set with only test images, which can be certified but not trained on."""
         if not len(self.train) or not len(self.weights):
             raise BadInput(
                 f"{self.name if self.root is None else self.root}: training images",
-                expected="some, to train on and to solve the weights on",
+                expected="at least one to train on and one to solve the weights on",
                 got="none",
-                fix="add them, in a folder of images as train/<class>/; certifying needs none",
+                fix="add them, in an image folder as train/<class>/",
             )

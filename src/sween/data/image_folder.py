@@ -10,24 +10,23 @@ import numpy as np
 import torch
 
 from sween.data.dataset import Dataset, Split
-from sween.data.decoded import CHUNK, check_cache, decoded_once, in_threads, kept_image
+from sween.data.decode_cache import CHUNK, check_cache, decode_all_cached, decode_cached, in_threads
 from sween.data.images import read_image
+from sween.data.splits import WEIGHTS_FRACTION, held_out_count
 from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 DEFAULT_IMAGE_SIZE = 224
-MOST_WEIGHT_IMAGES = 2000
-"""As many as the paper uses on CIFAR-10; they are held in memory at once."""
 _LAYOUT = "lay it out as train/<class>/*.jpeg and val/<class>/*.jpeg"
 
 
 @dataclasses.dataclass(frozen=True)
 class FilePixels:
-    """Pixels decoded from files when asked for, and kept in the cache folder.
+    """Pixels decoded from files on demand, and cached on disk.
 
-    Names, not paths: ImageNet has 1.3 million of them, and a `Path` takes several times the room.
-    Files whose `contents` were asked for must stay as they are while this object is in use.
+    Names, not paths: ImageNet has 1.3 million of them, and a `Path` takes several times the memory.
+    Files whose `contents` were computed must not change while this object is in use.
     """
 
     folder: Path
@@ -35,7 +34,7 @@ class FilePixels:
     image_size: int
     convert: bool = False
     _digests: dict[int, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """Of the files whose contents were asked for, by position."""
+    """SHA-256 of the files whose `contents` were computed, by position."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -57,9 +56,9 @@ class FilePixels:
         return torch.from_numpy(pixels)
 
     def load_all(self) -> torch.Tensor:
-        """Every image, decoded once and kept in the cache folder."""
-        # Names and sizes may be those of another folder, and so may a date that was copied with
-        # its file; the time of a file's last change may not.
+        """Every image, decoded once and cached on disk."""
+        # Another folder may have files of the same names, sizes and even dates, where these were
+        # copied along; the time of the last change cannot be copied.
         hasher = hashlib.sha256(f"{self.fingerprint()} {self.folder.resolve()}\n".encode())
         for position, name in enumerate(self.names):
             try:
@@ -68,12 +67,12 @@ class FilePixels:
                 self._read(position)  # says why it cannot
                 raise
             hasher.update(f"{status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
-        return decoded_once(hasher.hexdigest(), len(self), self.image_shape, self._read)
+        return decode_all_cached(hasher.hexdigest(), len(self), self.image_shape, self._read)
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
-        """Those that cannot be decoded, in the order given; the others are kept from now on.
+        """Those that cannot be decoded, in the order given; the others are cached.
 
-        A file that an option would make readable, such as a grayscale image, is not one of them.
+        A file that an option would make readable, such as a grayscale image, raises instead.
         """
         found: dict[int, DataError] = {}
 
@@ -89,7 +88,7 @@ class FilePixels:
         return {position: found[position] for position in positions if position in found}
 
     def contents(self, positions: Sequence[int] | None = None) -> str:
-        """SHA-256 of the decoded pixels, whatever the order; the files must not change from now."""
+        """SHA-256 of the decoded pixels; from now on the files must not change."""
         hasher = hashlib.sha256()
         if positions is None:
             hasher.update(self.load_all().flatten().numpy().data)
@@ -103,7 +102,7 @@ class FilePixels:
         return hasher.hexdigest()
 
     def _kept(self, position: int, *, remember: bool = False) -> torch.Tensor:
-        """An image from the cache folder, or decoded and put there."""
+        """An image from the cache, or decoded and added to it."""
         path = self.folder / self.names[position]
         try:
             content = path.read_bytes()
@@ -115,13 +114,13 @@ class FilePixels:
         if known not in (None, digest):
             raise DataError(
                 path,
-                expected="the image that it was when the run began",
-                got="another",
+                expected="the same file as when the run began",
+                got=f"SHA-256 {digest.hex()[:16]} instead of {(known or b'').hex()[:16]}",
                 fix="restore it, or run the command again",
             )
         if remember:
             self._digests[position] = digest
-        return kept_image(
+        return decode_cached(
             f"{digest.hex()} {self.convert}",
             self.image_shape,
             lambda: self._read(position, content),
@@ -143,7 +142,7 @@ class FilePixels:
         for name in self.names:
             try:
                 size: int | None = (self.folder / name).stat().st_size
-            except OSError:  # a link that leads nowhere: a matter for who asks for that image
+            except OSError:  # a dangling link, reported when that image is read
                 size = None
             hasher.update(f"{name} {size}\n".encode())
         return hasher.hexdigest()
@@ -154,16 +153,15 @@ def load_image_folder(
     *,
     image_size: int = DEFAULT_IMAGE_SIZE,
     convert: bool = False,
-    weights_fraction: float = 0.04,
+    weights_fraction: float = WEIGHTS_FRACTION,
     test_only: bool = False,
 ) -> Dataset:
     """A data set of image files, listed now and decoded on demand.
 
     Every image is scaled so that its shortest side is `image_size`, then cropped at its centre.
-    The last `weights_fraction` of each class's training files, in the order of their names and at
-    most about `MOST_WEIGHT_IMAGES` in all, solve the ensemble's weights and do not train; `val` is
-    the test split, ordered by class and name. Without `train` there are test images alone, which
-    can be certified and attacked.
+    The last `weights_fraction` of each class's training files by name, at most about 2,000 in
+    total, are held out to solve the ensemble's weights; `val` is the test split, ordered by class
+    and name. Without `train` there are only test images, which can be certified and attacked.
 
     Args:
         root: the folder with `val`, and `train` for the other splits.
@@ -174,7 +172,7 @@ def load_image_folder(
 
     Raises:
         BadInput: on an image_size or weights_fraction out of range.
-        DataError: when the layout is not as described; the message names the file or folder.
+        DataError: the layout is not as described; the message names the file or folder.
     """
     root = Path(root)
     if image_size < 1:
@@ -183,13 +181,12 @@ def load_image_folder(
         raise BadInput(
             "weights_fraction", expected="between 0 and 1", got=weights_fraction, fix="use 0.04"
         )
-    # A folder with neither is the wrong one, and is told how both are laid out.
+    # A folder with neither is the wrong one: the error then describes the whole layout.
     has_train = not test_only and ((root / "train").exists() or not (root / "val").exists())
     train_files = _list_classes(root / "train") if has_train else {}
     test_files = _list_classes(root / "val")
     if has_train:
         _check_same_classes(root, set(train_files), set(test_files))
-    most_per_class = -(-MOST_WEIGHT_IMAGES // len(test_files))
     kept: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
     for name, files in train_files.items():
@@ -200,7 +197,7 @@ def load_image_folder(
                 got=len(files),
                 fix="add images of this class",
             )
-        count = min(max(1, round(len(files) * weights_fraction)), most_per_class, len(files) - 1)
+        count = held_out_count(len(files), len(train_files), weights_fraction)
         kept[name], held_out[name] = files[:-count], files[-count:]
 
     def split(name: str, folder: str, files: dict[str, list[str]]) -> Split:
@@ -237,7 +234,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
                 entry.path,
                 expected="only class folders here",
                 got="a file",
-                fix="move it into its class folder or away",
+                fix="move it into its class folder, or elsewhere",
             )
         classes[entry.name] = _list_images(folder / entry.name)
     if not classes:
@@ -248,7 +245,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
 def _list_images(folder: Path) -> list[str]:
     names = []
     for entry in _visible(folder):
-        # A link that leads nowhere is an image that cannot be read, should it be asked for.
+        # A dangling link is an image that cannot be read, reported when it is asked for.
         is_file = entry.is_file() or not os.path.exists(entry.path)
         if not is_file or not entry.name.lower().endswith(SUFFIXES):
             raise DataError(

@@ -16,6 +16,7 @@ from torch.utils import data as torch_data
 
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
+from sween.data.factories import first_line
 from sween.errors import BadInput, DataError
 from sween.progress import track
 
@@ -174,16 +175,16 @@ class DatasetPixels:
             raise problem
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
-        return torch.stack([self.read(int(position))[0] for position in positions])
+        pixels = torch.empty((len(positions), *self.image_shape), dtype=self._first.dtype)
+        with track("read images", len(positions), quiet=len(positions) <= _CHUNK) as advance:
+            for row, position in enumerate(positions):
+                pixels[row] = self.read(int(position))[0]
+                advance(1, "")
+        return pixels
 
     def load_all(self) -> torch.Tensor:
         """Every image, in memory; nothing is kept for the next time."""
-        pixels = torch.empty((len(self), *self.image_shape), dtype=self._first.dtype)
-        with track("read images", len(self), quiet=len(self) <= _CHUNK) as advance:
-            for position in range(len(self)):
-                pixels[position] = self.read(position)[0]
-                advance(1, "")
-        return pixels
+        return self.load(range(len(self)))
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         """Those whose reading raises."""
@@ -264,11 +265,10 @@ class DatasetPixels:
             with self._lock:
                 return self.items[position]
         except Exception as error:  # a caller's own data set may raise anything
-            said = (str(error).splitlines() or [""])[0]
             raise DataError(
                 f"{self.name}[{position}]",
                 expected="an image that can be read",
-                got=f"{type(error).__name__}: {said}",
+                got=first_line(error),
                 fix="read that item on its own to see why",
                 unreadable=True,
             ) from error

@@ -1,7 +1,7 @@
-"""One image file to one uint8 tensor, or one line saying why not.
+"""Decode one image file to a uint8 tensor, or say in one line why not.
 
-Nothing is converted silently: a certificate is about exact pixel values, so a palette looked up, an
-alpha channel dropped or a 16-bit image cut to 8 must be asked for.
+Nothing is converted silently: a certificate is about exact pixel values, so looking up a palette,
+dropping an alpha channel or reducing 16 bits to 8 must be asked for.
 """
 
 import io
@@ -18,7 +18,7 @@ from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""Formats tried; Pillow's others include some that hand the file to outside programs."""
+"""Formats to try; some of Pillow's others run external programs on the file."""
 _MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
 _MODE_WORDS = {
     "1": "a black-and-white image",
@@ -49,14 +49,14 @@ def read_image(
         convert: convert other colour modes instead of refusing; alpha is dropped.
         resize: scale the shortest side to fit and crop the centre instead of refusing; bilinear,
             antialiased.
-        content: the file's bytes where they were read before; then the file is not.
+        content: the bytes of the file, if already read.
 
     Returns:
         uint8 of shape (C, H, W).
 
     Raises:
-        BadInput: when the arguments contradict each other.
-        DataError: when the file is missing, damaged, too large, of another mode or another size.
+        BadInput: the arguments contradict each other.
+        DataError: the file is missing, damaged or too large, or has the wrong mode or size.
     """
     path = Path(path)
     _check_arguments(image_shape, channels, resize)
@@ -106,7 +106,7 @@ def _check_arguments(image_shape: tuple[int, int, int] | None, channels: int, re
 
 
 def _open(stream: Any) -> Image.Image:
-    # The warning filter belongs to the process, so threads take turns; decoding comes later.
+    # The warning filter is global to the process, so only one thread at a time; decoding is lazy.
     with _open_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -162,7 +162,7 @@ def _in_mode(image: Image.Image, path: Path, mode: str, convert: bool) -> Image.
 
 
 def _is_16_bit(image: Image.Image) -> bool:
-    """Whether the file stores 16 bits a channel; Pillow cuts 16-bit RGB to 8 and says nothing."""
+    """Whether the file stores 16 bits per channel; Pillow silently reduces 16-bit RGB to 8."""
     stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
     return image.mode.startswith("I;16") or ";16" in stored
 
@@ -200,10 +200,10 @@ def _in_size(image: Image.Image, path: Path, size: tuple[int, ...], resize: bool
             path,
             expected=f"{height} x {width} pixels (height x width)",
             got=f"{image.height} x {image.width}",
-            fix="pass --resize (resize=True) or scale it before",
+            fix="pass --resize (resize=True) or resize it first",
         )
-    # Scaling only the part that is kept gives the pixels of scale-then-crop, without the large
-    # image in between that a very long, narrow file would make. Offsets are whole pixels of the
+    # Scaling only the part that is kept gives the same pixels as scaling and then cropping, without
+    # the large intermediate image of a very long, narrow file. Offsets are whole pixels of the
     # result, so a file whose shortest side already fits is cropped and not resampled.
     scale = min(image.width / width, image.height / height)
     left = (image.width / scale - width) // 2 * scale

@@ -1,68 +1,147 @@
-"""The data sets by name: one list feeds the command line, the documentation and the tests."""
+"""Data sets by name: sween's own, those a caller registers, and factories.
+
+One list feeds the command line, the documentation and the tests.
+"""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar, overload
 
 from sween.data.cifar10 import load_cifar10
 from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
-from sween.data.image_folder import DEFAULT_IMAGE_SIZE, load_image_folder
-from sween.errors import BadInput, DataError, UnknownName
+from sween.data.factories import (
+    Factory,
+    accepted,
+    check_new_name,
+    factory_failed,
+    import_factory,
+    is_factory,
+    requires,
+    takes,
+)
+from sween.data.image_folder import load_image_folder
+from sween.data.splits import as_dataset
+from sween.errors import BadInput, DataError, SweenError, UnknownName
 from sween.paths import AnyPath
+
+_Load = TypeVar("_Load", bound=Factory)
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetEntry:
-    """What a user has to know to choose a data set."""
+    """A data set that can be loaded by name.
+
+    Attributes:
+        summary: what a user has to know to choose it.
+        factory: returns a `Dataset`, or `(train, test)` or `(train, test, class_names)` as
+            `as_dataset` takes them; called with those of `root`, `image_size`, `convert` and
+            `test_only` that it takes.
+        root_fix: how to get its files, in the words of an error's fix; None if it needs no root.
+        white: the pixel value that becomes 1.0.
+        classes: how many it has; None where that depends on the files.
+        test_images: how many its test split has; None where that depends on the files.
+    """
 
     summary: str
-    load: Callable[[Path, int, bool, bool], Dataset]
-    """From root, image size, whether to convert, and whether the test images alone are wanted;
-    called once these are checked."""
+    factory: Factory
     root_fix: str | None = None
-    """How to get its files, in the words of an error's fix; None where it needs no root."""
     white: int = 255
-    """The pixel value that becomes 1.0."""
-    reads_files: bool = False
-    """Whether `image_size` and `convert` mean anything."""
     classes: int | None = None
-    """How many it has; None where that depends on the files."""
     test_images: int | None = None
-    """How many its test split has; None where that depends on the files."""
 
     @property
     def needs_root(self) -> bool:
         return self.root_fix is not None
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether `image_size` means anything: its images can be had at any size."""
+        return takes(self.factory, "image_size")
 
-DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
-    {
-        "digits": DatasetEntry(
-            "1,797 handwritten digits, 8 x 8, inside scikit-learn",
-            lambda root, image_size, convert, test_only: load_digits(),
-            white=WHITE,
-            classes=10,
-            test_images=TEST_SIZE,
-        ),
-        "cifar10": DatasetEntry(
-            "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",
-            lambda root, image_size, convert, test_only: load_cifar10(root),
-            "fetch cifar-10-python.tar.gz from its source and pass its folder as --data-root",
-            classes=10,
-            test_images=10_000,
-        ),
-        "image_folder": DatasetEntry(
-            "image files laid out like ImageNet: train/<class>/ and val/<class>/",
-            lambda root, image_size, convert, test_only: load_image_folder(
-                root, image_size=image_size, convert=convert, test_only=test_only
-            ),
-            "pass the folder that holds train/ and val/ as --data-root",
-            reads_files=True,
-        ),
-    }
-)
+
+_ENTRIES: dict[str, DatasetEntry] = {
+    "digits": DatasetEntry(
+        "1,797 handwritten digits, 8 x 8, inside scikit-learn",
+        load_digits,
+        white=WHITE,
+        classes=10,
+        test_images=TEST_SIZE,
+    ),
+    "cifar10": DatasetEntry(
+        "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",
+        load_cifar10,
+        "fetch cifar-10-python.tar.gz from its source and pass its folder as --data-root",
+        classes=10,
+        test_images=10_000,
+    ),
+    "image_folder": DatasetEntry(
+        "image files laid out like ImageNet: train/<class>/ and val/<class>/",
+        load_image_folder,
+        "pass the folder that holds train/ and val/ as --data-root",
+    ),
+}
+
+DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(_ENTRIES)
+
+_OURS = frozenset(_ENTRIES)
+
+
+@overload
+def register_dataset(
+    name: str, factory: None = None, *, summary: str = "", white: int = 255
+) -> Callable[[_Load], _Load]: ...
+
+
+@overload
+def register_dataset(
+    name: str, factory: _Load, *, summary: str = "", white: int = 255
+) -> _Load: ...
+
+
+def register_dataset(
+    name: str, factory: Factory | None = None, *, summary: str = "", white: int = 255
+) -> Factory:
+    """Give a data set of your own a name for `load_dataset`, training and records.
+
+    The name holds in this process. The command line takes `package.module:factory` instead.
+
+        @register_dataset("flowers")
+        def flowers(root: Path | None = None): return train, test
+
+    Args:
+        name: letters, digits and ._+-; registering your own name again replaces it.
+        factory: see `DatasetEntry`; None for a decorator.
+        summary: a few words.
+        white: the uint8 value that becomes 1.0 in its images.
+    """
+    if factory is None:
+        return functools.partial(register_dataset, name, summary=summary, white=white)
+    check_new_name("data set", name, name in _OURS)
+    _ENTRIES[name] = _own_entry(factory, summary, white)
+    return factory
+
+
+def _own_entry(factory: Factory, summary: str, white: int = 255) -> DatasetEntry:
+    fix = "pass the folder of its files as --data-root"
+    return DatasetEntry(summary, factory, fix if requires(factory, "root") else None, white)
+
+
+def find_dataset(name: str) -> DatasetEntry:
+    """The entry of a registered name, or of `package.module:factory`, which is imported.
+
+    Raises:
+        UnknownName: neither.
+    """
+    entry = DATASETS.get(name)
+    if entry is not None:
+        return entry
+    if not is_factory(name):
+        raise UnknownName("data set", name, DATASETS)
+    return _own_entry(import_factory(name, "data set"), "your own")
 
 
 def load_dataset(
@@ -76,43 +155,88 @@ def load_dataset(
     """Load a data set by its name.
 
     Args:
-        name: one of `DATASETS`.
-        root: where its files are; the digits need none and ignore it.
-        image_size: height and width, for `image_folder` only; 224 when not given.
-        convert: convert image files of other colour modes to RGB, for `image_folder` only.
+        name: a registered name, or `package.module:factory` of your own, which is imported; see
+            `register_dataset` for what the factory is given and returns.
+        root: where its files are; ignored by a data set that takes none, as the digits.
+        image_size: height and width, for `image_folder` and factories that take it; the former
+            uses 224 by default.
+        convert: convert image files of other colour modes to RGB, likewise.
         test_only: certifying needs no other images: do not look at the training files of an
             `image_folder`.
 
     Raises:
         UnknownName: when no data set has this name.
-        BadInput: when a root is needed and not given, or an option does not apply.
+        BadInput: when a root is needed and not given, an option does not apply, or a factory does
+            not return a data set.
         DataError: when the files are not there or cannot be used.
     """
-    entry = DATASETS.get(name)
-    if entry is None:
-        raise UnknownName("data set", name, DATASETS)
-    if not entry.reads_files and (image_size is not None or convert):
-        option, got = ("image_size", image_size) if image_size is not None else ("convert", convert)
+    entry = find_dataset(name)
+    options: dict[str, Any] = {"test_only": test_only}
+    for option, value, given in (
+        ("image_size", image_size, image_size is not None),
+        ("convert", convert, convert),
+    ):
+        if given and not takes(entry.factory, option):
+            raise BadInput(
+                option,
+                expected=f"none for {name}, whose images have a fixed form",
+                got=value,
+                fix=f"leave --{option.replace('_', '-')} out",
+            )
+        if given:
+            options[option] = value
+    if takes(entry.factory, "root") and (root is not None or entry.needs_root):
+        options["root"] = _check_root(name, root, entry)
+    if name in _OURS:
+        ours: Dataset = entry.factory(**accepted(entry.factory, options))
+        return ours
+    return _load(entry, name, options)
+
+
+def _load(entry: DatasetEntry, name: str, options: dict[str, Any]) -> Dataset:
+    """What a caller's own factory makes, under the name that it was asked for by."""
+    try:
+        made = entry.factory(**accepted(entry.factory, options))
+    except (SweenError, MemoryError):
+        raise
+    except Exception as error:  # a caller's own factory may raise anything
+        raise factory_failed("data set", name, error) from error
+    dataset = made if isinstance(made, Dataset) else _from_parts(entry, name, made, options)
+    if name in DATASETS and dataset.test.white != entry.white:
         raise BadInput(
-            option,
-            expected=f"none for {name}, whose images have a fixed form",
-            got=got,
-            fix=f"leave --{option.replace('_', '-')} out",
+            f"data set {name!r}: white",
+            expected=f"{entry.white}, as it was registered with",
+            got=dataset.test.white,
+            fix="pass white= to register_dataset",
         )
-    size = DEFAULT_IMAGE_SIZE if image_size is None else image_size
-    return entry.load(_check_root(name, root, entry), size, convert, test_only)
+    chosen = {key: value for key, value in options.items() if key in {"image_size", "convert"}}
+    return dataclasses.replace(dataset, name=name, options={**dataset.options, **chosen})
+
+
+def _from_parts(entry: DatasetEntry, name: str, made: Any, options: dict[str, Any]) -> Dataset:
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise BadInput(
+            f"data set {name!r}",
+            expected="a factory that returns a sween Dataset or (train, test[, class names])",
+            got=f"a {type(made).__name__}",
+            fix="see sween.data.as_dataset",
+        )
+    train, test, *names = made
+    return as_dataset(
+        train,
+        test,
+        name=name,
+        class_names=names[0] if names else None,
+        white=entry.white,
+        test_only=options["test_only"],
+    )
 
 
 def _check_root(name: str, root: AnyPath | None, entry: DatasetEntry) -> Path:
-    if entry.root_fix is None:
-        return Path()
+    fix = entry.root_fix or "pass the folder of its files as --data-root"
     if root is None:
-        raise BadInput(
-            f"root of {name}", expected="the folder of its files", got="none", fix=entry.root_fix
-        )
+        raise BadInput(f"root of {name}", expected="the folder of its files", got="none", fix=fix)
     root = Path(root)
     if not root.exists():
-        raise DataError(
-            root, expected=f"the files of {name}", got="nothing there", fix=entry.root_fix
-        )
+        raise DataError(root, expected=f"the files of {name}", got="nothing there", fix=fix)
     return root

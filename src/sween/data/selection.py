@@ -13,14 +13,14 @@ _FORMS = "positions such as 888:1888, 0:100:5 or 0,5,9"
 def parse_indices(
     *, indices: str | None, every: int | None, everything: bool, size: int
 ) -> list[int]:
-    """The positions asked for, in the order asked for.
+    """The selected positions, in the order given.
 
-    Ranges exclude their end, as in Python: `888:1888` is 1,000 images. A range that reaches past
-    the split is refused, not cut: a result must be over the images it says it is over.
+    Ranges exclude their end, as in Python: `888:1888` is 1,000 images. A range that extends past
+    the split is refused, not truncated: a result must cover exactly the images it claims.
 
     Args:
-        indices: text of `--indices`: numbers and `START:STOP[:STEP]` ranges between commas.
-        every: value of `--every`: every how many images one is taken, from position 0.
+        indices: text of `--indices`: comma-separated numbers and `START:STOP[:STEP]` ranges.
+        every: value of `--every`: take every k-th image, from position 0.
         everything: whether `--all` was given.
         size: number of images in the split.
 
@@ -28,7 +28,7 @@ def parse_indices(
         Distinct positions in [0, size).
 
     Raises:
-        BadInput: when not exactly one of the three is given, or its value cannot be used.
+        BadInput: not exactly one of the three is given, or its value cannot be used.
     """
     if size < 1:
         raise BadInput("size", expected="a split with images", got=size, fix="check the data set")
@@ -71,9 +71,9 @@ def format_indices(positions: Sequence[int]) -> str:
 
 
 def count_indices(text: str) -> int:
-    """How many positions a text of `--indices` names, repetitions included, without listing them.
+    """How many positions a text of `--indices` names, duplicates included, without listing them.
 
-    A file may claim any number: a range of a quintillion images is one short text.
+    A damaged file may name a range of a quintillion images.
 
     Raises:
         BadInput: the text is not of the form that `format_indices` gives.
@@ -84,10 +84,10 @@ def count_indices(text: str) -> int:
 def few_classes_note(
     positions: Sequence[int], labels: Sequence[int], class_names: Sequence[str]
 ) -> str | None:
-    """What to say of positions in a split ordered by class that fall into few of its classes.
+    """A warning if the positions cover only a few classes of a split that is ordered by class.
 
-    Folders of images are ordered by class: their first images are all of the first one, and a
-    certified accuracy over them is not one over the data set.
+    Image folders are ordered by class: their first images all belong to the first one, and the
+    certified accuracy on them is not that of the data set.
     """
     taken = sorted({labels[position] for position in positions})
     possible = min(len(positions), len(class_names))
@@ -107,7 +107,7 @@ def _parse_list(text: str, size: int) -> list[int]:
     for part in text.split(","):
         for position in _parse_part(part.strip(), size):
             if position in seen:
-                raise _refusal("every position once", f"{position} twice", "remove the repetition")
+                raise _refusal("each position once", f"{position} twice", "remove the repetition")
             seen.add(position)
             positions.append(position)
     return positions

@@ -1,4 +1,4 @@
-"""The check at the door of everything that takes images."""
+"""Checks of images, labels and indices that callers pass in."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ import torch
 from sween.errors import BadInput
 
 _ROUNDING = 0.01
-"""How far outside [0, 1] still looks like resampling overshoot, not like another scale."""
+"""Values this far outside [0, 1] are taken for resampling overshoot, not for another scale."""
 
 
 def check_images(images: torch.Tensor, *, what: str = "images") -> None:
     """Refuse a batch that is not float32 in [0, 1].
 
-    sigma and every radius are in those units, so a batch in other units would not crash: it would
-    give certificates that mean nothing.
+    sigma and every radius are in those units, so a batch in other units would not crash but yield
+    meaningless certificates.
 
     Args:
         images: a batch (N, C, H, W) or one image (C, H, W).
@@ -57,7 +57,7 @@ def check_images(images: torch.Tensor, *, what: str = "images") -> None:
 
 
 def _check_values(images: torch.Tensor, what: str) -> None:
-    # aminmax hands a NaN on, so one pass over the pixels covers both checks.
+    # aminmax propagates NaN, so one pass over the pixels covers both checks.
     smallest, largest = (bound.item() for bound in torch.aminmax(images.detach()))
     if not (float("-inf") < smallest and largest < float("inf")):
         count = int((~torch.isfinite(images)).sum().item())
@@ -65,7 +65,7 @@ def _check_values(images: torch.Tensor, what: str) -> None:
             what,
             expected="finite pixels",
             got=f"{count} NaN or infinite values of {images.numel()}",
-            fix="look for a division by zero where the images were prepared",
+            fix="check the preprocessing for a division by zero",
         )
     if smallest < 0 or largest > 1:
         raise BadInput(
@@ -77,7 +77,7 @@ def _check_values(images: torch.Tensor, what: str) -> None:
 
 
 def _digits(value: float) -> str:
-    """A float32 in the digits that tell it from its neighbours."""
+    """The shortest decimal that identifies a float32."""
     return str(np.float32(value)).removesuffix(".0")
 
 
@@ -90,14 +90,14 @@ def _range_fix(smallest: float, largest: float) -> str:
 
 
 def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
-    """The images' indices, their positions by default; refuse repetitions and a wrong number."""
+    """The images' indices, by default their positions; refuse duplicates and a wrong number."""
     if indices is None:
         return list(range(count))
     keys = _whole_numbers("indices", indices)
     if len(keys) != count or len(set(keys)) != len(keys) or min(keys) < 0:
         raise BadInput(
             "indices",
-            expected=f"{count} different numbers of at least 0, one an image",
+            expected=f"{count} distinct indices of at least 0, one per image",
             got=keys if len(keys) < 8 else f"{len(keys)} numbers",
             fix="pass each image's index in its data set",
         )
@@ -107,7 +107,7 @@ def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
 def check_labels(
     labels: Sequence[int] | torch.Tensor | int | None, count: int, num_classes: int
 ) -> list[int | None]:
-    """The true classes, None for each where they are not known; refuse impossible ones."""
+    """The true classes, all None if unknown; refuse classes that do not exist."""
     if labels is None:
         return [None] * count
     values = _whole_numbers("labels", labels)
@@ -126,7 +126,7 @@ def _whole_numbers(name: str, values: Sequence[int] | torch.Tensor | int) -> lis
     if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.ndim > 1:
         raise BadInput(
             name,
-            expected="whole numbers, one an image",
+            expected="whole numbers, one per image",
             got=f"{tensor.dtype} of shape {tuple(tensor.shape)}",
             fix="pass a list of ints",
         )

@@ -12,7 +12,7 @@ import torch
 
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.ensemble.solve import WeightSolution, solve_weights
+from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError
 from sween.locks import FolderLock, is_hidden_entry
@@ -76,7 +76,7 @@ def weigh(
     loaded: LoadedEnsemble,
     dataset: Dataset,
     *,
-    method: str = "convex",
+    method: str = METHODS[0],
     samples: int = 100,
     seed: int = 0,
     quiet: bool = False,

@@ -28,7 +28,8 @@ from sween.models.device import device_of, evaluating
 from sween.progress import track
 from sween.seeding import numpy_generator, standard_normal
 
-METHODS = ("convex", "sgd", "uniform")
+METHODS = ("sgd", "convex", "uniform")
+"""The first is the default: it gave the best certified radii."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def solve_weights(
     labels: torch.Tensor,
     *,
     sigma: float,
-    method: str = "convex",
+    method: str = METHODS[0],
     samples: int = 100,
     seed: int = 0,
     epochs: int = 100,

@@ -1,8 +1,6 @@
-"""What certificates are worth: certified accuracy, average radius, envelopes, comparisons."""
+"""Metrics of certificates: certified accuracy, average certified radius, paired comparisons."""
 
 from sween.evaluation.accuracy import (
-    RADIUS_FIELDS,
-    CountedRadii,
     RadiusField,
     Share,
     abstention_rate,
@@ -15,45 +13,34 @@ from sween.evaluation.accuracy import (
 )
 from sween.evaluation.comparison import (
     PairedInterval,
-    Statistic,
+    bootstrap_interval,
     bootstrap_over_envelope,
     paired_bootstrap,
 )
 from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_accuracy_curve
 from sween.evaluation.envelope import Scores, average, score, upper_envelope
-from sween.evaluation.groups import by_model, check_distinct_images, pair_by_index
+from sween.evaluation.groups import by_model, pair_by_index
 from sween.evaluation.robustness_index import (
-    GAMMAS,
-    CertifiedAt,
-    Gamma,
-    Radius,
-    Volume,
+    certified_at,
     log_average_volume,
     log_volume,
     robustness_index,
 )
 
 __all__ = [
-    "GAMMAS",
-    "RADIUS_FIELDS",
-    "CertifiedAt",
-    "CountedRadii",
-    "Gamma",
     "PairedInterval",
-    "Radius",
     "RadiusAccuracyCurve",
     "RadiusField",
     "Scores",
     "Share",
-    "Statistic",
-    "Volume",
     "abstention_rate",
     "average",
     "average_certified_radius",
+    "bootstrap_interval",
     "bootstrap_over_envelope",
     "by_model",
     "certified_accuracy",
-    "check_distinct_images",
+    "certified_at",
     "check_radii",
     "clean_accuracy",
     "counted_radii",

@@ -1,7 +1,7 @@
 """Certified accuracy and average certified radius, over all images.
 
 Wrong and abstained images stay in the denominator everywhere: leaving them out would reward a
-model for declining the images it finds hard.
+model for abstaining on hard images.
 """
 
 import math
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 RadiusField = Literal["radius", "radius_cohen", "radius_two_class"]
-"""Which of a certificate's radii to judge: by the bound asked for, or by one bound by name."""
+"""Which of a certificate's radii to use: that of the bound asked for, or of a named bound."""
 
 RADIUS_FIELDS: tuple[RadiusField, ...] = get_args(RadiusField)
 
@@ -30,8 +30,8 @@ class CountedRadii(NamedTuple):
 
     Attributes:
         radii: float64 (N,), 0 where wrong or abstained.
-        certified: bool (N,), whether the image is right and certified; a right answer with radius
-            exactly 0 is certified at radius 0, which `radii` alone cannot tell.
+        certified: bool (N,), whether the image is certified with its true label. A correct answer
+            may have radius exactly 0, which counts at radius 0; `radii` alone cannot tell.
     """
 
     radii: Floats
@@ -41,15 +41,15 @@ class CountedRadii(NamedTuple):
 def counted_radii(
     certificates: Sequence[Certificate], *, radius: RadiusField = "radius"
 ) -> CountedRadii:
-    """The radius with which each image counts, in the order given.
+    """The radius that each image contributes, in the order given.
 
-    For "radius" an image counts where its prediction is its label. For the radius of a named bound
-    it counts where the candidate class is the label and that bound does not abstain, which it
-    records as radius 0; the prediction says nothing there, as it belongs to the bound asked for.
+    With "radius" an image counts if its prediction is its label. With the radius of a named bound
+    it counts if the candidate class is the label and that bound does not abstain (radius 0); the
+    prediction belongs to the bound asked for and says nothing about another.
 
     Raises:
-        BadInput: no certificates, an image twice, a missing label, a radius that is null, negative
-            or not finite.
+        BadInput: no certificates, an image twice, a missing label, or a radius that is null,
+            negative or not finite.
     """
     _check(certificates, radius)
     values = np.array([_radius_of(certificate, radius) for certificate in certificates])
@@ -67,17 +67,28 @@ def certified_accuracy(
     *,
     radius: RadiusField = "radius",
 ) -> Floats:
-    """Approximate certified accuracy (Cohen et al. 2019) at each radius.
+    """Certified accuracy at each radius (Cohen et al. 2019).
 
-    The fraction of ALL images that are right, not abstained and certified at radius >= r.
+    The fraction of ALL images that are classified correctly, without abstention, and certified at
+    radius >= r. Wrong and abstained images count as not certified at any radius.
 
     Args:
-        certificates: one model's, one for each image, with labels. Their seeds may differ.
-        radii: l2 radii in the units of [0,1] images.
-        radius: the certificate's field to judge.
+        certificates: of one model, one per image, with labels.
+        radii: l2 radii, in units of pixels scaled to [0,1].
+        radius: which radius of the certificates to use.
 
     Returns:
         float64 array, as long as `radii`.
+
+    Raises:
+        BadInput: no certificates, an image twice, a missing label, or an impossible radius.
+
+    Example:
+        >>> from sween.evaluation import by_model, certified_accuracy
+        >>> from sween.records import read_certificates
+        >>> models = by_model(read_certificates("results/cifar10-sween3-gaussian-sigma0.50"))
+        >>> certified_accuracy(models["SWEEN-3"], [0.0, 0.5, 1.0])
+        array([0.692, 0.51 , 0.286])
     """
     asked = check_radii(radii)
     counted = counted_radii(certificates, radius=radius)
@@ -89,17 +100,32 @@ def certified_accuracy(
 def average_certified_radius(
     certificates: Sequence[Certificate], *, radius: RadiusField = "radius"
 ) -> float:
-    """ACR (Zhai et al. 2020): the mean over ALL images of the radius, 0 where wrong or abstained.
+    """Average certified radius, ACR (Zhai et al. 2020).
 
-    It is also the area under the radius-accuracy curve. The sum is exact, so the order of the rows
-    cannot change the last digit.
+    The mean radius over ALL images, where a wrong or abstained image counts as 0. It equals the
+    area under the curve of certified accuracy against radius. The sum is exact, so the order of the
+    certificates cannot change the last digit.
+
+    Args:
+        certificates: of one model, one per image, with labels.
+        radius: which radius of the certificates to use.
+
+    Raises:
+        BadInput: no certificates, an image twice, a missing label, or an impossible radius.
+
+    Example:
+        >>> from sween.evaluation import average_certified_radius, by_model
+        >>> from sween.records import read_certificates
+        >>> models = by_model(read_certificates("results/cifar10-sween3-gaussian-sigma0.50"))
+        >>> round(average_certified_radius(models["SWEEN-3"]), 4)
+        0.6401
     """
     radii = counted_radii(certificates, radius=radius).radii
     return math.fsum(radii.tolist()) / len(certificates)
 
 
 class Share(NamedTuple):
-    """A share of images with its confidence interval, fractions in [0,1]."""
+    """A fraction of images with its confidence interval, each in [0,1]."""
 
     value: float
     low: float
@@ -107,11 +133,11 @@ class Share(NamedTuple):
 
 
 def share_of_images(count: int, images: int, *, confidence: float = 0.95) -> Share:
-    """The share `count` of `images` with its two-sided Clopper-Pearson interval.
+    """`count` / `images` with its two-sided Clopper-Pearson interval.
 
-    Where images are drawn independently, the interval contains the share among all images like
-    them with probability at least `confidence`. It speaks of the choice of images alone, not of
-    training or of the noise.
+    If the images are independent draws, the interval contains the fraction among all such images
+    with probability at least `confidence`. It accounts for the choice of images alone, not for
+    randomness in training or in the noise.
 
     Args:
         count: images that have the property, such as being certified at a radius.
@@ -124,14 +150,14 @@ def share_of_images(count: int, images: int, *, confidence: float = 0.95) -> Sha
 
 
 def clean_accuracy(certificates: Sequence[Certificate], *, radius: RadiusField = "radius") -> float:
-    """The fraction of ALL images answered rightly: the certified accuracy at radius 0."""
+    """The fraction of ALL images classified correctly: the certified accuracy at radius 0."""
     return float(np.mean(counted_radii(certificates, radius=radius).certified))
 
 
 def abstention_rate(
     certificates: Sequence[Certificate], *, radius: RadiusField = "radius"
 ) -> float:
-    """The fraction of images that the bound declines to answer; needs no labels."""
+    """The fraction of images on which the bound abstains; needs no labels."""
     _check(certificates, radius, labels=False)
     if radius == "radius":
         return sum(certificate.abstained for certificate in certificates) / len(certificates)
@@ -140,7 +166,7 @@ def abstention_rate(
 
 
 def check_radii(radii: Sequence[float] | Floats) -> Floats:
-    """Radii to judge at, as a float64 array; refuses an empty, negative or non-finite list."""
+    """Radii as a float64 array; refuses an empty list, negative and non-finite numbers."""
     asked = np.asarray(radii, dtype=np.float64)
     if asked.ndim != 1 or asked.size == 0 or not np.all(np.isfinite(asked)) or np.any(asked < 0):
         raise BadInput(

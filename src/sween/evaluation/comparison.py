@@ -1,4 +1,4 @@
-"""Two models on the same images: is the difference more than the luck of the subset?"""
+"""Paired comparison of two models on the same images, by bootstrap over the images."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from sween.seeding import numpy_generator
 Integers = npt.NDArray[np.int64]
 
 CHUNK_ELEMENTS = 2_000_000
-"""Drawn image numbers held at once: 16 MB, whatever the images and resamples."""
+"""Resampled image numbers held at once: 16 MB, however many images and resamples."""
 
 Statistic = Literal["acr"] | float
 """The average certified radius, or the certified accuracy at a radius."""
@@ -69,17 +69,17 @@ def paired_bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> PairedInterval:
-    """Percentile bootstrap interval for the difference of two models, image by image.
+    """Percentile bootstrap interval for the difference of two models, paired by image.
 
-    Images are resampled with replacement, both models' answers together, so what makes an image
-    hard for both cancels. The interval has its confidence approximately, for many images; it
-    speaks of the choice of test images alone, not of training or certification randomness.
+    Images are resampled with replacement, for both models together, so that what makes an image
+    hard for both cancels. The coverage is approximate, for many images. The interval accounts for
+    the choice of test images alone, not for randomness in training or certification.
 
     Args:
         first: one model's certificates.
         second: another's, on exactly the same images.
         statistic: "acr", or a radius for the certified accuracy there.
-        radius: the certificate's field to judge.
+        radius: which radius of the certificates to use.
         resamples: bootstrap resamples, at least 1.
         confidence: strictly between 0 and 1.
         seed: the same seed gives the same interval.
@@ -92,10 +92,9 @@ def paired_bootstrap(
     ours = _contributions(left, statistic, radius)
     theirs = _contributions(right, statistic, radius)
     differences = ours - theirs
-    means = np.concatenate(
-        [differences[draws].mean(axis=1) for draws in _draws(differences.size, resamples, seed)]
+    low, high = bootstrap_interval(
+        differences, resamples=resamples, confidence=confidence, seed=seed
     )
-    low, high = _percentiles(means, confidence)
     return PairedInterval(
         first=float(ours.mean()),
         second=float(theirs.mean()),
@@ -120,14 +119,14 @@ def bootstrap_over_envelope(
 ) -> PairedInterval:
     """Percentile bootstrap interval for a model's ACR minus the area under the others' envelope.
 
-    The envelope takes the best of the others at every radius, and is taken anew in every resample.
-    A resample's envelope is higher on average, so the interval leans to the low side. As for
-    `paired_bootstrap` it speaks of the choice of test images alone.
+    The envelope is the best of the others at every radius, recomputed in every resample. A
+    resample's envelope is higher on average, so the interval is biased low. As in
+    `paired_bootstrap`, it accounts for the choice of test images alone.
 
     Args:
         model: one model's certificates.
         others: those of at least one other, each on exactly the same images.
-        radius: the certificate's field to judge.
+        radius: which radius of the certificates to use.
         resamples: bootstrap resamples, at least 1.
         confidence: strictly between 0 and 1.
         seed: the same seed gives the same interval.
@@ -160,6 +159,14 @@ def bootstrap_over_envelope(
     )
 
 
+def bootstrap_interval(
+    values: Floats, *, resamples: int, confidence: float, seed: int
+) -> tuple[float, float]:
+    """Percentile bootstrap interval for the mean of one value per image."""
+    draws = _draws(values.size, resamples, seed)
+    return _percentiles(np.concatenate([values[rows].mean(axis=1) for rows in draws]), confidence)
+
+
 class _Envelope:
     """The area under the highest of several radius-accuracy curves, for weighted images."""
 
@@ -174,7 +181,7 @@ class _Envelope:
         accuracies: Floats | None = None
         for order, reaching in zip(self._orders, self._reaching, strict=True):
             sums = np.cumsum(weights[:, order], axis=1)
-            # Where no image reaches a step, -1 reads the last sum: such steps count as nothing.
+            # Where no image reaches a step the index is -1, which np.where discards.
             own = np.where(reaching >= 0, sums[:, reaching], 0.0)
             accuracies = own if accuracies is None else np.maximum(accuracies, own)
         assert accuracies is not None

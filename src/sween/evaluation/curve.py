@@ -14,8 +14,8 @@ from sween.records import Certificate
 class RadiusAccuracyCurve:
     """Certified accuracy as a function of the radius, a decreasing step function.
 
-    On (radii[j-1], radii[j]] it is accuracies[j], up to and including radii[0] it is
-    accuracies[0], beyond the last radius it is 0: an image counts at its own radius.
+    It is accuracies[0] up to and including radii[0], accuracies[j] on (radii[j-1], radii[j]], and 0
+    beyond the last radius: an image counts at its own radius.
 
     Attributes:
         radii: float64 (M,), strictly increasing; empty when nothing is certified.
@@ -36,7 +36,7 @@ class RadiusAccuracyCurve:
         return float(np.sum(np.diff(self.radii, prepend=0.0) * self.accuracies))
 
     def corners(self) -> tuple[Floats, Floats]:
-        """Points from radius 0 down to accuracy 0, to draw with steps that precede the point."""
+        """Points from radius 0 down to accuracy 0, to draw with `where="pre"` steps."""
         start = self.accuracies[:1] if self.radii.size else np.zeros(1)
         end = self.radii[-1:]
         radii = np.concatenate([[0.0], self.radii, end])
@@ -49,8 +49,8 @@ def radius_accuracy_curve(
     """The exact curve of one model over all its images.
 
     Args:
-        certificates: one model's, one for each image, with labels.
-        radius: the certificate's field to judge.
+        certificates: of one model, one per image, with labels.
+        radius: which radius of the certificates to use.
     """
     counted = counted_radii(certificates, radius=radius)
     radii, images = np.unique(counted.radii[counted.certified], return_counts=True)
@@ -59,9 +59,9 @@ def radius_accuracy_curve(
 
 
 def envelope_curve(curves: Sequence[RadiusAccuracyCurve]) -> RadiusAccuracyCurve:
-    """The largest value of several curves at every radius.
+    """The maximum of several curves at every radius.
 
-    Its area is at least every curve's, and may exceed them all where the curves cross.
+    Its area is at least that of every curve, and larger than all of them where curves cross.
     """
     if not curves:
         raise BadInput("curves", expected="at least one", got="none", fix="pass curves of models")

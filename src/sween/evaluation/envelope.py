@@ -1,4 +1,4 @@
-"""A model's row of the paper's tables, and the rows AVG and UE made of several."""
+"""A model's row in the paper's tables, and the rows AVG and UE of several candidates."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from sween.records import Certificate
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Certified accuracies and ACR of one model, or of several taken together.
+    """Certified accuracies and ACR of one model, or of several combined.
 
     Attributes:
-        radii: where the accuracies are judged.
-        accuracies: fractions in [0,1], one for each radius.
+        radii: of the certified accuracies.
+        accuracies: fractions in [0,1], one per radius.
         acr: average certified radius.
         count: images behind every number.
     """
@@ -41,9 +41,9 @@ def score(
     """One model's scores over all its images.
 
     Args:
-        certificates: one model's, one for each image, with labels.
-        radii: l2 radii to judge certified accuracy at.
-        radius: the certificate's field to judge.
+        certificates: of one model, one per image, with labels.
+        radii: l2 radii of the certified accuracies.
+        radius: which radius of the certificates to use.
     """
     accuracies = certified_accuracy(certificates, radii, radius=radius)
     return Scores(
@@ -55,10 +55,11 @@ def score(
 
 
 def upper_envelope(scores: Sequence[Scores]) -> Scores:
-    """UE: the largest value of each column over the candidates, the ACR too.
+    """UE, the upper envelope: the maximum of each column over the candidates, ACR included.
 
-    Each column may come from another candidate, so no one model need reach it. Its ACR is the best
-    candidate's, as in the paper, not the area under the envelope of the curves, which is larger.
+    Columns may come from different candidates, so no single model need reach it. As in the paper,
+    its ACR is that of the best candidate, not the area under the envelope of the curves, which may
+    be larger.
     """
     _check_same_columns(scores)
     return dataclasses.replace(
@@ -69,7 +70,7 @@ def upper_envelope(scores: Sequence[Scores]) -> Scores:
 
 
 def average(scores: Sequence[Scores]) -> Scores:
-    """AVG: the mean of each column over the candidates, the ACR too."""
+    """AVG: the mean of each column over the candidates, ACR included."""
     _check_same_columns(scores)
     return dataclasses.replace(
         scores[0],

@@ -1,4 +1,4 @@
-"""Which rows belong together: by model within a run, image by image across models."""
+"""Grouping certificates: by model within a run, by image across models."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,10 +7,10 @@ from sween.records import Certificate
 
 
 def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]]:
-    """The certificates of each model, models and rows in order of first appearance.
+    """The certificates of each model, in order of first appearance.
 
     Raises:
-        BadInput: a model has two certificates for one image; both would be counted.
+        BadInput: a model has two certificates for one image, which would be counted twice.
     """
     groups: dict[str, list[Certificate]] = {}
     for certificate in certificates:
@@ -21,11 +21,10 @@ def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]
 
 
 def check_distinct_images(certificates: Sequence[Certificate]) -> None:
-    """Refuse an image that appears twice: it would weigh double in every average.
+    """Refuse an image that appears twice, which would count twice in every average.
 
-    The usual causes: a run certified with all its members, whose rows were not split by model, and
-    batches that were each numbered from 0. Seeds may differ from row to row: each certificate holds
-    on its own.
+    Usual causes: certificates of several models that were not split by model, and batches that were
+    each numbered from 0. Seeds may differ: each certificate holds on its own.
     """
     seen: dict[int, str] = {}
     for certificate in certificates:
@@ -33,11 +32,11 @@ def check_distinct_images(certificates: Sequence[Certificate]) -> None:
             models = sorted({seen[certificate.index], certificate.model})
             raise BadInput(
                 "certificates",
-                expected="one for each image",
+                expected="one per image",
                 got=f"index {certificate.index} twice (model {', '.join(models)})",
                 fix="split the rows of several models with by_model"
                 if len(models) > 1
-                else "keep one of the two rows, or give each image an index of its own",
+                else "keep one of the two rows, or number the images consecutively",
             )
         seen[certificate.index] = certificate.model
 
@@ -45,10 +44,10 @@ def check_distinct_images(certificates: Sequence[Certificate]) -> None:
 def pair_by_index(
     first: Sequence[Certificate], second: Sequence[Certificate]
 ) -> tuple[list[Certificate], list[Certificate]]:
-    """Both lists sorted by image, refused unless they cover the same images once each.
+    """Both lists sorted by image; refused unless they cover the same images, once each.
 
-    Two averages over different test subsets differ by the luck of the subset, which on 500 images
-    is as large as the gains being measured; so subsets are never compared.
+    Averages over different test subsets differ by chance, on 500 images by as much as the gains
+    being measured, so they are never compared.
     """
     for certificates in (first, second):
         if not certificates:

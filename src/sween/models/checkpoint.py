@@ -1,8 +1,8 @@
-"""Checkpoints: one safetensors file whose header holds the manifest. Nothing in it can run code.
+"""Checkpoints: one safetensors file whose header holds the manifest. Loading one runs no code.
 
-Weights and manifest live in one file, so that they cannot be parted. A checkpoint of a caller's own
-architecture names `package.module:factory`; importing that would run code the file chose, so it is
-imported only when the caller names the same factory.
+Weights and manifest share a file, so they cannot be separated. A checkpoint of a caller's own
+architecture names `package.module:factory`; importing it would run code that the file chose, so it
+is imported only if the caller names the same factory.
 """
 
 import dataclasses
@@ -18,9 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
+from sween.data.factories import is_factory
 from sween.errors import CheckpointError, OutOfMemory
 from sween.models.device import is_out_of_memory
-from sween.models.registry import ARCHITECTURES, create_model, is_user_architecture
+from sween.models.registry import ARCHITECTURES, create_model, is_importing
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path
 
@@ -30,7 +31,7 @@ _HEADER_KEY = "sween"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint is: enough to rebuild the network and to know what it was trained for."""
+    """Everything needed to rebuild the network of a checkpoint, and what it was trained for."""
 
     arch: str
     num_classes: int
@@ -64,7 +65,7 @@ def save_checkpoint(model: nn.Module, path: AnyPath, manifest: Manifest) -> Mani
     manifest = dataclasses.replace(manifest, fingerprint=fingerprint(manifest, tensors))
     header = {_HEADER_KEY: json.dumps(dataclasses.asdict(manifest), allow_nan=False)}
     with atomic_path(path) as temporary:
-        # Not save_file, whose error on a full disk is no OSError.
+        # Not save_file, whose error on a full disk is not an OSError.
         temporary.write_bytes(save(tensors, metadata=header))
     return manifest
 
@@ -80,30 +81,30 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
 
     Args:
         path: a .safetensors file or a run folder that holds model.safetensors.
-        arch: the architecture it must have; needed for a caller's own `package.module:factory`,
-            since naming it here is what allows it to be imported.
+        arch: the architecture it must have; required for a caller's own `package.module:factory`,
+            which may be imported only because the caller names it here.
 
     Raises:
-        CheckpointError: it is damaged or does not match, with what differs.
+        CheckpointError: it is damaged, or does not match the architecture.
     """
     path = Path(path)
     file = _file_of(path)
     manifest, tensors = _read(file, with_tensors=True)
     if arch is not None and arch != manifest.arch:
         raise CheckpointError(
-            f"{file}: architecture", expected=arch, got=manifest.arch, fix="name the other one"
+            f"{file}: architecture", expected=arch, got=manifest.arch, fix="pass that one"
         )
-    if is_user_architecture(manifest.arch) and arch is None:
+    if is_importing(manifest.arch) and arch is None:
         raise CheckpointError(
-            f"{file} was made by the factory {manifest.arch!r}, which is not imported unasked",
-            fix=f"if you trust that module, pass --arch {manifest.arch}",
+            f"{file} names the factory {manifest.arch!r}, which is not imported without consent",
+            fix=f"if you trust that module, pass --arch {manifest.arch} (archs=[...] in Python)",
         )
-    if not is_user_architecture(manifest.arch) and manifest.arch not in ARCHITECTURES:
+    if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
             f"{file}: architecture",
             expected=f"one of {', '.join(ARCHITECTURES)}",
             got=manifest.arch,
-            fix="upgrade sween, or retrain",
+            fix="register it first if it is your own, or upgrade sween",
         )
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
@@ -130,7 +131,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
 def state_differences(
     wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
 ) -> list[str]:
-    """Which tensors are missing, unknown or of another shape, one readable item each."""
+    """Descriptions of the tensors that are missing, unexpected or of the wrong shape."""
     items = [f"no tensor {name}" for name in wanted if name not in found]
     items += [f"unknown tensor {name}" for name in found if name not in wanted]
     items += [

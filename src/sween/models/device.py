@@ -1,4 +1,4 @@
-"""Where a module lives, evaluating it without leaving a trace, and when there is no room."""
+"""Device of a module, temporary evaluation mode, and detection of out-of-memory errors."""
 
 import contextlib
 import threading
@@ -12,19 +12,19 @@ from sween.errors import SweenError
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """The device of a module's parameters or buffers; the CPU where it has none."""
+    """The device of a module's parameters or buffers; the CPU if it has none."""
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
     return torch.device("cpu")
 
 
 def parts_of(module: nn.Module) -> list[nn.Module]:
-    """Every part of a module once, the module first.
+    """Every submodule once, the module itself first.
 
-    As `module.modules()`, in a fifth of its time: a call that counts few votes walks a model often.
+    Like `module.modules()` in a fifth of the time, which matters in calls that count few votes.
     """
     parts, seen = [module], {id(module)}
-    for part in parts:  # which grows meanwhile
+    for part in parts:  # grows during the loop
         for child in part._modules.values():
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
@@ -35,9 +35,9 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
 class _Modes:
     """The modes to restore, shared by all threads.
 
-    Two threads may evaluate modules with parts in common. The first to come saves the mode of a
-    part, the last to go restores it: a part that went back to training mode when the first of them
-    is done would answer the other one differently.
+    Two threads may evaluate modules that share submodules. The first to enter saves the mode of a
+    submodule and the last to leave restores it: one that returned to training mode while the other
+    thread still evaluates it would give that thread different outputs.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _Modes:
         self._saved = weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]]()
 
     def enter(self, parts: list[nn.Module]) -> bool:
-        """Save the modes; False where there is nothing to save, nor anybody who would restore."""
+        """Save the modes; False if all are in evaluation mode and no other thread restores them."""
         with self._lock:
             shared = len(self._saved) and any(part in self._saved for part in parts)
             if not shared and not any(part.training for part in parts):
@@ -58,7 +58,8 @@ class _Modes:
     def leave(self, parts: list[nn.Module]) -> None:
         with self._lock:
             for part in parts:
-                users, mode = self._saved.pop(part)
+                # A part that is collected together with an abandoned generator has no entry left.
+                users, mode = self._saved.pop(part, (1, part.training))
                 if users > 1:
                     self._saved[part] = (users - 1, mode)
                 else:
@@ -70,9 +71,9 @@ _MODES = _Modes()
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode while the block runs; afterwards every part is in the mode it was in.
+    """Evaluation mode inside the block; afterwards every submodule has its previous mode again.
 
-    Blocks of several threads may overlap, over one module or over modules that share parts.
+    Blocks in several threads may overlap, on one module or on modules that share submodules.
     """
     parts = parts_of(module)
     if not _MODES.enter(parts):
@@ -86,7 +87,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Torch's own error for it, or one of the many words that libraries have for it."""
+    """Whether memory ran out: torch's or Python's error for it, or a message that says so."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     said = str(error).lower()

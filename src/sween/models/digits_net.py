@@ -1,4 +1,4 @@
-"""Small networks for 8x8 digits: enough to be worth certifying, cheap enough for two CPU cores."""
+"""Small networks for 8x8 digits, cheap enough to train and certify on two CPU cores."""
 
 import torch
 from torch import nn
@@ -17,9 +17,9 @@ def digits_mlp(num_classes: int, channels: int = 1, width: int = 256) -> nn.Modu
 
 
 def digits_conv(num_classes: int, channels: int = 1, width: int = 16) -> nn.Module:
-    """Three convolutions, the second of stride 2, and a linear layer on all that remains.
+    """Three convolutions, the second of stride 2, and a linear layer.
 
-    No mean pooling before the linear layer: where a stroke lies is what tells digits apart.
+    No mean pooling before the linear layer: the position of strokes distinguishes digits.
     """
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1, bias=False),

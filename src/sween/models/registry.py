@@ -1,33 +1,56 @@
-"""Architectures by name: the one list that the command line, the docs and the tests read."""
+"""Architectures by name: sween's own, those a caller registers, factories and timm's.
+
+To add one, write its network in a file of its own and register it: in `ARCHITECTURES` below, or
+from outside with `register_architecture`.
+"""
 
 import dataclasses
 import fnmatch
 import functools
-import importlib
-import inspect
 from collections.abc import Callable, Sequence
+from typing import TypeVar, overload
 
 import torch
 from torch import nn
 
+from sween.data.factories import (
+    Factory,
+    accepted,
+    check_new_name,
+    factory_failed,
+    first_line,
+    import_factory,
+    is_factory,
+)
 from sween.errors import BadInput, ContractError, OutOfMemory, UnknownName
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
+from sween.models.from_timm import PREFIX, create_timm_model
 from sween.models.imagenet_resnet import ImageNetResNet
 from sween.models.normalize import Normalize
 from sween.seeding import torch_seed
 
-Builder = Callable[..., nn.Module]
+_Build = TypeVar("_Build", bound=Factory)
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A registered network: how to build it and the images it is meant for."""
+    """A registered network.
 
-    build: Builder
+    Attributes:
+        build: returns the network; called with those of `num_classes`, `image_shape` and `channels`
+            that it takes.
+        image_shape: (C, H, W) of the images it is meant for.
+        description: a few words.
+        normalize: whether the data set's mean and deviation are put in front of it; one that
+            normalises for itself takes [0,1] images as they are.
+    """
+
+    build: Factory
     image_shape: tuple[int, int, int]
     description: str
+    normalize: bool = True
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -48,15 +71,76 @@ ARCHITECTURES: dict[str, Architecture] = {
     },
 }
 
+_OURS = frozenset(ARCHITECTURES)
+
+
+@overload
+def register_architecture(
+    name: str,
+    factory: None = None,
+    *,
+    image_shape: tuple[int, int, int],
+    description: str = "",
+    normalize: bool = False,
+) -> Callable[[_Build], _Build]: ...
+
+
+@overload
+def register_architecture(
+    name: str,
+    factory: _Build,
+    *,
+    image_shape: tuple[int, int, int],
+    description: str = "",
+    normalize: bool = False,
+) -> _Build: ...
+
+
+def register_architecture(
+    name: str,
+    factory: Factory | None = None,
+    *,
+    image_shape: tuple[int, int, int],
+    description: str = "",
+    normalize: bool = False,
+) -> Factory:
+    """Give a network of your own a name for `create_model`, training and checkpoints.
+
+    The name holds in this process: register it again, e.g. by importing your module, before you
+    load a checkpoint of it. The command line takes `package.module:factory` instead.
+
+        @register_architecture("tiny", image_shape=(3, 32, 32))
+        def tiny(num_classes: int) -> nn.Module: ...
+
+    Args:
+        name: letters, digits and ._+-; registering your own name again replaces it.
+        factory: returns an nn.Module from [0,1] images to logits; called with those of
+            `num_classes`, `image_shape` and `channels` that it takes. None for a decorator.
+        image_shape: (C, H, W) of the images it is meant for.
+        description: a few words.
+        normalize: put the data set's mean and deviation in front of the network.
+    """
+    if factory is None:
+        return functools.partial(
+            register_architecture,
+            name,
+            image_shape=image_shape,
+            description=description,
+            normalize=normalize,
+        )
+    check_new_name("architecture", name, name in _OURS)
+    ARCHITECTURES[name] = Architecture(factory, image_shape, description, normalize)
+    return factory
+
 
 def list_models(pattern: str = "*") -> list[str]:
     """Registered names that match a shell pattern."""
     return [name for name in ARCHITECTURES if fnmatch.fnmatch(name, pattern)]
 
 
-def is_user_architecture(name: str) -> bool:
-    """Whether a name is `package.module:factory` rather than registered."""
-    return ":" in name
+def is_importing(name: str) -> bool:
+    """Whether building this architecture imports a module of the caller's choice."""
+    return is_factory(name) and not name.startswith(PREFIX)
 
 
 def create_model(
@@ -71,8 +155,9 @@ def create_model(
     """A freshly initialised network from [0,1] images to logits.
 
     Args:
-        name: a registered name, or `package.module:factory` of the caller's own. A factory is
-            called with `num_classes` if it takes it, and normalises its own input.
+        name: a registered name; `timm:NAME`; or `package.module:factory` of the caller's own,
+            which is called with those of `num_classes`, `image_shape` and `channels` that it takes,
+            and normalises its own input.
         num_classes: number of logits.
         image_shape: (C, H, W).
         mean: per-channel mean for the normalisation inside a registered network; 0 if None.
@@ -81,51 +166,30 @@ def create_model(
     """
     if num_classes < 2:
         raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="add classes")
+    channels = image_shape[0]
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also seed the caller's GPU generators.
         torch.default_generator.manual_seed(torch_seed(seed, "initial weights"))
-        if is_user_architecture(name):
-            return _build_from_factory(name, num_classes)
-        if name not in ARCHITECTURES:
+        if name.startswith(PREFIX):
+            return create_timm_model(name, num_classes=num_classes, image_shape=image_shape)
+        entry = ARCHITECTURES.get(name)
+        if entry is None and not is_factory(name):
             raise UnknownName("architecture", name, ARCHITECTURES)
-        channels = image_shape[0]
-        normalize = Normalize(mean or (0.0,) * channels, std or (1.0,) * channels)
-        body = ARCHITECTURES[name].build(num_classes=num_classes, channels=channels)
-        return nn.Sequential(normalize, body)
+        factory = import_factory(name, "architecture") if entry is None else entry.build
+        options = {"num_classes": num_classes, "image_shape": image_shape, "channels": channels}
+        model = _build(factory, name, options)
+        if entry is None or not entry.normalize:
+            return model
+        return nn.Sequential(Normalize(mean or (0.0,) * channels, std or (1.0,) * channels), model)
 
 
-def _build_from_factory(name: str, num_classes: int) -> nn.Module:
-    module_name, _, factory_name = name.partition(":")
+def _build(factory: Factory, name: str, options: dict[str, object]) -> nn.Module:
     try:
-        factory = getattr(importlib.import_module(module_name), factory_name)
-    except Exception as error:  # a caller's own module may raise anything, SyntaxError included
-        raise BadInput(
-            f"architecture {name!r}",
-            expected="an importable package.module:factory",
-            got=_first_line(error),
-            fix="put the module's folder on PYTHONPATH and check both names",
-        ) from None
-    if not callable(factory):
-        raise BadInput(
-            f"architecture {name!r}",
-            expected="a factory that can be called",
-            got=type(factory).__name__,
-            fix="name a function or class that returns the network",
-        )
-    parameters = inspect.signature(factory).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    takes_classes = "num_classes" in parameters or takes_any
-    try:
-        model = factory(num_classes=num_classes) if takes_classes else factory()
-    except Exception as error:
+        model = factory(**accepted(factory, options))
+    except Exception as error:  # a caller's own factory may raise anything
         if is_out_of_memory(error):
             raise OutOfMemory(f"while {name} was built", error) from None
-        raise BadInput(
-            f"architecture {name!r}",
-            expected="a factory that builds the network",
-            got=_first_line(error),
-            fix="call it on its own to see where it fails",
-        ) from error
+        raise factory_failed("architecture", name, error) from error
     if not isinstance(model, nn.Module):
         raise ContractError(
             f"architecture {name!r}",
@@ -147,8 +211,8 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
             raise OutOfMemory(f"while the network was checked on {where}", error) from None
         raise ContractError(
             "member",
-            expected=f"a module that takes images of shape (N, {_shape(image_shape)})",
-            got=_first_line(error),
+            expected=f"a module that accepts images of shape (N, {_shape(image_shape)})",
+            got=first_line(error),
             fix="use an architecture made for these images",
         ) from None
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -163,11 +227,6 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
         raise ContractError(
             "member", expected="finite logits", got="NaN or infinity", fix="check its weights"
         )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from sween.attack.outcome import radius_of_label
 from sween.report.attacked import AttackedRun, alarms_of, certificates_of
 from sween.report.grid import Cell, Table
 from sween.report.measured import MeasuredRun
+from sween.runs.attack_outcome import radius_of_label
 
 _HEADINGS = ("attack", "Model", "image", "radius", "distance", "certified", "image kept")
 _FIELDS = ("attack", "model", "index", "radius", "distance", "certified_radius", "image_kept")

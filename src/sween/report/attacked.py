@@ -11,9 +11,6 @@ from sween.attack import (
     empirical_accuracy,
     without_attack,
 )
-from sween.attack.certified import certified_name, differences
-from sween.attack.outcome import judge
-from sween.attack.verify import read_attack
 from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import Share, certified_accuracy, share_of_images
@@ -23,6 +20,9 @@ from sween.report.grid import Cell, Table, mark_best
 from sween.report.intervals import images_counted, reach
 from sween.report.measured import MeasuredRun, read_environment, skipped_in_words
 from sween.report.tables import percentage, plain_number
+from sween.runs.attack import AttackRun
+from sween.runs.attack_outcome import judge
+from sween.runs.attacked_certificates import certified_name, differences
 
 _HEADINGS = (
     *("run", "σ", "Model", "attack", "radius", "certified %", "resist %", "broken %"),
@@ -69,9 +69,11 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
         BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
     """
     folder = Path(folder)
-    checked = read_attack(folder)
+    checked = AttackRun.read(folder)
     outcomes = checked.outcomes
-    run = AttackedRun(folder.resolve().name, checked.config, outcomes, read_environment(folder))
+    run = AttackedRun(
+        folder.resolve().name, checked.config.content, outcomes, read_environment(folder)
+    )
     if not outcomes:
         raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")
     for field in ("sigma", "model", "attack", "n", "alpha", "seed", "samples"):

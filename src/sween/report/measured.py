@@ -18,7 +18,7 @@ from sween.evaluation import (
 )
 from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.report.classic import SLACK, largest_radius
+from sween.report.published_logs import SLACK, largest_radius
 from sween.report.rows import Kind, Row, build_rows, model_kinds
 from sween.runs import CertificationRun
 

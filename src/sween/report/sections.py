@@ -10,7 +10,7 @@ from sween.report.comparison import interval_in_words
 from sween.report.figures import draw_curves
 from sween.report.grid import markdown_text
 from sween.report.intervals import intervals_in_words
-from sween.report.logs import images_in_words
+from sween.report.log_comparison import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.tables import plain_number, signed, to_markdown
 

@@ -1,19 +1,25 @@
 """What `sween report` is given: folders of runs, and published logs."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
-from sween.errors import BadInput, DataError, refuse_duplicates
+from sween.errors import BadInput, DataError, refuse_doubles
 from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
-from sween.report.classic import ClassicLog, read_classic_log
 from sween.report.cost import TrainedRun, load_trained, metrics_file
-from sween.report.macer_mat import Votes, read_macer_mat
 from sween.report.measured import MeasuredRun, load_run
+from sween.report.published_logs import (
+    CertificationLog,
+    Votes,
+    largest_radius,
+    read_macer_log,
+    read_tsv_log,
+)
 from sween.run_folder import read_config
 
 
@@ -24,7 +30,7 @@ class Sources:
     runs: Sequence[MeasuredRun]
     attacked: Sequence[AttackedRun]
     trained: Sequence[TrainedRun]
-    logs: Sequence[ClassicLog]
+    logs: Sequence[CertificationLog]
 
 
 MOST_VOTES = 1_000_000
@@ -68,10 +74,11 @@ class LogFormat:
         )
 
     @property
-    def limits(self) -> dict[str, Any]:
-        """What limits a radius; nothing where it is not known."""
-        known = {"sigma": self.sigma, "n": self.n, "alpha": self.alpha}
-        return known if all(value is not None for value in known.values()) else {}
+    def limit(self) -> float:
+        """The largest radius that these settings allow; infinite where they are not known."""
+        if self.sigma is None or self.n is None or self.alpha is None:
+            return math.inf
+        return largest_radius(sigma=self.sigma, n=self.n, alpha=self.alpha)
 
 
 def read_sources(
@@ -93,17 +100,15 @@ def read_sources(
     said = log_format.sigma if log_format is not None else None
     logs = [dataclasses.replace(log, sigma=said) for log in logs]
     names = [run.name for run in runs] + [attack.name for attack in attacked]
-    refuse_duplicates("folders", names, fix="rename one: the name labels its figures and its rows")
-    refuse_duplicates(
-        "logs", [log.name for log in logs], fix="rename one: the name labels its file"
-    )
+    refuse_doubles("folders", names, fix="rename one: the name labels its figures and its rows")
+    refuse_doubles("logs", [log.name for log in logs], fix="rename one: the name labels its file")
     return Sources(runs, attacked, trained, logs)
 
 
-def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
+def _read_log(path: Path, log_format: LogFormat) -> CertificationLog:
     if path.suffix != ".mat":
-        return read_classic_log(
-            path, significant_digits=log_format.significant_digits, **log_format.limits
+        return read_tsv_log(
+            path, significant_digits=log_format.significant_digits, limit=log_format.limit
         )
     if log_format.start is None:
         raise BadInput(
@@ -112,12 +117,12 @@ def _read_log(path: Path, log_format: LogFormat) -> ClassicLog:
             got="none",
             fix="MACER's code begins with 500 by default",
         )
-    return read_macer_mat(
+    return read_macer_log(
         path,
         start=log_format.start,
         skip=log_format.skip,
         votes=log_format.votes,
-        **log_format.limits,
+        limit=log_format.limit,
     )
 
 

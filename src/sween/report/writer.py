@@ -11,18 +11,18 @@ from sween.report import canvas, grid
 from sween.report.adaptive import adaptive_table
 from sween.report.alarms import alarm_table
 from sween.report.attacked import attack_notes, attack_table
-from sween.report.beside import LogComparison
-from sween.report.beside_text import (
+from sween.report.comparison import comparison_table
+from sween.report.cost import cost_table
+from sween.report.files import ReportFiles
+from sween.report.illustrate import add_figures, figures_of, noise_figure
+from sween.report.log_comparison import (
+    LogComparison,
+    compare_logs,
     comparison_notes,
     comparison_rows,
     comparison_section,
     comparison_title,
 )
-from sween.report.comparison import comparison_table
-from sween.report.cost import cost_table
-from sween.report.files import ReportFiles
-from sween.report.illustrate import add_figures, figures_of, noise_figure
-from sween.report.logs import beside_logs
 from sween.report.meaning import meaning_section
 from sween.report.measured import MeasuredRun
 from sween.report.page import PageTable, page_text
@@ -101,8 +101,8 @@ def write_report(
     tables = _more_tables(sources)
     notes = {ATTACKS: attack_notes(sources.attacked, tables[ATTACKS])} if ATTACKS in tables else {}
     more = [_section(title, table, notes.get(title, ())) for title, table in tables.items()]
-    logs = beside_logs(sources, radii=radii, common_only=different_images)
-    more += [comparison_section(beside.compared) for beside in logs.values()]
+    logs = compare_logs(sources.runs, sources.logs, radii=radii, common_only=different_images)
+    more += [comparison_section(compared) for _, compared in logs]
     for own in _by_dataset(sources.runs, datasets) if figures else ():
         noise = {"noise": noise_figure(own, datasets[own[0].name])}
         lines = add_figures(noise, _name_of_images(own[0], datasets), files)
@@ -111,7 +111,7 @@ def write_report(
         PageTable(title, table, [*ABOUT.get(title, ()), *notes.get(title, ())])
         for title, table in tables.items()
     ]
-    shown += [_beside_table(beside.compared) for beside in logs.values()]
+    shown += [_beside_table(compared) for _, compared in logs]
     page = page_text(
         page_runs(sources.runs, sources.attacked, datasets),
         tables=shown,
@@ -125,8 +125,8 @@ def write_report(
         more.append(settings_section(sources.runs))
     if meaning := meaning_section(sources.runs, list(tables.values()), logs=bool(logs)):
         more.append(meaning)
-    for name, beside in logs.items():
-        files.add_text(f"{name}.csv", beside.images)
+    for name, compared in logs:
+        files.add_text(f"{name}.csv", compared.to_csv())
     for table in tables.values():
         files.add_text(f"{table.name}.csv", grid.to_csv(table))
         files.add_text(f"{table.name}.tex", grid.latex(table))

@@ -112,7 +112,7 @@ def _twin(
     """Another model of the run that must have the same votes, if there is one."""
     weights, exit = variants[model]
     for other, (same, exited) in variants.items():
-        # Of a full ensemble and one with an exact exit, the one with the exit is told of.
+        # Of a full ensemble and one with an exact exit, the latter is reported.
         alike = exit == exited or (exit, exited) == ("exact", "none")
         if other in rows and other != model and same == weights and alike:
             return other

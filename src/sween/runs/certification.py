@@ -340,7 +340,7 @@ class CertificationRun:
             )
 
     def check_labels(self, labels: Sequence[int]) -> None:
-        """Refuse rows whose true class is not the data set's, for whoever has the data at hand."""
+        """Refuse rows whose true class is not the one that the data set gives."""
         for place, certificate in enumerate(self.rows):
             if certificate.label not in (None, labels[certificate.index]):
                 raise RunMismatch(
@@ -423,8 +423,8 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
     or double rows, rows of other settings than the run's, and rows that contradict others of their
     image are found too.
 
-    A folder cannot prove that its votes were ever cast: whoever makes up votes, labels or a seed
-    and writes every checksum and tag anew is found only by counting again, with the model and the
+    A folder cannot prove that its votes were ever cast: made-up votes, labels or seeds whose
+    checksums and tags were written anew are found only by counting again, with the model and the
     data (see `recount_folder`). The time taken is guarded by the checksum alone.
 
     Raises:
@@ -445,7 +445,7 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
 
 @contextlib.contextmanager
 def failing_the_check() -> Iterator[None]:
-    """Rows that a reader would refuse as bad input fail the check of whoever verifies them."""
+    """Rows that a reader would refuse as bad input fail the check here."""
     try:
         yield
     except CheckpointError:

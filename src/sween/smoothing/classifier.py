@@ -1,5 +1,6 @@
 """The smoothed classifier: predict, with abstention, and certify."""
 
+import copy
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -23,6 +24,7 @@ from sween.engine import (
 from sween.engine.forward import FixedShapeForward
 from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.errors import BadInput, ContractError
+from sween.models.device import device_of
 from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.sampling import CertifySettings
@@ -52,7 +54,7 @@ class SmoothedClassifier:
 
     The noise is a function of seed, purpose and index. By default every call takes a fresh seed
     from the operating system, which is never used again and is recorded in the answer, so that
-    nobody could have made an image for it. A seed that is given is used as given: keep it secret
+    no image could have been made for it. A seed that is given is used as given: keep it secret
     where images come from strangers. Images without indices are numbered consecutively across
     calls, so that no two of them share their noise; to repeat an answer, pass its seed and index.
 
@@ -123,6 +125,21 @@ class SmoothedClassifier:
             name = "model" if loaded is None else loaded.name
         self.model = model
         self.name: str = name
+        self._options: dict[str, Any] = {
+            "sigma": sigma,
+            "num_classes": num_classes,
+            "exit": exit,
+            "name": name,
+            "batch_size": batch_size,
+            "forward_rows": forward_rows,
+            "member_names": member_names,
+            "weightings": weightings,
+            "other_exits": other_exits,
+            "precision": precision,
+            "compile": compile,
+            "noise": noise,
+            "levels": levels,
+        }
         self.sigma, self.num_classes = float(sigma), num_classes
         voters = Voters(
             model,
@@ -182,10 +199,19 @@ class SmoothedClassifier:
         vars(self).update(state)
         self._turn = threading.RLock()
 
+    def twin(self, device: torch.device | None = None) -> Self:
+        """A classifier of the same options with an engine of its own.
+
+        Args:
+            device: of a copy of the model; the same model, where it is, when None.
+        """
+        model = self.model if device is None else copy.deepcopy(self.model).to(device)
+        return type(self)(model, **self._options)
+
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.engine.follow_device()
+        return device_of(self.model)
 
     def predict(
         self,
@@ -226,7 +252,7 @@ class SmoothedClassifier:
     ) -> list[Prediction]:
         """`predict` in the forward passes of `certify`, under given noise that images may share.
 
-        For whoever compares or replays answers.
+        For comparing or replaying answers.
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)

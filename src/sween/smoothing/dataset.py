@@ -1,6 +1,5 @@
 """Certifying a data set into a run folder: row by row, resumable, verifiable."""
 
-import copy
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -129,7 +128,8 @@ def iter_certificates(
     images = as_image_set(data, name=name)
     positions = _positions(indices, images)
     _check_fit(smoothed, data if isinstance(data, Dataset) else images)
-    engines = [_on(smoothed, device).engine for device in devices or (None,)]
+    # Engines of their own: the classifier may be asked meanwhile, by this thread or another.
+    engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, images, positions, settings)
     dataset = data if isinstance(data, Dataset) else None
     config = run_config(
@@ -238,15 +238,6 @@ class _Progress:
 
     def _note(self) -> str:
         return f"votes; {self.done}/{self.images} images{self.last and ', '}{self.last}"
-
-
-def _on(smoothed: SmoothedClassifier, device: torch.device | None) -> SmoothedClassifier:
-    """The classifier, or a copy of it on another device."""
-    if device is None:
-        return smoothed
-    own = copy.deepcopy(smoothed)
-    own.model.to(device)
-    return own
 
 
 def _check_fit(smoothed: SmoothedClassifier, data: Dataset | ImageSet) -> None:

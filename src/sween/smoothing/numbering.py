@@ -16,7 +16,7 @@ MOST_REMEMBERED = 1_000_000
 """Noise keys whose images are remembered; beyond them the oldest are forgotten."""
 
 LARGEST_NUMBERED = 2**62
-"""Images are numbered on after an index below it; noise keys end at 2**63."""
+"""Numbering continues after an index below it; noise keys end at 2**63."""
 
 
 class ImageNumbering:
@@ -61,7 +61,7 @@ class ImageNumbering:
 
 
 def _depth() -> int:
-    """How many frames lie between the function that asks and whoever called sween."""
+    """How many frames lie between the caller of this function and the caller of sween."""
     depth, frame = 1, cast(FrameType | None, sys._getframe(1))
     while frame is not None and frame.f_globals.get("__name__", "").startswith("sween."):
         depth, frame = depth + 1, frame.f_back

@@ -12,7 +12,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from sween.data.dataset import Dataset
+from torch import nn
+
+from sween.data import Dataset, as_image_set
 from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble
 from sween.ensemble.early_exit import parse_exit
@@ -50,8 +52,8 @@ class RecountedRun:
 
 def recount_folder(
     folder: AnyPath,
-    loaded: LoadedEnsemble,
-    dataset: Dataset,
+    model: nn.Module,
+    data: object,
     *,
     images: int | None = None,
     seed: int | None = None,
@@ -65,30 +67,31 @@ def recount_folder(
 
     Args:
         folder: written by `sween certify`.
-        loaded: the ensemble that the run certified, on the kind of device that it was certified on.
-        dataset: the one that the run certified, with its labels.
+        model: the one that the run certified, on the kind of device that it was certified on.
+        data: what the run certified, with its labels; as `certify_dataset` takes it.
         images: how many; all by default.
-        seed: of the choice of images; from the operating system when None, so that nobody can know
+        seed: of the choice of images; from the operating system when None, so that no one can know
             beforehand which rows will be counted again.
         quiet: no progress display.
 
     Raises:
         BadInput: another ensemble, other data, another kind of device or another arithmetic.
-        CheckFailed: naming the first row that came out otherwise, and both values.
+        CheckFailed: naming the first row that differs, and both values.
     """
     run = CertificationRun.read(folder)
     run.check_complete()
     config, settings = run.config, run.config.settings
-    _check_subject(run, loaded, dataset)
+    subject = _Subject(run, model, data)
+    subject.check()
     seed = secrets.randbits(31) if seed is None else seed
     chosen = _choice(config.indices, images, seed)
     places = {(row.model, row.index): place for place, row in enumerate(run.rows)}
-    source = TestImages(dataset.test)
-    with track(f"recount {loaded.name}", len(chosen), quiet=quiet) as advance:
+    source = TestImages(subject.images)
+    with track(f"recount {config.model}", len(chosen), quiet=quiet) as advance:
         for rows, keys in _by_forward_rows(run, chosen).items():
-            engine = _classifier(run, loaded, dataset, rows).engine
-            _prepare(run, engine, dataset, rows, keys[0])
-            pipeline.check_engine(engine, settings, numbers=math.prod(dataset.image_shape))
+            engine = subject.engine(rows, keys[0])
+            numbers = math.prod(subject.images.image_shape)
+            pipeline.check_engine(engine, settings, numbers=numbers)
             plans = pipeline.plan_all(engine, source, config.indices, settings)
             _check_pilots(run, plans)
             for certificates in pipeline.certify(
@@ -111,47 +114,96 @@ def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
     return sorted(indices[place] for place in order[:images])
 
 
-def _check_subject(run: CertificationRun, loaded: LoadedEnsemble, dataset: Dataset) -> None:
-    """Refuse another ensemble or other data than the config names.
+class _Subject:
+    """The model and the data of a run, as they are at hand."""
 
-    A config that names this very ensemble and these data, and says something else of them, was
-    altered: that is a check that fails.
-    """
-    content, folder = run.config.content, run.folder
-    now = subject_config(
-        loaded,
-        dataset.test,
-        run.config.indices,
-        name=loaded.name,
-        sigma=loaded.sigma,
-        dataset=dataset,
-    )
-    then = {name: content[name] for name in now if name in content}
-    differences = config_differences(then, {name: now[name] for name in then})
-    if differences and all(now[name] == then.get(name) for name in ("fingerprint", "data")):
-        raise CheckFailed(f"{folder}/config.toml: {'; '.join(differences)} of the model")
-    if differences:
-        raise BadInput(
-            f"{folder}/config.toml",
-            expected="the ensemble and the data that were certified",
-            got=f"others ({'; '.join(differences)})",
-            fix="pass them as --model and --data-root",
+    def __init__(self, run: CertificationRun, model: nn.Module, data: object) -> None:
+        self.run, self.model = run, model
+        self.dataset = data if isinstance(data, Dataset) else None
+        self.images = as_image_set(data, name=str(run.config.content["dataset"]))
+        loaded = model if isinstance(model, LoadedEnsemble) else None
+        self.sigma = run.config.sigma if loaded is None else loaded.sigma
+        self.name = run.config.model if loaded is None else loaded.name
+
+    def check(self) -> None:
+        """Refuse another model or other data than the config names.
+
+        A config that names this very model and these data, and says something else of them, was
+        altered: that is a check that fails.
+        """
+        content, folder = self.run.config.content, self.run.folder
+        now = subject_config(
+            self.model,
+            self.images,
+            self.run.config.indices,
+            name=self.name,
+            sigma=self.sigma,
+            member_names=content["candidates"],
+            dataset=self.dataset,
         )
-    device, known = device_of(loaded).type, run.config.device
-    if known is None:
-        raise BadInput(
-            f"{folder}/config.toml",
-            expected="the kind of device that certified the run, since each draws its own noise",
-            got="no device",
-            fix="certify again with this version",
-        )
-    if known != device:
-        raise BadInput(
-            "--device",
-            expected=f"{known}, on which {folder} was certified: another kind draws other noise",
-            got=device,
-            fix=f"recount on a machine with {known}",
-        )
+        then = {name: content[name] for name in now if name in content}
+        differences = config_differences(then, {name: now[name] for name in then})
+        if differences and all(now[name] == then.get(name) for name in ("fingerprint", "data")):
+            raise CheckFailed(f"{folder}/config.toml: {'; '.join(differences)} of the model")
+        if differences:
+            raise BadInput(
+                f"{folder}/config.toml",
+                expected="the ensemble and the data that were certified",
+                got="; ".join(differences),
+                fix="pass them as --model and --data-root",
+            )
+        device, known = device_of(self.model).type, self.run.config.device
+        if known is None:
+            raise BadInput(
+                f"{folder}/config.toml",
+                expected="the kind of device that certified the run: each draws its own noise",
+                got="no device",
+                fix="certify again with this version",
+            )
+        if known != device:
+            raise BadInput(
+                "--device",
+                expected=f"{known}, which certified {folder}: another kind draws other noise",
+                got=device,
+                fix=f"recount on a machine with {known}",
+            )
+
+    def engine(self, rows: int, first: int) -> VoteEngine:
+        """What certified the run, in passes of so many rows; refused where it differs."""
+        config = self.run.config
+        parts = {part.partition("+")[0] for part in config.precision.split(", ")}
+        exits = config.content.get("exits", {})
+        own = {config.model, *exits}
+        engine = SmoothedClassifier(
+            self.model,
+            sigma=self.sigma,
+            num_classes=len(self.run.rows[0].selection_counts),
+            exit=parse_exit(config.exits[config.model]),
+            name=self.name,
+            forward_rows=rows,
+            member_names=config.members or None,
+            weightings={name: w for name, w in config.weights.items() if name not in own},
+            other_exits=[parse_exit(text) for text in exits.values()],
+            precision=parts.pop().replace("tf32", "float32"),
+            compile="+" in config.precision,
+            noise=config.noise.partition("(")[0],
+            levels=self.images.white,
+        ).engine
+        engine.prepare(self.images.images([first])[0])
+        for name, now, then in (
+            ("precision", engine.precision, config.precision),
+            ("forward_rows", engine.forward_rows, rows),
+            ("noise", engine.noise.name, config.noise),
+            ("models", engine.voters, config.voters),
+        ):
+            if now != then:
+                raise BadInput(
+                    f"{name} on {engine.device}",
+                    expected=f"{then}, as {self.run.folder} was certified with",
+                    got=now,
+                    fix="recount on a machine like the one that its environment.json names",
+                )
+        return engine
 
 
 def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, list[int]]:
@@ -172,50 +224,6 @@ def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, 
     for index in chosen:
         groups.setdefault(rows[index], []).append(index)
     return groups
-
-
-def _classifier(
-    run: CertificationRun, loaded: LoadedEnsemble, dataset: Dataset, rows: int
-) -> SmoothedClassifier:
-    """What certified the run, made again."""
-    config = run.config
-    parts = {part.partition("+")[0] for part in config.precision.split(", ")}
-    exits = config.content.get("exits", {})
-    own = {config.model, *exits}
-    return SmoothedClassifier(
-        loaded,
-        sigma=loaded.sigma,
-        num_classes=loaded.num_classes,
-        exit=parse_exit(config.exits[config.model]),
-        forward_rows=rows,
-        member_names=config.members or None,
-        weightings={name: w for name, w in config.weights.items() if name not in own},
-        other_exits=[parse_exit(text) for text in exits.values()],
-        precision=parts.pop().replace("tf32", "float32"),
-        compile="+" in config.precision,
-        noise=config.noise.partition("(")[0],
-        levels=dataset.test.white,
-    )
-
-
-def _prepare(
-    run: CertificationRun, engine: VoteEngine, dataset: Dataset, rows: int, first: int
-) -> None:
-    """Make an engine ready; refused where it computes otherwise than the one of the run."""
-    engine.prepare(dataset.test.images([first])[0])
-    for name, now, then in (
-        ("precision", engine.precision, run.config.precision),
-        ("forward_rows", engine.forward_rows, rows),
-        ("noise", engine.noise.name, run.config.noise),
-        ("models", engine.voters, run.config.voters),
-    ):
-        if now != then:
-            raise BadInput(
-                f"{name} on {engine.device}",
-                expected=f"{then}, as {run.folder} was certified with",
-                got=now,
-                fix="recount on a machine like the one that its environment.json names",
-            )
 
 
 def _check_pilots(run: CertificationRun, plans: dict[int, Plan]) -> None:

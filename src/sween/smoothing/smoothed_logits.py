@@ -12,7 +12,7 @@ from sween.seeding import standard_normal
 PURPOSE = "attack"
 
 _SMALLEST = 1e-30
-"""Of a mean probability: its logarithm stays finite."""
+"""Floor of a mean probability, so that its logarithm is finite."""
 
 
 class Probabilities(Protocol):
@@ -48,19 +48,19 @@ class PlainProbabilities:
 
 
 class SmoothedLogits(nn.Module):
-    """log of the mean over m noisy copies of the model's probabilities (Salman et al. 2019).
+    """log of the model's mean probabilities over m noisy copies (Salman et al. 2019).
 
-    Noise is keyed by (seed, unit, call): drawn afresh at every call, or once for all of them. It
-    never comes from torch's global generators, which AutoAttack seeds for itself.
+    Noise is keyed by (seed, unit, call), fresh at every call or the same for all. It never comes
+    from torch's global generators, which AutoAttack reseeds.
 
     Args:
         model: its probabilities, or a module: a `WeightedEnsemble`, or any other to logits.
         sigma: noise level.
         samples: m.
         seed: of the noise.
-        unit: which batch of images it is for.
-        fresh: new noise at every call; else a fixed surrogate, a deterministic function.
-        rows: noisy images in one pass at most; more than that are recomputed for the gradient.
+        unit: number of the batch of images.
+        fresh: new noise at every call; otherwise a deterministic function.
+        rows: noisy images per pass; beyond that the gradient recomputes them part by part.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SmoothedLogits(nn.Module):
         self.calls = 0
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """log mean probabilities (B, M); all images of a call see the same noise."""
+        """log mean probabilities (B, M); all images of a call share the noise."""
         noise = self.sigma * standard_normal(
             (self.samples, *images.shape[1:]),
             seed=self.seed,
@@ -98,19 +98,19 @@ class SmoothedLogits(nn.Module):
         return mean.clamp_min(_SMALLEST).log()
 
     def parts(self, noise: torch.Tensor, images: int) -> Sequence[torch.Tensor]:
-        """The noise in parts that fit into one pass."""
+        """The noise, split into parts of one pass each."""
         return torch.split(noise, max(1, self.rows // images))
 
     def sum(self, images: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Probabilities (B, M), summed over some noise."""
+        """Probabilities (B, M), summed over the noise."""
         noisy = (images[None] + noise[:, None]).flatten(0, 1)
         return self.probabilities(noisy).view(len(noise), len(images), -1).sum(dim=0)
 
 
 class _Mean(torch.autograd.Function):
-    """Mean probabilities, whose gradient computes them again part by part.
+    """Mean probabilities whose gradient recomputes them part by part.
 
-    So memory is that of one part, whatever the number of draws.
+    Memory is that of one part, however many noise samples there are.
     """
 
     @staticmethod

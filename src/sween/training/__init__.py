@@ -1,4 +1,4 @@
-"""Noise-augmented training of candidates."""
+"""Training with Gaussian noise: objectives, recipes and the trainer."""
 
 from sween.training.config import TrainConfig
 from sween.training.many import train, train_many

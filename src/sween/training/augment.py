@@ -1,4 +1,4 @@
-"""Label-preserving changes to clean training images, before the noise."""
+"""Data augmentation of clean training images, before the noise."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 class CropFlips(NamedTuple):
-    """What was drawn for N images: shifts (2, N) down and right, and flips (N,)."""
+    """Random augmentation of N images: shifts (2, N) down and right, and flips (N,)."""
 
     shifts: torch.Tensor
     flips: torch.Tensor
@@ -16,14 +16,14 @@ class CropFlips(NamedTuple):
 def draw_crop_flips(
     count: int, *, padding: int, generator: torch.Generator, device: torch.device
 ) -> CropFlips:
-    """A random place for the crop of each padded image, and a flip half of the time."""
+    """A random crop position for each padded image, and a flip with probability 1/2."""
     shifts = torch.randint(0, 2 * padding + 1, (2, count), generator=generator, device=device)
     flips = torch.rand(count, generator=generator, device=device) < 0.5
     return CropFlips(shifts, flips)
 
 
 def apply_crop_flips(images: torch.Tensor, drawn: CropFlips, *, padding: int) -> torch.Tensor:
-    """Pad images (N, C, H, W) with zeros, crop back at the places drawn, flip left-right."""
+    """Pad images (N, C, H, W) with zeros, crop at the drawn positions, flip left-right."""
     count, _, height, width = images.shape
     device = images.device
     padded = functional.pad(images, (padding,) * 4)

@@ -1,4 +1,4 @@
-"""What a training run is asked to do."""
+"""Configuration of a training run."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from sween.training.schedules import SCHEDULES
 STORES = ("float32", "float16")
 
 DATA_KEYS = ("image_shape", "train_data", "weights_data")
-"""What a run's config.toml says beside its `TrainConfig`: the images it is trained on."""
+"""Keys of a run's config.toml that describe its training images rather than its `TrainConfig`."""
 
 _WORDS = {
     int: "a whole number",
@@ -26,34 +26,34 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides the trained weights, given the data set's files and the machine.
+    """Everything that determines the trained weights, given the data and the machine.
 
     Attributes:
-        dataset: its registered name.
-        arch: architecture.
+        dataset: name of the data set; see `load_dataset`.
+        arch: name of the architecture; see `create_model`.
         sigma: noise level, in units of [0,1] pixels.
         method: objective.
         epochs: passes over the training images.
-        batch_size: images a step; with several copies the network sees `batch_size * copies` rows.
-        copies: noisy copies of each image; the objective's own number when None.
-        learning_rate: the largest of the schedule.
+        batch_size: images per step; the network sees `batch_size * copies` noisy images.
+        copies: noisy copies of each image; by default the objective's.
+        learning_rate: peak of the schedule.
         momentum: of SGD.
-        nesterov: whether momentum looks ahead.
+        nesterov: use Nesterov momentum.
         weight_decay: of SGD.
-        decay_norms: whether weight decay also pulls on batch-norm parameters and biases.
-        schedule: how the learning rate moves; see `schedules.py`.
+        decay_norms: whether weight decay also applies to batch-norm parameters and biases.
+        schedule: of the learning rate; see `schedules.py`.
         milestones: epochs at which `step` multiplies the rate by 0.1.
-        warmup: share of the run over which the rate rises; when None, 0.2 of `one-cycle` and
-            `cosine`, nothing of the others.
+        warmup: fraction of the run with a rising rate; by default 0.2 for `one-cycle` and
+            `cosine` and 0 for the others.
         label_smoothing: of the cross-entropy; off by default.
-        average: decay of an exponential moving average of the weights, which is then what is saved;
-            0 switches it off.
-        regulariser: lambda of the objective; the published one for this sigma when None.
-        regulariser_from: epoch from which lambda applies, 0 before it; when None the first one,
-            or as published for this method and sigma, where that is the first drop of the rate.
+        average: decay of an exponential moving average of the weights, which is saved instead of
+            the final weights; 0 switches it off.
+        regulariser: lambda of the objective; by default the one published for this sigma.
+        regulariser_from: epoch from which lambda applies; by default 0, or the first drop of the
+            rate where that is what was published for this method and sigma.
         seed: of initial weights, order, augmentation and noise.
-        store: number format of the saved weights; float16 rounds them, so that what is weighed and
-            certified afterwards is what the small file holds.
+        store: number format of the saved weights; float16 rounds them, and the rounded weights
+            are the ones that are weighed and certified.
     """
 
     dataset: str
@@ -102,7 +102,7 @@ class TrainConfig:
                 fits = isinstance(value, tuple) and all(type(one) is int for one in value)
                 expected = "a list of whole numbers"
             else:
-                # A number may be written without its fraction; true is no number.
+                # 1 is a valid float; True is not a number.
                 known = (*kinds, int) if float in kinds else kinds
                 fits = type(value) in known or (float in kinds and isinstance(value, float))
                 expected = " or ".join(_WORDS[kind] for kind in kinds)
@@ -134,22 +134,22 @@ class TrainConfig:
         if not (ordered and inside):
             raise BadInput(
                 "milestones",
-                expected=f"rising epochs between 1 and {self.epochs - 1}",
+                expected=f"increasing epochs between 1 and {self.epochs - 1}",
                 got=list(self.milestones),
-                fix="the paper uses 150 and 300 of 400",
+                fix="the paper uses 150 and 300 of 400 epochs",
             )
         if bool(self.milestones) != (self.schedule == "step"):
             raise BadInput(
                 "milestones",
-                expected="some with --schedule step, none with another",
+                expected="at least one with --schedule step, none with other schedules",
                 got=f"{list(self.milestones)} with {self.schedule}",
                 fix="use both or neither: --milestone 150 --milestone 300",
             )
 
     @property
     def warmup_share(self) -> float:
-        """Share of the run over which the rate rises."""
-        assert self.warmup is not None  # it was set where it was left open
+        """Fraction of the run with a rising learning rate."""
+        assert self.warmup is not None  # set in __post_init__
         return self.warmup
 
     @property
@@ -159,7 +159,7 @@ class TrainConfig:
 
     @property
     def regulariser_weight(self) -> float:
-        """lambda: as given, or as published for this method and sigma."""
+        """lambda, as given or as published for this method and sigma."""
         if self.regulariser is not None:
             return self.regulariser
         published = OBJECTIVES[self.method].regularisers
@@ -202,10 +202,10 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The config of a config.toml or a recipe; refuses keys it does not know.
+        """The config in a config.toml or recipe; refuses unknown keys.
 
-        A run's config.toml also says which images it was trained on; as a recipe it may be used on
-        others.
+        The description of the images in a run's config.toml is ignored, so that it can serve as a
+        recipe for other images.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         content = {name: value for name, value in content.items() if name not in DATA_KEYS}

@@ -1,4 +1,4 @@
-"""Training one candidate, or many at once on one device."""
+"""Train one candidate, or several at once on one device."""
 
 import contextlib
 import sys
@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import BadInput, CheckFailed, SweenError, refuse_duplicates
+from sween.errors import BadInput, CheckFailed, SweenError, refuse_doubles
 from sween.locks import FolderLock
 from sween.models import load_checkpoint
 from sween.paths import AnyPath, as_paths
 from sween.progress import track
 from sween.training.config import TrainConfig
-from sween.training.images import describe_images, training_images
 from sween.training.trainer import Trainer
+from sween.training.training_images import describe_images, training_images
 
 
 def train(
@@ -27,7 +27,7 @@ def train(
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> nn.Module:
-    """Train one candidate with noise into the run folder `out`; see `Trainer`.
+    """Train one candidate with Gaussian noise into the run folder `out`; see `Trainer`.
 
     Returns:
         The trained network, in evaluation mode, on `device`.
@@ -58,21 +58,21 @@ def train_many(
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> list[bool]:
-    """Train several candidates at once, a step of each in turn.
+    """Train several candidates at once, taking turns step by step.
 
-    On a GPU each has its own stream, and small networks fill it together where one alone would
-    leave it idle. One that fails is named and left; the others go on.
+    On a GPU each has its own stream: small networks together use a GPU that one alone would leave
+    idle. A candidate that fails is reported and dropped; the others continue.
 
     Returns:
-        Of each, whether it was trained; False where its folder held the finished run already.
+        For each, whether it was trained; False if its folder already held the finished run.
 
     Raises:
-        BadInput: what was asked is wrong, or a folder is another run's or another process's; none
-            is trained then.
-        CheckFailed: some failed, once the others are done.
+        BadInput: an argument is wrong, or a folder belongs to a different run or is in use by
+            another process; nothing is trained then.
+        CheckFailed: some candidates failed; raised when the others are done.
     """
     outs = as_paths("outs", outs)
-    refuse_duplicates(
+    refuse_doubles(
         "outs",
         [str(out.resolve()) for out in outs],
         expected="a different folder for each",
@@ -80,7 +80,7 @@ def train_many(
     )
     device = device or torch.device("cpu")
     with contextlib.ExitStack() as stack:
-        # All of them before the work: another process may be at one of these folders.
+        # All of them first: another process may be using one of these folders.
         locks = [stack.enter_context(FolderLock(out)) for out in outs]
         if len(configs) == 1:
             trainer = Trainer(configs[0], dataset, outs[0], device=device, lock=locks[0])
@@ -99,8 +99,8 @@ def _train_together(
 ) -> list[bool]:
     failures: list[str] = []
 
-    def left_out(out: Path, error: Exception) -> None:
-        # Whatever a caller's own network may raise is its own failure, not the others'.
+    def report_failure(out: Path, error: Exception) -> None:
+        # A caller's own network may raise anything, which must not stop the others.
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         known = isinstance(error, SweenError | OSError | RuntimeError)
         failures.append(f"{out}: {said}" if known else f"{out}: {type(error).__name__}: {said}")
@@ -116,9 +116,9 @@ def _train_together(
             trainer.check_folder()
             trainers.append(trainer)
         except BadInput:
-            raise  # what was asked is wrong: better said before the others train for hours
+            raise  # an invalid request, reported before the others train for hours
         except Exception as error:
-            left_out(out, error)
+            report_failure(out, error)
     total = sum(trainer.steps_left for trainer in trainers if not trainer.finished)
     with (
         track(f"train {len(trainers)} candidates", total, quiet=quiet or not total) as advance,
@@ -136,7 +136,7 @@ def _train_together(
                     advance(0, trainer.note)
                 except Exception as error:
                     del running[trainer]
-                    left_out(trainer.out, error)
+                    report_failure(trainer.out, error)
     if failures:
         raise CheckFailed(f"{len(failures)} of {len(configs)} candidates failed: {failures[0]}")
     return [not trainer.already_trained for trainer in trainers]

@@ -1,7 +1,7 @@
 """Training objectives: pure functions of the logits on noisy copies, in one registry.
 
 Every objective sees logits of shape (copies, B, M): `copies` noisy versions of each of B images.
-The loop draws the noise and calls the network; here is arithmetic that can be checked alone.
+The trainer draws the noise and calls the network; what is here can be tested on its own.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from torch.nn import functional
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveOptions:
-    """What an objective may need besides logits and labels.
+    """Parameters of an objective besides logits and labels.
 
     Attributes:
         sigma: noise level.
         regulariser: lambda, the weight of the robustness term; 0 switches it off.
-        margin: gamma of MACER: images whose margin exceeds it no longer count.
+        margin: gamma of MACER: images with a larger margin do not contribute.
         sharpness: beta of MACER: inverse temperature of the softmax in the robustness term.
         entropy: eta of consistency: weight of the mean prediction's entropy.
         label_smoothing: of the cross-entropy.
@@ -70,9 +70,10 @@ def macer(logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions)
 def consistency(
     logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions
 ) -> torch.Tensor:
-    """Jeong and Shin 2020: cross-entropy, and noisy copies that agree on a sure answer.
+    """Jeong and Shin 2020: cross-entropy plus consistency between noisy copies.
 
-    Added are lambda times the mean KL(mean || each copy) and eta times the mean's entropy.
+    The regulariser is lambda times the mean KL(mean || each copy) plus eta times the entropy of the
+    mean.
     """
     log_each = torch.log_softmax(logits, dim=2)
     mean = log_each.exp().mean(dim=0)
@@ -87,8 +88,8 @@ def consistency(
 
 
 TAIL = 1e-7
-"""Probabilities nearer to 0 or 1 than this are treated as this near: their float32 inverse normal
-would be infinite, or its slope would."""
+"""Probabilities are clamped to this distance from 0 and 1, where the float32 inverse normal or its
+slope would be infinite."""
 
 
 def inverse_normal(probabilities: torch.Tensor) -> torch.Tensor:
@@ -98,10 +99,10 @@ def inverse_normal(probabilities: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A registered objective: its loss, how many noisy copies it wants, and its published lambda.
+    """A registered objective: its loss, its number of noisy copies and its published lambda.
 
-    `regularisers` maps sigma to lambda as published; other sigmas need an explicit value. At the
-    sigmas of `delayed_at` it is published to apply from the first drop of the learning rate on.
+    `regularisers` maps sigma to the published lambda; other sigmas need an explicit value. At the
+    sigmas in `delayed_at`, lambda applies from the first drop of the learning rate, as published.
     """
 
     loss: Loss

@@ -1,11 +1,11 @@
-"""Recipes: training options in a TOML file, for one candidate or a list of them.
+"""Recipes: training options in a TOML file, for one candidate or several.
 
-Those that come with sween have names, such as fast/gaussian.
+The recipes that ship with sween have names, such as fast/gaussian.
 
 epochs = 100                 # options of `sween train`, with underscores
 learning_rate = 0.2
 
-[[candidate]]                # optional: one table a candidate, on top of the options above
+[[candidate]]                # optional: one table per candidate, overriding the options above
 arch = "resnet20"
 """
 
@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput, refuse_duplicates
+from sween.errors import BadInput, refuse_doubles
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
 
 def list_recipes() -> dict[str, Path]:
-    """The recipes that come with sween, by name."""
+    """The recipes that ship with sween, by name."""
     package = Path(__file__).resolve().parents[1]
-    # In a wheel they lie inside the package; in a checkout at its root, where people look.
+    # Inside the package in a wheel, at the root of a checkout.
     places = (package / "configs", package.parents[1] / "configs")
     folder = next((place for place in places if place.is_dir()), places[0])
     return {
@@ -34,7 +34,7 @@ def list_recipes() -> dict[str, Path]:
 
 
 def find_recipe(path: AnyPath) -> Path:
-    """The file at a path, or else the recipe of that name, with or without .toml."""
+    """The recipe file at this path, or the shipped recipe of this name, with or without .toml."""
     path = Path(path)
     if path.is_file():
         return path
@@ -51,10 +51,10 @@ def find_recipe(path: AnyPath) -> Path:
 
 
 def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
-    """The options of each candidate of a recipe; one without a list is one candidate.
+    """The options of each candidate in a recipe; without [[candidate]] tables there is one.
 
     Args:
-        path: a file, or the name of a recipe that comes with sween.
+        path: a file, or the name of a recipe that ships with sween.
     """
     path = find_recipe(path)
     try:
@@ -79,13 +79,13 @@ def make_configs(
     archs: Sequence[str] = (),
     seeds: Sequence[int] = (),
 ) -> list[TrainConfig]:
-    """Every recipe candidate with every architecture and every seed; options given win.
+    """Every candidate of the recipe with every architecture and seed; options override it.
 
     Args:
         recipe: from `read_recipe`, or one empty mapping.
-        options: of the command line; None means not given.
-        archs: in place of the recipe's.
-        seeds: in place of the recipe's.
+        options: from the command line; None means not given.
+        archs: replace the recipe's.
+        seeds: replace the recipe's.
     """
     given = {name: value for name, value in options.items() if value is not None}
     configs = []
@@ -109,15 +109,15 @@ def make_configs(
 
 
 def run_folders(configs: Sequence[TrainConfig], out: AnyPath) -> list[Path]:
-    """`out` itself for one candidate; a folder below it for each of several."""
+    """`out` itself for one candidate; one subfolder each for several."""
     out = Path(out)
     if len(configs) == 1:
         return [out]
     folders = [out / f"{config.arch.rpartition(':')[2]}-seed{config.seed}" for config in configs]
-    refuse_duplicates(
+    refuse_doubles(
         "candidates",
         [folder.name for folder in folders],
-        expected="another architecture or seed for each",
+        expected="a different architecture or seed for each",
         fix="give them different seeds",
     )
     return folders

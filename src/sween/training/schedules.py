@@ -1,4 +1,4 @@
-"""Learning rates as functions of the share of the run that is done."""
+"""Learning rate schedules, as functions of the fraction of the run that is done."""
 
 import math
 from typing import TYPE_CHECKING
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 SCHEDULES = ("one-cycle", "cosine", "step", "constant")
 
 _START = 0.1
-"""Warm-up begins at this share of the full rate."""
+"""Warm-up starts at this fraction of the full rate."""
 
 
 def learning_rate(config: "TrainConfig", step: int, steps_per_epoch: int) -> float:
     """The rate of one step, counted from 0 over the whole run.
 
-    one-cycle: rises over the warm-up, then falls in a straight line to 0.
-    cosine:    rises over the warm-up, then falls to 0 along a cosine.
-    step:      rises over the warm-up, where there is one; times 0.1 from each milestone on.
-    constant:  rises over the warm-up, where there is one.
+    one-cycle: warm-up, then linear decay to 0.
+    cosine:    warm-up, then cosine decay to 0.
+    step:      warm-up, if any; multiplied by 0.1 at each milestone.
+    constant:  warm-up, if any, then constant.
     """
     full, warmup = config.learning_rate, config.warmup_share
     progress = step / (config.epochs * steps_per_epoch)

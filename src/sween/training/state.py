@@ -1,7 +1,7 @@
-"""Everything a stopped run needs to go on: weights, momentum, average, epoch. No code in it.
+"""What an interrupted run needs to resume: weights, momentum, average, epoch. Loading runs no code.
 
-Order, augmentation and noise are keyed by seed and epoch, so the epoch is the whole state of the
-generators: a run that goes on from the end of an epoch draws what it would have drawn.
+Order, augmentation and noise are keyed by seed and epoch, so the epoch is the complete state of the
+generators: a run resumed after an epoch draws the same numbers as an uninterrupted one.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ class TrainingState:
 
 
 def save_state(folder: Path, state: TrainingState) -> None:
-    """Write the state atomically: a kill leaves the old one or the new one."""
+    """Write the state atomically: a kill leaves either the old state or the new one."""
     tensors = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()
     }
     epochs = json.dumps(state.epochs_done)
     metadata = {"epochs_done": epochs, "checksum": _checksum(epochs, tensors)}
-    # As bytes: a full disk is then an OSError like any other.
+    # Written as bytes, so that a full disk raises an OSError.
     content = save(tensors, metadata=metadata)
     with atomic_path(folder / STATE_FILE) as temporary:
         temporary.write_bytes(content)
@@ -53,7 +53,7 @@ def _checksum(epochs_done: str, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def load_state(folder: Path) -> TrainingState | None:
-    """The saved state, or None where there is none; refuses one that any byte was changed of."""
+    """The saved state, or None if there is none; refuses one whose checksum does not match."""
     path = folder / STATE_FILE
     if not path.exists():
         return None
@@ -63,13 +63,13 @@ def load_state(folder: Path) -> TrainingState | None:
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         found = _checksum(metadata["epochs_done"], tensors)
         if found != metadata["checksum"]:
-            raise ValueError(f"checksum {found[:16]} where {metadata['checksum'][:16]} is recorded")
+            raise ValueError(f"checksum {found[:16]} instead of {metadata['checksum'][:16]}")
         return TrainingState(int(json.loads(metadata["epochs_done"])), tensors)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         missing = isinstance(error, KeyError)
         raise CheckpointError(
             str(path),
-            expected="a whole training state",
+            expected="a complete training state",
             got=f"no {error}" if missing else str(error).splitlines()[0],
             fix="delete that file to train from the start",
         ) from None
@@ -81,7 +81,7 @@ def parts_of(
     """The tensors of the weights, their momentum and their average, by parameter.
 
     Raises:
-        CheckpointError: they are another network's.
+        CheckpointError: they belong to a different network.
     """
     parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "momentum": {}, "average": {}}
     for name, tensor in state.tensors.items():
@@ -95,7 +95,7 @@ def parts_of(
         raise CheckpointError(
             str(where / STATE_FILE),
             expected="a training state of this network",
-            got="the tensors of another one",
+            got="tensors of a different one",
             fix="delete that file to train from the start",
         )
     return parts

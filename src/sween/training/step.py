@@ -1,8 +1,8 @@
 """One training step: augment, add noise, forward, backward, update. The same code on CPU and GPU.
 
-On a GPU all of it but the random numbers and the update is compiled, run in bfloat16 and
-channels-last, and the whole step is recorded once as a CUDA graph and replayed, so that the host
-only says "next". On a CPU the step is plain float32.
+On a GPU, everything but the random numbers and the update is compiled and runs in bfloat16,
+channels-last, and the whole step is captured once as a CUDA graph and replayed. On a CPU the step
+is plain float32.
 """
 
 import torch
@@ -10,18 +10,18 @@ from torch import nn
 
 from sween.data.dataset import to_unit_range
 from sween.training.augment import CropFlips, apply_crop_flips, draw_crop_flips
-from sween.training.average import MovingAverage
+from sween.training.ema import MovingAverage
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 
 COMPILE_MODE = "default"
 """torch.compile's mode; "max-autotune-no-cudagraphs" is a little faster and takes minutes."""
 
 WARMUP_STEPS = 3
-"""Eager runs of a step before it is recorded: compilation and workspace sizes settle in them."""
+"""Eager steps before the capture, for compilation and workspace allocation."""
 
 
 class StepInputs:
-    """Where a step reads its images from: all of them on the device, uint8, picked by position."""
+    """The images of a step: all of them on the device, picked by position."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class StepInputs:
 
     @property
     def shape(self) -> torch.Size:
-        """Of a batch of images."""
+        """Shape of a batch of images."""
         return torch.Size((len(self.picks), *self.pixels.shape[1:]))
 
     def draw(self, generator: torch.Generator) -> CropFlips | None:
-        """What augmentation draws for a batch."""
+        """The random crops and flips for a batch; None without augmentation."""
         if self.crop_padding is None:
             return None
         return draw_crop_flips(
@@ -62,7 +62,7 @@ class StepInputs:
 
 
 class TrainingStep:
-    """Callable once a batch; the loss of the last call is in `loss`.
+    """Call it once per batch; `loss` is the loss of the last call.
 
     Args:
         model: the network being trained, on its device.
@@ -72,7 +72,7 @@ class TrainingStep:
         method: objective.
         copies: noisy copies of each image.
         average: the moving average of the weights, updated at the end of each step; or None.
-        fast: compile and record; only on a GPU.
+        fast: compile and capture; only on a GPU.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class TrainingStep:
         self._forward = self._forward_loss
 
     def prepare(self, options: ObjectiveOptions) -> None:
-        """Get ready for these options; recording again where they changed.
+        """Get ready for these options; captures again if they changed.
 
-        The eager runs that a recording needs move weights, statistics and generator; all of them
-        are put back, so that a prepared run and a plain one do the same steps.
+        The eager steps before the capture change weights, statistics and generator; all of them
+        are restored, so that a captured run takes the same steps as a plain one.
         """
         if options == self.options:
             return
@@ -125,7 +125,7 @@ class TrainingStep:
         for tensor, before in zip(self._moved(), saved, strict=False):
             tensor.copy_(before)
         for extra in self._moved()[len(saved) :]:
-            extra.zero_()  # momentum that the eager runs created
+            extra.zero_()  # momentum created by the eager steps
         self.generator.set_state(position)
 
     def __call__(self) -> None:
@@ -146,7 +146,7 @@ class TrainingStep:
         return [*self.model.state_dict().values(), *averaged, *momenta]
 
     def _run(self) -> None:
-        # Random numbers first: all that is made of them is one compiled function.
+        # Random numbers first: everything computed from them is one compiled function.
         drawn, (count, *image) = self.inputs.draw(self.generator), self.inputs.shape
         noise = torch.randn(
             (self.copies * count, *image), generator=self.generator, device=self.loss.device

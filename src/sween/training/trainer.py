@@ -1,4 +1,4 @@
-"""One candidate's training, as an iterator of steps that can be stopped and taken up again."""
+"""Training of one candidate, as an iterator of steps that can be interrupted and resumed."""
 
 import contextlib
 import math
@@ -18,39 +18,39 @@ from sween.paths import AnyPath
 from sween.records import RowWriter, read_rows
 from sween.run_folder import check_config, read_config, run_folder, write_text
 from sween.seeding import torch_seed
-from sween.training.average import MovingAverage
-from sween.training.board import Board
 from sween.training.config import DATA_KEYS, TrainConfig
-from sween.training.images import check_dataset, describe_images, training_images
+from sween.training.ema import MovingAverage
+from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
 from sween.training.step import StepInputs, TrainingStep
-from sween.training.validation import noisy_accuracy
+from sween.training.tensorboard import TensorBoardLog
+from sween.training.training_images import check_dataset, describe_images, training_images
 
 SECONDS_BETWEEN_STATES = 10.0
-"""A stopped run loses at most this much work, and the epoch that was under way."""
+"""An interrupted run loses at most this much work, plus the current epoch."""
 
 
 class Trainer:
     """Trains one candidate into a run folder.
 
-    On a CPU the weights depend on the config, the data and the versions of the environment alone,
-    and a run that was killed and taken up again ends with the same bits. The test split is never
-    touched; accuracy is watched on noisy images of the weight-solving split.
+    On a CPU the weights depend only on the config, the data and the versions of the environment,
+    and a run that was killed and resumed gives bit-identical weights. The test split is never
+    touched; accuracy is monitored on noisy images of the weight-solving split.
 
     Args:
         config: what to train.
         dataset: the images.
-        out: run folder; one of the same config is taken up where it stopped.
+        out: run folder; an interrupted run of the same config is resumed.
         device: where to train.
-        images: the data set's `training_images` on that device, where several share them.
+        images: the data set's `training_images` on that device, if several trainers share them.
         described: its `describe_images`, likewise.
-        lock: of `out`, where the caller has it already; taken while it trains otherwise.
-        fast: bfloat16, compiled, recorded as a CUDA graph; on a GPU by default.
+        lock: of `out`, if the caller holds it; otherwise it is taken during training.
+        fast: bfloat16, compiled, captured as a CUDA graph; by default on a GPU.
 
     Attributes:
-        note: the epoch under way, and what the last one measured.
-        already_trained: whether `run` found a finished run and did nothing.
+        note: the current epoch, and the metrics of the last one.
+        already_trained: whether `run` found a finished run.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Trainer:
 
     @property
     def steps_left(self) -> int:
-        """Of this run, or of the one that will be taken up; a damaged state is refused later."""
+        """Steps left in this run, or in the one to resume; a damaged state is refused later."""
         done = self.epochs_done
         if not done and self.out.is_dir():
             with contextlib.suppress(SweenError):
@@ -111,14 +111,14 @@ class Trainer:
         return (self.out / "model.safetensors").exists()
 
     def check_folder(self) -> None:
-        """Refuse a folder that holds a run of another config, or one on other images."""
+        """Refuse a folder that holds a run of a different config or on different images."""
         check_config(self.out, self._config_of_folder())
 
     def _config_of_folder(self) -> dict[str, Any]:
-        """What config.toml is to say.
+        """The content of config.toml.
 
-        Folders of older versions do not say what they were trained on. A finished one stays as it
-        is; one that would go on from its state could go on with other images.
+        Folders of older versions do not record their training images. A finished one is left alone;
+        an unfinished one is refused, since it might resume on different images.
         """
         if not (self.out / "config.toml").exists():
             return self.recorded
@@ -127,8 +127,8 @@ class Trainer:
         if not self.finished:
             raise CheckpointError(
                 str(self.out),
-                expected="a run that says which images it is trained on",
-                got="an unfinished one of an older version, which does not",
+                expected="a run that records its training images",
+                got="an unfinished run of an older version, which does not",
                 fix="delete that folder to train from the start, or choose another --out",
             )
         manifest = read_manifest(self.out)
@@ -136,32 +136,32 @@ class Trainer:
             trained, asked = getattr(manifest, name), getattr(self.dataset, name)
             if trained != asked:
                 raise CheckpointError(
-                    f"{self.out} holds a run on other images ({name} {trained} -> {asked})",
+                    f"{self.out} holds a run on different images ({name} {trained} -> {asked})",
                     fix="choose another --out, or delete that folder",
                 )
         return self.config.as_dict()
 
     def run(self) -> Generator[str, None, None]:
-        """Train to the end, giving a note after each step, and write the checkpoint."""
+        """Train to the end, yielding a note after each step, and write the checkpoint."""
         with (
             contextlib.nullcontext(self.lock) if self.lock else FolderLock(self.out) as lock,
             run_folder(self.out, self._config_of_folder(), rows="metrics.jsonl", lock=lock) as path,
         ):
             if self.finished:
                 self.already_trained = True
-                drop_state(self.out)  # a kill may have come between the checkpoint and this
+                drop_state(self.out)  # may be left by a kill right after the checkpoint was written
                 return
-            self._take_up(path)
+            self._resume(path)
             with (
                 RowWriter(path) as metrics,
-                contextlib.closing(Board(self.out, self.epochs_done)) as board,
+                contextlib.closing(TensorBoardLog(self.out, self.epochs_done)) as board,
             ):
                 yield from self._epochs(metrics, board)
             self._save_checkpoint()
             drop_state(self.out)
 
-    def _epochs(self, metrics: RowWriter, board: Board) -> Iterator[str]:
-        saved = -math.inf  # the first epoch is kept at once: it may have compiled
+    def _epochs(self, metrics: RowWriter, board: TensorBoardLog) -> Iterator[str]:
+        saved = -math.inf  # save after the first epoch: compilation takes long
         measured = ""
         for epoch in range(self.epochs_done, self.config.epochs):
             began = time.perf_counter()
@@ -170,7 +170,7 @@ class Trainer:
             for position in self._steps(epoch):
                 with self._on_stream():
                     losses[position] = self.step.loss
-                if not self.fast:  # on a GPU asking for the number would stop the queue
+                if not self.fast:  # on a GPU, reading the number would stall the queue
                     _check_finite(self.step.loss.item(), epoch, position)
                 yield self.note
             row = self._measure(epoch, losses, began)
@@ -184,8 +184,8 @@ class Trainer:
                 saved = time.monotonic()
 
     def _steps(self, epoch: int) -> Iterator[int]:
-        # The architecture is part of the key: candidates that share a seed must not share their
-        # noise too, or they would learn the same accidents and gain less from voting together.
+        # The architecture is part of the key: candidates that share a seed must not share noise, or
+        # they would be less diverse and gain less as an ensemble.
         purpose = f"training of {self.config.arch}"
         seed = torch_seed(self.config.seed, purpose, block=epoch)
         with self._on_stream():
@@ -197,7 +197,7 @@ class Trainer:
         for position in range(self.steps_per_epoch):
             first = position * self.batch_size
             with self._on_stream(), torch.random.fork_rng(devices=[]):
-                # A caller's own network may draw for itself, as dropout does.
+                # A caller's own network may draw random numbers, as dropout does.
                 torch.default_generator.manual_seed(torch_seed(seed, "layers", block=position))
                 self.step.inputs.picks.copy_(order[first : first + self.batch_size])
                 self._set_rate(epoch * self.steps_per_epoch + position)
@@ -216,7 +216,7 @@ class Trainer:
             group["lr"] = rate
 
     def _measure(self, epoch: int, losses: torch.Tensor, began: float) -> dict[str, Any]:
-        """The epoch's row; refuses to go on from a loss or weights that are not finite."""
+        """The epoch's row; refuses a loss or weights that are not finite."""
         with self._on_stream():
             values = losses.tolist()
             seconds = time.perf_counter() - began
@@ -281,8 +281,8 @@ class Trainer:
             tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
         return TrainingState(self.epochs_done, tensors)
 
-    def _take_up(self, metrics: Path) -> None:
-        """Go on from the saved state, dropping rows of epochs that will be trained again."""
+    def _resume(self, metrics: Path) -> None:
+        """Resume from the saved state, dropping rows of epochs that will be repeated."""
         state = load_state(self.out)
         parts = None if state is None else parts_of(state, self.model, where=self.out)
         self.epochs_done = 0 if state is None else state.epochs_done
@@ -329,8 +329,8 @@ def _check_stored(model: nn.Module) -> None:
         if not torch.isfinite(tensor).all():
             raise BadInput(
                 name,
-                expected="numbers below 65504, which float16 can hold",
-                got="larger ones",
+                expected="weights of at most 65504, the largest float16",
+                got="infinity after rounding",
                 fix="use --store float32",
             )
 

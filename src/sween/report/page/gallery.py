@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sween.attack.outcome import OUTCOMES, AttackOutcome
 from sween.records import Certificate
 from sween.report.page.curves import attack_groups
 from sween.report.page.numbers import in_units
 from sween.report.page.pictures import LONGEST_SIDE, to_data_url
 from sween.report.page.run import PageRun
+from sween.runs.attack_outcome import OUTCOMES, AttackOutcome
 
 TOP_CLASSES = 3
 """Classes whose votes are shown."""

@@ -13,7 +13,7 @@ from sween.report.intervals import (
     shares_of,
     whole_percents,
 )
-from sween.report.logs import images_in_words
+from sween.report.log_comparison import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.page.more import cell_content
 from sween.report.rows import Kind, Row

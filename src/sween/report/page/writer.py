@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput, refuse_duplicates
+from sween.errors import BadInput, refuse_doubles
 from sween.paths import AnyPath
 from sween.report.page.content import page_content
 from sween.report.page.more import PageTable
@@ -91,7 +91,7 @@ def _check(runs: Sequence[PageRun], tables: Sequence[PageTable]) -> None:
     if not runs and not tables:
         raise BadInput("runs", expected="at least one", got="none", fix="pass some runs")
     names = [page.run.name for page in runs]
-    refuse_duplicates("runs", names, fix="rename one: the name labels its rows, curves and images")
+    refuse_doubles("runs", names, fix="rename one: the name labels its rows, curves and images")
 
 
 def _join(names: Sequence[str]) -> str:

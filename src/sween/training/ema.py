@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, which often certifies better than the last ones."""
+"""Exponential moving average of the weights, which often certifies better than the last ones."""
 
 import torch
 from torch import nn

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from sween.data import load_dataset
-from sween.data.decoded import cache_folder, decoded_once
+from sween.data.decode_cache import cache_folder, decode_all_cached
 from sween.data.image_folder import FilePixels
 from sween.errors import DataError
 from sween.training import TrainConfig, train
@@ -78,7 +78,7 @@ def test_a_torn_entry_is_made_again(files: FilePixels, cache: Path, damage: byte
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(files: FilePixels, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="decoded images are not kept: .*SWEEN_CACHE"):
+    with pytest.warns(UserWarning, match="images are not cached: .*SWEEN_CACHE"):
         pixels = files.load_all()
     assert torch.equal(pixels, files.load(range(5)))
 
@@ -148,7 +148,7 @@ def test_another_folder_of_the_same_names_sizes_and_dates(
 def test_images_that_cannot_be_kept_are_named_once(files: FilePixels, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     wanted = files.load([1, 2])
-    with pytest.warns(UserWarning, match="decoded images are not kept: .*SWEEN_CACHE") as told:
+    with pytest.warns(UserWarning, match="images are not cached: .*SWEEN_CACHE") as told:
         files.contents([1, 2])
     assert len(told) == 1
     assert torch.equal(files.load([1, 2]), wanted)
@@ -167,7 +167,7 @@ def test_many_images_in_order() -> None:
     def read(position: int) -> torch.Tensor:
         return torch.full((1, 2, 2), position % 251, dtype=torch.uint8)
 
-    pixels = decoded_once("many", 1000, (1, 2, 2), read)
+    pixels = decode_all_cached("many", 1000, (1, 2, 2), read)
     assert pixels[:, 0, 0, 0].tolist() == [position % 251 for position in range(1000)]
 
 

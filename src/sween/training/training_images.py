@@ -1,4 +1,4 @@
-"""The images that candidates are trained on."""
+"""The images that a run trains on, and their fingerprints."""
 
 import hashlib
 from typing import Any
@@ -18,10 +18,10 @@ def training_images(dataset: Dataset, device: torch.device) -> tuple[torch.Tenso
 
 
 def describe_images(dataset: Dataset) -> dict[str, Any]:
-    """What a run records of its images, under the names of `DATA_KEYS`.
+    """What a run records about its images, keyed by `DATA_KEYS`.
 
-    Both splits that training sees: one trains, accuracy is watched on the other, and the ensemble's
-    weights are solved on it afterwards.
+    It covers both splits that training uses: the training images, and the held-out images on which
+    accuracy is monitored and the ensemble's weights are solved later.
     """
     return {
         "image_shape": list(dataset.image_shape),
@@ -40,7 +40,7 @@ def _fingerprint(dataset: Dataset, split: Split) -> str:
 
 
 def check_dataset(config: TrainConfig, dataset: Dataset) -> None:
-    """Refuse another data set than the config's, and one with a class that has no images."""
+    """Refuse a data set that is not the config's, or that has a class without training images."""
     if dataset.name != config.dataset:
         raise BadInput("dataset", expected=config.dataset, got=dataset.name, fix="pass that one")
     dataset.check_trainable()
@@ -49,7 +49,7 @@ def check_dataset(config: TrainConfig, dataset: Dataset) -> None:
         names = ", ".join(dataset.class_names[label] for label in missing)
         raise BadInput(
             f"{dataset.name}: training images",
-            expected="some of every class",
+            expected="at least one per class",
             got=f"none of {names}",
             fix="add images or remove the class",
         )

@@ -1,4 +1,4 @@
-"""TensorBoard, where it is installed: the numbers of metrics.jsonl as curves."""
+"""TensorBoard curves of metrics.jsonl, if TensorBoard is installed."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from typing import Any
 FOLDER = "tensorboard"
 
 
-class Board:
-    """Writes each epoch's numbers as TensorBoard scalars; does nothing where it is not installed.
+class TensorBoardLog:
+    """Logs each epoch's metrics as TensorBoard scalars; does nothing if it is not installed.
 
     Args:
-        run: run folder; events go to its folder `tensorboard`.
-        epochs_done: epochs that are kept; events of later ones, from before a stop, are hidden.
+        run: run folder; events go to its subfolder `tensorboard`.
+        epochs_done: epochs to keep; events of later ones, from an interrupted run, are hidden.
     """
 
     def __init__(self, run: Path, epochs_done: int) -> None:
@@ -22,7 +22,7 @@ class Board:
         self._writer: Any = None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One row of metrics.jsonl; the first opens the file, so that no row leaves none behind."""
+        """Log one row of metrics.jsonl; the first row creates the event file."""
         if not self._installed:
             return
         if self._writer is None:
@@ -34,6 +34,6 @@ class Board:
                 self._writer.add_scalar(name, value, row["epoch"])
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close."""
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""AutoAttack (Croce and Hein 2020) by its authors' own package."""
+"""AutoAttack (Croce and Hein 2020), by its authors' package."""
 
 import contextlib
 import importlib.util
@@ -10,34 +10,14 @@ from collections.abc import Iterator
 import torch
 
 from sween.errors import MissingExtra
+from sween.runs.attack_settings import parts_of
 from sween.smoothing.smoothed_logits import SmoothedLogits
-
-PARTS = {
-    "rand": ("apgd-ce", "apgd-dlr"),
-    "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
-}
-"""The attacks that each version runs, in its order."""
-
-_CLASSES_NEEDED = {"apgd-dlr": 3, "apgd-t": 4}
-"""Their losses compare the three, or four, largest logits; with fewer classes they are left out."""
-
-_SQUARE_ROWS = 5
-"""Smaller images have no room for its squares."""
 
 
 def check_installed() -> None:
-    """Refuse where the package is missing."""
+    """Raise MissingExtra if the package is not installed."""
     if importlib.util.find_spec("pyautoattack") is None:
         raise MissingExtra("pyautoattack", "attack", "AutoAttack (--attack pgd and ddn do not)")
-
-
-def parts_of(version: str, *, classes: int, rows: int) -> list[str]:
-    """The attacks of a version that can be run on images of so many rows and classes."""
-    return [
-        part
-        for part in PARTS[version]
-        if classes >= _CLASSES_NEEDED.get(part, 2) and (part != "square" or rows >= _SQUARE_ROWS)
-    ]
 
 
 def autoattack(
@@ -50,22 +30,22 @@ def autoattack(
     seed: int,
     part: str | None = None,
 ) -> torch.Tensor:
-    """Its images: attacked ones where it judged the class to be another, else those given.
+    """Adversarial examples where AutoAttack reports success, else the images unchanged.
 
-    It judges by one evaluation of the surrogate, which may be a lucky draw, and never attacks what
-    its first look takes to be wrong already: whoever calls this scores the images again, and
-    attacks those that come back as they were in another way. Its own state file is not used.
+    It judges success by one evaluation of the surrogate, which may be a one-off misclassification,
+    and does not attack images that its first evaluation gets wrong. So the caller must score the
+    images again, and attack unchanged ones by other means. AutoAttack's state file is not used.
 
     Args:
-        surrogate: with fresh noise for `rand` (one expectation step: the surrogate's draws are the
-            expectation), with fixed noise for `standard`.
+        surrogate: with fresh noise for `rand` (one EOT iteration, since the surrogate averages over
+            noise itself), with fixed noise for `standard`.
         images: (B, C, H, W) in [0, 1].
         labels: (B,).
         eps: l2 radius.
         version: `rand` (APGD on two losses) or `standard` (APGD, targeted APGD, targeted FAB,
             Square).
-        seed: of its own random starts.
-        part: one of its attacks alone; see `parts_of`.
+        seed: of AutoAttack's random starts.
+        part: run only this attack; see `parts_of`.
     """
     from pyautoattack import AutoAttack
 
@@ -89,11 +69,11 @@ def autoattack(
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """No log lines, the progress display says how far the attack is; a debugger keeps its trace."""
+    """Silence its log lines and restore the trace function that one of its checks removes."""
     logger = logging.getLogger("auto-attack")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    tracing = sys.gettrace()  # which one of its checks switches off
+    tracing = sys.gettrace()
     try:
         yield
     finally:

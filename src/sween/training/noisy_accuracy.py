@@ -1,4 +1,4 @@
-"""Accuracy on noisy images that were not trained on."""
+"""Accuracy under noise on held-out images."""
 
 import torch
 from torch import nn
@@ -29,5 +29,5 @@ def noisy_accuracy(
         with evaluating(model):
             logits = model(images + sigma * noise)
         right += (logits.argmax(dim=1) == split.labels[list(positions)].to(device)).sum()
-        right += 0 * logits.sum()  # hands a NaN or infinity on
+        right += 0 * logits.sum()  # propagates NaN and infinity
     return float(right) / len(split)

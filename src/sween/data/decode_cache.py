@@ -1,8 +1,8 @@
-"""Image files decoded once and kept in the cache folder for next time.
+"""A cache on disk of decoded image files.
 
-A split that is trained on is one large entry, mapped into memory. Images that are asked for one by
-one, as certifying does, have an entry each: of ImageNet's 50,000 test images only those that are
-certified are ever decoded, and none of them stays in memory.
+A split to train on is one large entry, memory-mapped. Images that are loaded one by one, as in
+certification, have an entry each: of ImageNet's 50,000 test images only those that are certified
+are ever decoded, and none of them stays in memory.
 """
 
 import concurrent.futures
@@ -23,13 +23,13 @@ from sween.run_folder import atomic_path
 from sween.version import __version__
 
 CACHE_VARIABLE = "SWEEN_CACHE"
-"""Environment variable that names another cache folder."""
+"""Environment variable that overrides the cache folder."""
 
 CHUNK = 256
-"""Images decoded between two notes of progress."""
+"""Images decoded between two progress updates."""
 
 DECODER = f"sween {__version__}, Pillow {PIL.__version__}"
-"""What made the pixels of a file: part of every key."""
+"""Versions of the decoder, part of every key."""
 
 _CHECKSUM_BYTES = 16
 
@@ -42,15 +42,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sween"
 
 
-def decoded_once(
+def decode_all_cached(
     key: str, count: int, shape: tuple[int, int, int], read: Callable[[int], torch.Tensor]
 ) -> torch.Tensor:
-    """uint8 (count, *shape), from the cache folder where it is, else decoded and put there.
+    """uint8 (count, *shape), from the cache, or decoded and added to it.
 
-    A cache folder that cannot be written costs a warning and the time to decode again.
+    If the cache folder is not writable, this warns and the images are decoded again next time.
 
     Args:
-        key: names these pixels, whatever they were decoded from.
+        key: identifies these pixels.
         count: images.
         shape: (C, H, W) of each.
         read: decodes the image at a position; called from several threads.
@@ -59,7 +59,7 @@ def decoded_once(
     name = hashlib.sha256(f"{key} {count} {shape} {DECODER}".encode()).hexdigest()
     path = cache_folder() / f"{name[:32]}.uint8"
     if path.is_file() and path.stat().st_size == size:
-        # Mapped: read when used, and shared by all processes that use it.
+        # Memory-mapped: read on demand, and shared between processes.
         return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).view(
             count, *shape
         )
@@ -70,21 +70,21 @@ def decoded_once(
         with atomic_path(path) as temporary:
             pixels.numpy().tofile(temporary)
     except OSError as error:
-        _warn_not_kept(path.parent, error.strerror or error)
+        _warn_not_cached(path.parent, error.strerror or error)
     return pixels
 
 
-def kept_image(
+def decode_cached(
     key: str, shape: tuple[int, int, int], decode: Callable[[], torch.Tensor]
 ) -> torch.Tensor:
-    """uint8 of `shape`, from the cache folder where it is, else decoded and put there.
+    """uint8 of `shape`, from the cache, or decoded and added to it.
 
-    May be called from several threads, where a warning could get lost: `check_cache` says whether
-    entries can be written.
+    May be called from several threads, where a warning could get lost: `check_cache` warns if
+    entries cannot be written.
 
     Args:
-        key: names the file's bytes and the options of `decode`. Not its name, size and date, which
-            can be those of another image: then another image would be certified.
+        key: identifies the file's bytes and the options of `decode`. Name, size and date do not
+            suffice: they could match another image, which would then be certified instead.
         shape: (C, H, W).
         decode: decodes the bytes.
     """
@@ -106,24 +106,24 @@ def kept_image(
 
 
 def check_cache() -> None:
-    """Warn where decoded images cannot be kept."""
+    """Warn if decoded images cannot be cached."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _warn_not_kept(folder, error.strerror or error)
+        _warn_not_cached(folder, error.strerror or error)
         return
     if not os.access(folder, os.W_OK | os.X_OK):
-        _warn_not_kept(folder, "it may not be written")
+        _warn_not_cached(folder, "permission denied")
 
 
 def _checksum(stored: bytes) -> bytes:
     return hashlib.blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
 
 
-def _warn_not_kept(folder: Path, why: object) -> None:
+def _warn_not_cached(folder: Path, why: object) -> None:
     warnings.warn(
-        f"decoded images are not kept: {folder}: {why}; set {CACHE_VARIABLE} to a folder with room",
+        f"decoded images are not cached: {folder}: {why}; set {CACHE_VARIABLE} to a usable folder",
         stacklevel=3,
     )
 
@@ -141,10 +141,10 @@ def _decode(
 
 
 def in_threads(work: Callable[[int], None], count: int, *, quiet: bool = True) -> None:
-    """`work` of each number below `count`, in several threads.
+    """Call `work` with each number below `count`, in several threads, and raise what it raises.
 
-    What it raises is raised here. Inference mode does not reach into the threads: tensors made
-    outside cannot be filled there, arrays can.
+    Inference mode is per thread: tensors made outside cannot be filled in the threads, numpy arrays
+    can.
     """
     with (
         track("decode images", count, quiet=quiet) as advance,

@@ -1,4 +1,4 @@
-"""What an attack did to one image at one radius, as a row."""
+"""The outcome of an attack on one image at one radius, as a row."""
 
 import base64
 import dataclasses
@@ -16,9 +16,9 @@ from sween.records import ABSTAIN, Certificate, fits_type, read_rows, row_checks
 SCHEMA = 2
 
 OUTCOMES = ("robust", "broken", "abstained", "wrong", "declined")
-"""robust: right, and stays so under attack. broken: led to another class. abstained: led to an
-abstention, which is no break. wrong: another class without an attack. declined: abstained without
-one."""
+"""robust: correct when clean and under attack. broken: correct when clean, misclassified under
+attack. abstained: correct when clean, abstains under attack, which counts as robust. wrong:
+misclassified when clean. declined: abstains when clean."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,29 +31,28 @@ class AttackOutcome:
         attack: rand, standard, pgd or ddn.
         eps: l2 radius that the attack may use.
         outcome: one of OUTCOMES.
-        clean_prediction: the smoothed classifier's answer without an attack, the certificate's
-            where there is one that does not abstain; ABSTAIN is -1.
-        prediction: its answer on the attacked image.
+        clean_prediction: the smoothed classifier's prediction on the clean image, that of the
+            certificate if there is one that does not abstain; ABSTAIN is -1.
+        prediction: its prediction on the attacked image.
         counts: votes on the attacked image.
-        distance: l2 norm of the change; 0 where nothing was changed.
-        n: votes of an answer.
-        alpha: failure probability of the answers to attacked versions of this image together.
-        tries: answers that share alpha; 0 where the answer is that without an attack.
-        judge_alpha: failure probability of this answer.
-        judge_seed: of the votes on the attacked image, with `index` as their key.
-        samples: noise draws of the attacker's gradients.
-        gradients: how those were computed, compiled or plain; after running out of memory a batch
-            goes on with plain ones.
-        surrogate_rows: noisy images in one pass of the attacker at most.
+        distance: l2 norm of the perturbation; 0 if the image is unchanged.
+        n: votes per prediction.
+        alpha: failure probability of all predictions on attacked versions of this image together.
+        tries: predictions that share alpha; 0 if `prediction` is that on the clean image.
+        judge_alpha: failure probability of this prediction.
+        judge_seed: of the votes on the attacked image, keyed by `index`.
+        samples: noise samples per gradient of the attack.
+        gradients: compiled or plain; after running out of memory a batch continues with plain ones.
+        surrogate_rows: noisy images per pass of the attack, at most.
         steps: of the attack.
         sigma: noise level.
-        seed: of everything random.
+        seed: of the attack.
         model: its name.
-        certified_radius: of the image, where certificates were given; None where it has none.
-        alarm: whether the answer changed inside the certified radius.
+        certified_radius: of the image, if certificates were given; None if it has none.
+        alarm: whether the image is misclassified within its certified radius.
         attacked_image: for an alarm, the attacked image: float32, little-endian, base64.
         seconds: of the image's batch, shared equally.
-        run: names the config of the run.
+        run: tag of the run's config.
     """
 
     index: int
@@ -85,7 +84,7 @@ class AttackOutcome:
 
     @property
     def resists(self) -> bool:
-        """What counts towards empirical accuracy: right, and not led to another class."""
+        """Correct when clean, and correct or abstaining under attack: counts as robust."""
         return self.outcome in ("robust", "abstained")
 
 
@@ -102,7 +101,7 @@ def to_row(outcome: AttackOutcome) -> dict[str, Any]:
 
 
 def from_row(row: Mapping[str, Any], *, where: str = "row") -> AttackOutcome:
-    """The outcome of a JSON object, refusing other fields, damage and newer schemas."""
+    """The outcome of a JSON object; refuses unknown fields, damaged rows and newer schemas."""
     names = {*_FIELDS, "schema", "checksum"}
     if row.get("schema") != SCHEMA or set(row) != names:
         raise BadInput(
@@ -120,9 +119,8 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> AttackOutcome:
             fix="restore the file from its source",
         )
     if row["checksum"] != row_checksum(row):
-        raise BadInput(
-            where, expected="a row that fits its checksum", got="another content", fix="restore it"
-        )
+        expected, got = f"checksum {row['checksum']}", row_checksum(row)
+        raise BadInput(where, expected=expected, got=got, fix="restore it from its source")
     values = {name: row[name] for name in _FIELDS}
     return AttackOutcome(**values | {"counts": tuple(row["counts"])})
 
@@ -145,7 +143,7 @@ def read_outcomes(path: AnyPath) -> list[AttackOutcome]:
             str(path),
             expected="a folder with attacks.jsonl or attacks.jsonl.gz",
             got="neither",
-            fix="name a folder written by `sween attack`",
+            fix="pass a folder written by `sween attack`",
         )
     return [
         from_row(row, where=f"{file}, line {number}")
@@ -154,7 +152,7 @@ def read_outcomes(path: AnyPath) -> list[AttackOutcome]:
 
 
 def encode_image(image: torch.Tensor) -> str:
-    """An image as text, without loss."""
+    """An image as text, lossless."""
     values = image.detach().cpu().numpy().astype("<f4")
     return base64.b64encode(values.tobytes()).decode()
 
@@ -166,30 +164,31 @@ def decode_image(text: str, shape: Sequence[int]) -> torch.Tensor:
 
 
 def empirical_accuracy(outcomes: Sequence[AttackOutcome]) -> float:
-    """The share of images that are answered rightly and not led to another class."""
+    """Robust accuracy under attack: the fraction of images that are correct when clean and stay
+    correct, or abstain, under attack."""
     return sum(outcome.resists for outcome in outcomes) / len(outcomes)
 
 
 def is_alarm(outcome: str, distance: float, certified_radius: float | None) -> bool:
-    """Whether it is a break inside a certified radius."""
+    """Whether an image is misclassified within its certified radius."""
     inside = certified_radius is not None and distance < certified_radius
     return outcome == "broken" and inside
 
 
 def radius_of_label(certificate: Certificate | None, label: int) -> float | None:
-    """The radius that is certified for the true class, None where there is none."""
+    """The radius certified for the true class; None if there is none."""
     right = certificate is not None and certificate.prediction == label
     return certificate.radius if right and certificate is not None else None
 
 
 def contradicts(outcome: AttackOutcome, certificate: Certificate | None) -> bool:
-    """Whether it is a break inside its certified radius, by its own or by another certificate."""
+    """Whether it is misclassified within the radius of its own or the given certificate."""
     radius = radius_of_label(certificate, outcome.label)
     return outcome.alarm or is_alarm(outcome.outcome, outcome.distance, radius)
 
 
 def without_attack(outcomes: Sequence[AttackOutcome]) -> list[AttackOutcome]:
-    """The outcomes at radius 0, from those at the smallest radius: nobody moves an image.
+    """The outcomes at radius 0, that is on clean images, from those at the smallest radius.
 
     Args:
         outcomes: of one attack on one model.
@@ -211,7 +210,7 @@ def without_attack(outcomes: Sequence[AttackOutcome]) -> list[AttackOutcome]:
 
 
 def judge(label: int, clean: int, attacked: int) -> str:
-    """The outcome, from the answers without and under attack."""
+    """The outcome, from the predictions on the clean and the attacked image."""
     if clean != label:
         return "declined" if clean == ABSTAIN else "wrong"
     if attacked == label:

@@ -1,27 +1,38 @@
-"""Re-deriving every outcome of an attack from its votes, with no model."""
+"""Re-deriving every outcome of an attack from its votes, without a model."""
 
 import base64
 import binascii
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Self
 
 import numpy as np
 
-from sween.attack.certified import digest_of_radii
-from sween.attack.outcome import AttackOutcome, is_alarm, judge, outcomes_file, read_outcomes
-from sween.attack.scoring import judge_seed
-from sween.attack.settings import AttackSettings
-from sween.attack.unit import SURROGATE_ROWS, answers_of_an_image
 from sween.bounds.decision import decide_prediction
 from sween.bounds.radius import check_sigma
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
 from sween.paths import AnyPath
-from sween.records import ABSTAIN, read_lines, read_rows, to_line
-from sween.run_folder import read_config, run_tag
+from sween.records import ABSTAIN, RowWriter, read_lines, read_rows, to_line
+from sween.run_folder import read_config, run_folder, run_tag
+from sween.runs.attack_outcome import (
+    AttackOutcome,
+    is_alarm,
+    judge,
+    outcomes_file,
+    read_outcomes,
+    to_row,
+)
+from sween.runs.attack_settings import (
+    SURROGATE_ROWS,
+    AttackSettings,
+    answers_of_an_image,
+    judge_seed,
+)
+from sween.runs.attacked_certificates import digest_of_radii
 from sween.runs.certification import RESTORE, failing_the_check
 from sween.runs.subject import classes_of, indices_of, subject_problems
 from sween.sampling.rederive import LOST_VOTES
@@ -48,13 +59,15 @@ _CONFIG: dict[str, type | UnionType] = {
     "noise": str,
     "gradients": str,
 }
-"""What rows are held against, and its types."""
+"""What rows are checked against, and its types."""
+
+ROWS = "attacks.jsonl"
 
 SAME_OF_ONE_IMAGE = ("label", "clean_prediction", "certified_radius")
-"""What an image's rows share, whatever the radius of the attack."""
+"""Fields that an image's rows share at all radii of the attack."""
 
 SAME_ONCE_BROKEN = ("prediction", "counts", "distance", "tries", "judge_seed")
-"""An image that is broken is not attacked again: its rows at larger radii repeat the break."""
+"""A broken image is not attacked again, so its rows at larger radii repeat these fields."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +81,61 @@ class VerifiedAttack:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckedAttack:
-    """A folder of `sween attack` whose rows were checked; some may still be missing.
+class AttackConfig:
+    """The config of an attack run: what was attacked, and how.
+
+    Attributes:
+        content: the whole of it, as config.toml has it.
+        settings: of the attack.
+        indices: of the test images.
+        tag: what rows of this config carry.
+    """
+
+    content: Mapping[str, Any]
+    settings: AttackSettings
+    indices: tuple[int, ...]
+    tag: str
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], *, where: str = "config") -> Self:
+        """A config whose parts fit together.
+
+        Raises:
+            CheckpointError: a setting is missing, or settings that no attack can have.
+            RunMismatch: what it says of images, members and weights contradicts itself.
+        """
+        wrong = [name for name, kind in _CONFIG.items() if not isinstance(content.get(name), kind)]
+        if wrong:
+            raise CheckpointError(
+                where,
+                expected=f"the config of `sween attack` with {', '.join(wrong)}",
+                got=", ".join(repr(content.get(name)) for name in wrong),
+                fix="restore the file from its source",
+            )
+        names = {field.name for field in dataclasses.fields(AttackSettings)}
+        values = {name: value for name, value in content.items() if name in names}
+        try:
+            check_sigma(content["sigma"])
+            settings = AttackSettings(**values | {"eps": tuple(content["eps"])})
+            tag = run_tag(content)
+        except (BadInput, TypeError, ValueError) as error:
+            raise CheckpointError(
+                where, expected="settings that fit together", got=error, fix="restore it"
+            ) from None
+        problems = subject_problems(content)
+        if problems:
+            raise RunMismatch(where, "; ".join(problems), fix=RESTORE)
+        return cls(content, settings, tuple(indices_of(content)), tag)
+
+    @classmethod
+    def read(cls, folder: AnyPath) -> Self:
+        """The config of a run folder."""
+        return cls.of(read_config(folder), where=f"{folder}/config.toml")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackRun:
+    """An attack run whose rows were checked; some may still be missing.
 
     Attributes:
         file: its rows.
@@ -78,8 +144,68 @@ class CheckedAttack:
     """
 
     file: Path
-    config: Mapping[str, Any]
+    config: AttackConfig
     outcomes: Sequence[AttackOutcome]
+
+    @classmethod
+    def read(cls, folder: AnyPath) -> Self:
+        """The outcomes of a folder, each of them checked.
+
+        Each row must match its checksum, be of this run by its tag, have the settings of the
+        config, and say what its votes say; rows of one image must agree with each other.
+
+        Raises:
+            CheckpointError: a config that no attack can have.
+            RunMismatch: naming the first row that differs, and what differs in it.
+            BadInput: rows that cannot be read.
+        """
+        folder = Path(folder)
+        outcomes, file = read_outcomes(folder), outcomes_file(folder)
+        assert file is not None  # it was read
+        run = cls(file, AttackConfig.read(folder), outcomes)
+        content = run.config.content
+        # The data set's own number if it is known; else all rows must have that of the first.
+        classes = classes_of(content) or (len(outcomes[0].counts) if outcomes else 2)
+        expected = _Expected.of(run.config, classes)
+        texts = zip(read_rows(file), read_lines(file), strict=False)
+        for place, (outcome, (row, line)) in enumerate(zip(outcomes, texts, strict=True)):
+            try:
+                problems = list(_problems(outcome, content, expected))
+            except (BadInput, TypeError, ValueError, IndexError) as error:
+                problems = [str(error)]
+            if to_line(row) != line:
+                problems.append("the text is not as sween writes this row")
+            if problems:
+                raise RunMismatch(run.where(place), "; ".join(problems), fix=RESTORE)
+        for place, finding in _disagreements(outcomes):
+            raise RunMismatch(run.where(place), finding, fix=RESTORE)
+        certified, radii = content.get("certified"), certified_radii(outcomes)
+        if certified is not None and len(radii) == len(run.config.indices):
+            found = digest_of_radii(radii)
+            if found != certified:
+                raise RunMismatch(
+                    str(file),
+                    f"the certified radii are not those that the attack was given ({found}, the "
+                    f"run's config says {certified})",
+                    fix=RESTORE,
+                )
+        return run
+
+    def check_complete(self) -> None:
+        """Whether every image has a row at every radius.
+
+        Raises:
+            CheckFailed: naming the first that is missing.
+        """
+        seen = {(outcome.index, outcome.eps) for outcome in self.outcomes}
+        keys = [(i, eps) for i in sorted(self.config.indices) for eps in self.config.settings.eps]
+        missing = [key for key in keys if key not in seen]
+        if missing:
+            index, eps = missing[0]
+            raise CheckFailed(
+                f"{self.file}: {len(missing)} of {len(keys)} rows are missing, the first that of "
+                f"index {index} at {eps}; run the same `sween attack` again to finish"
+            )
 
     def where(self, place: int) -> str:
         """The line of a row, in words."""
@@ -99,8 +225,8 @@ def verify_attacks(folder: AnyPath) -> VerifiedAttack:
     """
     folder = Path(folder)
     with failing_the_check():
-        run = read_attack(folder)
-    _check_complete(run)
+        run = AttackRun.read(folder)
+    run.check_complete()
     return VerifiedAttack(
         rows=len(run.outcomes),
         images=len({outcome.index for outcome in run.outcomes}),
@@ -109,104 +235,31 @@ def verify_attacks(folder: AnyPath) -> VerifiedAttack:
     )
 
 
-def read_attack(folder: AnyPath) -> CheckedAttack:
-    """The outcomes of a folder, each of them checked: what every reader of one goes by.
-
-    Each row must fit its checksum, be of this run by its tag, have the settings of the config, and
-    say what its votes say; rows of one image must agree with each other.
-
-    Raises:
-        CheckpointError: a config that no attack can have.
-        RunMismatch: naming the first row that differs, and what differs in it.
-        BadInput: rows that cannot be read.
-    """
-    folder = Path(folder)
-    outcomes, file = read_outcomes(folder), outcomes_file(folder)
-    assert file is not None  # it was read
-    config, settings = _checked_config(folder)
-    problems = subject_problems(config)
-    if problems:
-        raise RunMismatch(f"{folder}/config.toml", "; ".join(problems), fix=RESTORE)
-    run = CheckedAttack(file, config, outcomes)
-    # The data set's own number where it is known; else all rows must have that of the first.
-    classes = classes_of(config) or (len(outcomes[0].counts) if outcomes else 2)
-    expected = _Expected.of(config, settings, classes)
-    texts = zip(read_rows(file), read_lines(file), strict=False)
-    for place, (outcome, (row, line)) in enumerate(zip(outcomes, texts, strict=True)):
-        try:
-            problems = list(_problems(outcome, config, expected))
-        except (BadInput, TypeError, ValueError, IndexError) as error:
-            problems = [str(error)]
-        if to_line(row) != line:
-            problems.append("the text is not as sween writes this row")
-        if problems:
-            raise RunMismatch(run.where(place), "; ".join(problems), fix=RESTORE)
-    for place, finding in _disagreements(outcomes):
-        raise RunMismatch(run.where(place), finding, fix=RESTORE)
-    certified, radii = config.get("certified"), certified_radii(outcomes)
-    if certified is not None and len(radii) == config["images"]:
-        found = digest_of_radii(radii)
-        if found != certified:
-            raise RunMismatch(
-                str(file),
-                f"the certified radii are not those that the attack was given ({found}, the run's "
-                f"config says {certified})",
-                fix=RESTORE,
-            )
-    return run
-
-
 def certified_radii(outcomes: Sequence[AttackOutcome]) -> dict[int, float | None]:
     """The certified radius of each image that has a row."""
     return {outcome.index: outcome.certified_radius for outcome in outcomes}
 
 
-def _checked_config(folder: Path) -> tuple[dict[str, Any], AttackSettings]:
-    """The run's config; one from which a setting was taken would let any row pass."""
-    config = read_config(folder)
-    wrong = [name for name, kind in _CONFIG.items() if not isinstance(config.get(name), kind)]
-    if wrong:
-        raise CheckpointError(
-            f"{folder}/config.toml",
-            expected=f"the config of `sween attack` with {', '.join(wrong)}",
-            got=", ".join(repr(config.get(name)) for name in wrong),
-            fix="restore the file from its source",
-        )
-    names = {field.name for field in dataclasses.fields(AttackSettings)}
-    content = {name: value for name, value in config.items() if name in names}
-    try:
-        check_sigma(config["sigma"])
-        settings = AttackSettings(**content | {"eps": tuple(config["eps"])})
-        run_tag(config)
-    except (BadInput, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder}/config.toml",
-            expected="settings that fit together",
-            got=error,
-            fix="restore it",
-        ) from None
-    return config, settings
-
-
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """What a config says of every row, worked out once."""
+    """What a config implies for every row, computed once."""
 
     tag: str
     indices: frozenset[int]
     eps: frozenset[float]
     shares: frozenset[int]
-    """How many answers may share alpha: of an image whose rows are not known, two numbers."""
+    """How many predictions may share alpha: two numbers, since the image height is not known."""
     clean_seed: int
     seeds: frozenset[int]
     classes: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], settings: AttackSettings, classes: int) -> Self:
+    def of(cls, config: AttackConfig, classes: int) -> Self:
+        settings = config.settings
         shares = {answers_of_an_image(settings, classes=classes, rows=rows) for rows in (1, 999)}
         return cls(
-            run_tag(config),
-            frozenset(indices_of(config)),
+            config.tag,
+            frozenset(config.indices),
             frozenset(settings.eps),
             frozenset(shares),
             judge_seed(settings.seed, -1),
@@ -218,7 +271,7 @@ class _Expected:
 def _problems(
     outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
 ) -> Iterator[str]:
-    """What in a row does not follow from its votes, or from the config."""
+    """What in a row contradicts its votes or the config."""
     for name in ("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model"):
         if getattr(outcome, name) != config.get(name):
             got, wanted = getattr(outcome, name), config.get(name)
@@ -227,7 +280,7 @@ def _problems(
         yield f"it belongs to a run of another config ({outcome.run}, not {expected.tag})"
     if outcome.index not in expected.indices or outcome.eps not in expected.eps:
         yield f"the row of index {outcome.index} at {outcome.eps} is not of this run"
-    # Exact noise may, very rarely, leave a vote without an answer.
+    # With exact noise a vote may, very rarely, be lost.
     lost = LOST_VOTES if str(config["noise"]).startswith("exact") else 0
     if not outcome.n - lost <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
         yield f"counts sum to {sum(outcome.counts)}, n is {outcome.n}"
@@ -269,7 +322,7 @@ def _problems(
 def _problems_of_tries(
     outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
 ) -> Iterator[str]:
-    """Whether the answers that share alpha, and their noise, are those of this attack."""
+    """Whether the number of predictions that share alpha, and their seeds, fit this attack."""
     if outcome.judge_alpha != outcome.alpha / max(1, outcome.tries):
         yield f"judge_alpha is {outcome.judge_alpha}, not alpha over {outcome.tries}"
     if outcome.tries == 0:
@@ -304,12 +357,12 @@ def _is_image(text: str) -> bool:
 
 
 def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[tuple[int, str]]:
-    """Rows that contradict others of their image, each with its place."""
+    """Rows that contradict another row of their image, with their places."""
     times = collections.Counter((outcome.index, outcome.eps) for outcome in outcomes)
     images: dict[int, list[int]] = {}
     for place, outcome in enumerate(outcomes):
         if times[outcome.index, outcome.eps] > 1:
-            yield place, f"the row of index {outcome.index} at {outcome.eps} comes twice"
+            yield place, f"there are two rows of index {outcome.index} at {outcome.eps}"
         images.setdefault(outcome.index, []).append(place)
     for places in images.values():
         places.sort(key=lambda place: outcomes[place].eps)
@@ -341,15 +394,44 @@ def _changed(
             yield place, f"{name} is {got}, but {wanted} at {other.eps}"
 
 
-def _check_complete(run: CheckedAttack) -> None:
-    """Whether every image has a row at every radius."""
-    seen = {(outcome.index, outcome.eps) for outcome in run.outcomes}
-    indices, radii_attacked = sorted(indices_of(run.config)), sorted(run.config["eps"])
-    rows = len(indices) * len(radii_attacked)
-    if len(seen) < rows:
-        keys = ((index, eps) for index in indices for eps in radii_attacked)
-        index, eps = next(key for key in keys if key not in seen)
-        raise CheckFailed(
-            f"{run.file}: {rows - len(seen)} of {rows} rows are missing, the first that of "
-            f"index {index} at {eps}; run the same `sween attack` again to finish"
-        )
+class OutcomeAppender:
+    """Appends outcomes to a run that is being written; see `writing_attack`."""
+
+    def __init__(
+        self, writer: RowWriter, config: AttackConfig, outcomes: Sequence[AttackOutcome]
+    ) -> None:
+        self._writer, self._config = writer, config
+        self.outcomes = list(outcomes)
+        self._known = {(outcome.index, outcome.eps) for outcome in outcomes}
+
+    def lacks(self, indices: Sequence[int]) -> bool:
+        """Whether some of these images have no row at some radius."""
+        radii = self._config.settings.eps
+        return any((index, eps) not in self._known for index in indices for eps in radii)
+
+    def append(self, outcomes: Iterable[AttackOutcome]) -> None:
+        """Write outcomes, those that are not there yet, with the run's tag."""
+        fresh = [
+            dataclasses.replace(outcome, run=self._config.tag)
+            for outcome in outcomes
+            if (outcome.index, outcome.eps) not in self._known
+        ]
+        self._writer.append(to_row(outcome) for outcome in fresh)
+        self._known |= {(outcome.index, outcome.eps) for outcome in fresh}
+        self.outcomes += fresh
+
+
+@contextlib.contextmanager
+def writing_attack(folder: AnyPath, content: Mapping[str, Any]) -> Iterator[OutcomeAppender]:
+    """An attack run to append to: new, or resumed after `AttackRun.read` has checked it.
+
+    Args:
+        folder: of the run.
+        content: of its config; a folder with another one is refused.
+    """
+    folder = Path(folder)
+    with run_folder(folder, content, rows=ROWS) as path:
+        outcomes = AttackRun.read(folder).outcomes if path.exists() else ()
+        config = AttackConfig.read(folder)
+        with RowWriter(path) as writer:
+            yield OutcomeAppender(writer, config, outcomes)

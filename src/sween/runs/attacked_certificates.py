@@ -1,4 +1,4 @@
-"""Certificates beside an attack: whether they are of the same classifier, and which they are."""
+"""Matching certificates to an attack: same classifier, same data, and which certificates."""
 
 import hashlib
 import json
@@ -7,26 +7,26 @@ from typing import Any
 
 from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.runs import CertificationRun
+from sween.runs.certification import CertificationRun
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
-"""With the exit, what makes configs speak of one classifier on one data set; its votes are hard."""
+"""Config keys that, with the exit, identify a classifier on a data set; votes must be hard."""
 
 SAME_IF_KNOWN = ("labels", "contents")
-"""Likewise, but older configs do not have it; `contents` speaks of the images of `indices`."""
+"""Likewise, but missing from older configs; `contents` covers the images of `indices`."""
 
 
 def certified_name(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> str | None:
-    """The model of a run that is the attacked one, with its exit; None where it has no such exit.
+    """The name of the attacked model and exit in a certification run; None if it is not there.
 
-    A run may certify an ensemble with several exits, and its members, which have none.
+    A run may certify an ensemble with several exits, and its members, which have no exit.
     """
     model, exit = attack.get("model"), attack.get("exit", "none")
     members, exits = certificates.get("members"), certificates.get("exits")
     if isinstance(members, list) and model in members:
         return str(model) if exit == "none" else None
     if model != certificates.get("model", model):
-        return None  # a member, which carries its ensemble's fingerprint, and was not certified
+        return None  # a member has its ensemble's fingerprint, but was not certified
     if exit == certificates.get("exit", "none"):
         return str(model)
     known = exits.items() if isinstance(exits, Mapping) else ()
@@ -34,7 +34,7 @@ def certified_name(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -
 
 
 def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> list[str]:
-    """In what the certified classifier is another than the one attacked."""
+    """How the certified classifier differs from the attacked one."""
     found = [
         f"{name} {certificates.get(name)!r}, not {attack.get(name)!r}"
         for name in SAME
@@ -56,12 +56,12 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
 def read_certified(
     folder: AnyPath, model: str, *, labels: Sequence[int] | None = None
 ) -> dict[int, Certificate]:
-    """The certificates of one model of a folder by index; each is checked, see `CertificationRun`.
+    """One model's certificates by index, each checked by `CertificationRun.read`.
 
     Args:
         folder: of a certification run.
-        model: whose.
-        labels: the true classes of the data set, where they are at hand: others are refused.
+        model: its name in the run.
+        labels: the data set's true classes, if known; certificates with other labels are refused.
     """
     run = CertificationRun.read(folder)
     if labels is not None:
@@ -70,7 +70,7 @@ def read_certified(
 
 
 def digest_of_radii(radii: Mapping[int, float | None]) -> str:
-    """A short name for the radii, by index, that rows of an attack are held against."""
+    """A short digest of the certified radii, by index, that rows are checked against."""
     content = [
         [index, None if radii[index] is None else repr(radii[index])] for index in sorted(radii)
     ]
@@ -78,7 +78,7 @@ def digest_of_radii(radii: Mapping[int, float | None]) -> str:
 
 
 def digest(certificates: Mapping[int, Certificate] | None) -> str:
-    """A short name for what an attack holds its images against; empty for nothing."""
+    """A short digest of the certificates that an attack was given; empty for none."""
     if certificates is None:
         return ""
     content = [

@@ -17,8 +17,8 @@ def count_parameters(model: nn.Module) -> int:
 def count_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
     """Multiply-adds of convolutions and linear layers, plus two per batch-norm output element.
 
-    This is the convention that gives the paper's figures; activations, additions of shortcuts,
-    pooling and normalisation of the input are not counted.
+    This convention reproduces the paper's figures; activations, shortcut additions, pooling and
+    input normalisation are not counted.
     """
     total = 0
 

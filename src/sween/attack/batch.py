@@ -1,4 +1,4 @@
-"""One batch of images under attack."""
+"""Attacking one batch of images."""
 
 import contextlib
 import dataclasses
@@ -9,41 +9,44 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from sween.attack.auto import autoattack, parts_of
+from sween.attack.autoattack import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
-from sween.attack.gradients import same_each_time
-from sween.attack.outcome import AttackOutcome
+from sween.attack.gradients import deterministic_convolutions
 from sween.attack.pgd import along, pgd
 from sween.attack.record import outcome_of
-from sween.attack.scoring import TRIES, Judge, Scored, is_broken, worst
-from sween.attack.settings import AttackSettings
+from sween.attack.scoring import Judge, Scored, is_broken, worst
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
 from sween.models.device import evaluating, is_out_of_memory
 from sween.records import Certificate
+from sween.runs.attack_outcome import AttackOutcome
+from sween.runs.attack_settings import (
+    SURROGATE_ROWS,
+    TRIES,
+    AttackSettings,
+    answers_of_an_image,
+    parts_of,
+)
 from sween.smoothing import Prediction, SmoothedClassifier
 from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities, SmoothedLogits
 
-SURROGATE_ROWS = 4096
-"""Noisy images in one pass of the attacker; halved where memory runs out."""
-
-Way = Callable[..., torch.Tensor]
+Attack = Callable[..., torch.Tensor]
 """From images and labels, and eps by name, to attacked images."""
 
 Found = list[tuple[Scored | None, int]]
-"""What an attack came to at each radius, and how many attacked images were scored for it."""
+"""At each radius the attacked image, if any, and the number of predictions that share alpha."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Who is attacked.
+    """What is attacked.
 
     Attributes:
         loaded: the ensemble.
-        classifier: the smoothed classifier made of it, which judges.
-        probabilities: what the attacker follows the gradients of.
+        classifier: its smoothed classifier, which judges attacked images.
+        probabilities: what the attack follows the gradients of.
     """
 
     loaded: LoadedEnsemble
@@ -51,7 +54,7 @@ class Target:
     probabilities: Probabilities
 
 
-def attack_unit(
+def attack_batch(
     target: Target,
     dataset: Dataset,
     unit: Sequence[int],
@@ -61,12 +64,12 @@ def attack_unit(
 ) -> list[AttackOutcome]:
     """The outcomes of one batch, image by image and radius by radius.
 
-    Radii go up; an image that is broken stays so at the larger ones and is not attacked again.
+    Radii ascend; an image that is broken at one counts as broken at larger ones without an attack.
 
     Args:
-        target: who is attacked.
-        dataset: the images' own.
-        unit: which test images.
+        target: what is attacked.
+        dataset: of the images.
+        unit: indices of the test images.
         number: of the batch, which keys its noise.
         settings: of the attack.
         certificates: by index.
@@ -79,7 +82,7 @@ def attack_unit(
     while True:
         try:
             with gradients_of_images_alone(target.loaded):
-                batch = _Unit(target, images, labels, unit, number, settings, rows)
+                batch = _Batch(target, images, labels, unit, number, settings, rows)
                 found = batch.run(known)
             break
         except (RuntimeError, MemoryError) as error:
@@ -93,7 +96,7 @@ def attack_unit(
                     fix="use a smaller --batch-size",
                 ) from None
             rows //= 2
-            # Compiled passes have one size, which may be what was too much.
+            # Compiled passes have one fixed size, which may itself not fit.
             target = dataclasses.replace(target, probabilities=PlainProbabilities(target.loaded))
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -121,7 +124,7 @@ def attack_unit(
 
 @contextlib.contextmanager
 def gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and no gradients of weights."""
+    """Evaluation mode, without gradients of the weights."""
     learning = [part for part in model.parameters() if part.requires_grad]
     with evaluating(model):
         model.requires_grad_(False)
@@ -132,23 +135,7 @@ def gradients_of_images_alone(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(True)
 
 
-def answers_of_an_image(settings: AttackSettings, *, classes: int, rows: int) -> int:
-    """How many answers to attacked versions of one image share alpha.
-
-    Args:
-        settings: of the attack.
-        classes: of the data set.
-        rows: of an image.
-    """
-    if settings.attack == "ddn":
-        return TRIES + len(settings.eps)
-    ways = 1  # by steps, at last
-    if settings.attack != "pgd":
-        ways += len(parts_of(settings.attack, classes=classes, rows=rows))
-    return ways * len(settings.eps)
-
-
-class _Unit:
+class _Batch:
     """One batch of images under attack."""
 
     def __init__(
@@ -180,9 +167,9 @@ class _Unit:
     def run(
         self, certificates: Sequence[Certificate | None]
     ) -> tuple[list[Prediction], list[int], list[Found]]:
-        """The answers without an attack, and for each image and radius what the attack came to.
+        """Predictions on clean images, and the result of the attack for each image and radius.
 
-        A certificate's answer stands where it does not abstain: it has more votes.
+        A certificate's prediction takes precedence unless it abstains: it has more votes.
         """
         clean = self.judge.answers(self.images, self.indices, attempt=-1)
         answers = [
@@ -201,7 +188,7 @@ class _Unit:
         images, labels = self.images[right], self.labels[right]
         points, share = dict[int, list[Scored]](), self.share
         if right:
-            with same_each_time():
+            with deterministic_convolutions():
                 attacked = ddn(
                     self.surrogate,
                     images,
@@ -221,7 +208,7 @@ class _Unit:
     def _further(
         self, points: dict[int, list[Scored]], eps: float, *, attempt: int, share: int
     ) -> None:
-        """Score the ball's border too, where no point inside it is broken."""
+        """Also score the point at distance eps, where none within the ball is misclassified."""
         short = dict[int, Scored]()
         for i, own in points.items():
             points_inside = [point for point in _inside(own, eps) if point.distance > 0]
@@ -239,19 +226,19 @@ class _Unit:
             points[i].append(scored)
 
     def _in_balls(self, right: list[int], found: list[Found]) -> None:
-        """Attack after attack, each on what those before did not break.
+        """One attack after another, each on the images that no earlier one broke.
 
-        An attack's own opinion is that of single draws: what it takes to be broken is judged, and
-        goes on to the next attack where the judge does not agree.
+        An attack judges its own success by few noise samples. A one-off misclassification does not
+        count: if the judge disagrees, the image goes on to the next attack.
         """
-        ways, share = self._ways(), self.share
+        attacks, share = self._attacks(), self.share
         points = {i: list[Scored]() for i in right}
         for position, eps in enumerate(self.settings.eps):
             tried = set[int]()
-            for number, (way, on_all) in enumerate(ways):
+            for number, (attack, on_all) in enumerate(attacks):
                 left = [i for i in right if not self._is_broken(points[i], i)]
                 left = [i for i in left if on_all or i not in tried]
-                scores = self._scored(way, left, eps, position * len(ways) + number, share)
+                scores = self._scored(attack, left, eps, position * len(attacks) + number, share)
                 tried |= set(scores)
                 for i, scored in scores.items():
                     points[i].append(scored)
@@ -262,29 +249,29 @@ class _Unit:
     def _is_broken(self, points: Sequence[Scored], i: int) -> bool:
         return any(is_broken(point.answer, int(self.labels[i])) for point in points)
 
-    def _ways(self) -> list[tuple[Way, bool]]:
-        """The attacks of this name, and whether each is run on images that others moved."""
+    def _attacks(self) -> list[tuple[Attack, bool]]:
+        """The attacks to run, and whether each also runs on images that others perturbed."""
         settings = self.settings
-        by_steps = functools.partial(pgd, self.surrogate, steps=settings.steps)
+        by_pgd = functools.partial(pgd, self.surrogate, steps=settings.steps)
         if settings.attack == "pgd":
-            return [(by_steps, True)]
+            return [(by_pgd, True)]
         version = functools.partial(
             autoattack, self.surrogate, version=settings.attack, seed=settings.seed
         )
         parts = parts_of(settings.attack, classes=self.classes, rows=self.images.shape[2])
-        # At last by steps: AutoAttack gives back what its first look takes to be wrong already.
-        ways = [(functools.partial(version, part=part), True) for part in parts]
-        return [*ways, (by_steps, False)]
+        # PGD last: AutoAttack returns images unchanged that its first evaluation gets wrong.
+        attacks = [(functools.partial(version, part=part), True) for part in parts]
+        return [*attacks, (by_pgd, False)]
 
     def _scored(
-        self, way: Way, left: list[int], eps: float, attempt: int, share: int
+        self, attack: Attack, left: list[int], eps: float, attempt: int, share: int
     ) -> dict[int, Scored]:
-        """The answers to the images that an attack moved."""
+        """Predictions on the images that an attack perturbed."""
         if not left:
             return {}
         images = self.images[left]
-        with same_each_time():
-            attacked = inside(images, way(images, self.labels[left], eps=eps), eps)
+        with deterministic_convolutions():
+            attacked = inside(images, attack(images, self.labels[left], eps=eps), eps)
         moved = (distances(images, attacked) > 0).nonzero()[:, 0].tolist()
         if not moved:
             return {}

@@ -1,0 +1,159 @@
+"""Training and test images of one's own, as a data set with the three splits that sween needs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import data as torch_data
+
+from sween.data.dataset import Dataset, ImageSet, Split, StoredPixels
+from sween.data.image_set import as_image_set
+from sween.errors import BadInput, UnknownName
+
+MOST_WEIGHT_IMAGES = 2000
+"""As many as the paper uses on CIFAR-10; they are held in memory at once."""
+
+WEIGHTS_FRACTION = 0.04
+
+_AUGMENTATIONS = ("none", "crop-flip")
+
+
+def held_out_count(images: int, num_classes: int, fraction: float = WEIGHTS_FRACTION) -> int:
+    """How many of one class's training images, 2 or more, are held out to solve the weights."""
+    most = -(-MOST_WEIGHT_IMAGES // num_classes)
+    return min(max(1, round(images * fraction)), most, images - 1)
+
+
+def as_dataset(
+    train: object,
+    test: object,
+    *,
+    name: str = "dataset",
+    class_names: Sequence[str] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    augmentation: str = "none",
+    crop_padding: int = 4,
+    white: int = 255,
+    test_only: bool = False,
+) -> Dataset:
+    """A data set of training and test images of your own.
+
+    The last 4% of each class's training images, at most about 2,000 in all, are held out: they
+    solve the ensemble's weights and do not train. Training images are read into memory, test images
+    when asked.
+
+    Args:
+        train: labelled images in any form that `as_image_set` takes.
+        test: likewise, of the same shape.
+        name: of the data set, for errors and records.
+        class_names: one per class; by default the `classes` that `train` or `test` has, else the
+            class indices.
+        mean: per channel, for the normalisation inside registered networks; 0.5 by default.
+        std: likewise; 0.25 by default.
+        augmentation: `none`, or `crop-flip`: pad by `crop_padding`, crop back, flip left-right.
+        crop_padding: pixels on each side.
+        white: the uint8 value that becomes 1.0.
+        test_only: leave the training images out, as certifying does.
+
+    Raises:
+        BadInput: images or labels cannot be used, or train and test do not fit together; see
+            `as_image_set`.
+    """
+    if augmentation not in _AUGMENTATIONS:
+        raise UnknownName("augmentation", augmentation, _AUGMENTATIONS)
+    names = None if class_names is None else tuple(str(each) for each in class_names)
+    names = names or _listed_classes(train) or _listed_classes(test)
+    tested = _labelled("test", as_image_set(test, name=f"{name} test", white=white))
+    trained = None
+    if not test_only or names is None:
+        trained = _labelled("train", as_image_set(train, name=f"{name} train", white=white))
+        if trained.image_shape != tested.image_shape:
+            raise BadInput(
+                f"{name}: image shape",
+                expected=f"{trained.image_shape} in test, as in train",
+                got=tested.image_shape,
+                fix="bring all images to one shape",
+            )
+    if names is None:
+        known = [int(each.labels.max()) for each in (tested, trained) if each is not None]
+        names = tuple(str(label) for label in range(max(known) + 1))
+    for split in (trained, tested):
+        if split is not None:
+            _check_labels(name, split, names)
+    kept, held_out = list[int](), list[int]()
+    if trained is not None and not test_only:
+        kept, held_out = _hold_out(name, trained, names)
+    channels = tested.image_shape[0]
+    return Dataset(
+        name=name,
+        class_names=names,
+        image_shape=tested.image_shape,
+        mean=tuple(mean or (0.5,) * channels),
+        std=tuple(std or (0.25,) * channels),
+        augmentation=augmentation,
+        train=_part("train", trained, kept, tested.image_shape),
+        weights=_part("weights", trained, held_out, tested.image_shape),
+        test=tested,
+        crop_padding=crop_padding,
+    )
+
+
+def _listed_classes(source: Any) -> tuple[str, ...] | None:
+    """The class names that a data set lists, as torchvision's do."""
+    classes = getattr(source, "classes", None)
+    if classes is None and isinstance(source, torch_data.Subset | torch_data.DataLoader):
+        return _listed_classes(source.dataset)
+    if not isinstance(classes, list | tuple) or not all(isinstance(one, str) for one in classes):
+        return None
+    return tuple(classes) or None
+
+
+def _labelled(name: str, images: ImageSet) -> Split:
+    if images.labels is None:
+        raise BadInput(
+            images.name,
+            expected="a label for each image",
+            got="images alone",
+            fix="give (image, class index) for each",
+        )
+    return Split(name, images.pixels, images.labels, images.white)
+
+
+def _check_labels(name: str, split: Split, class_names: tuple[str, ...]) -> None:
+    index = int(split.labels.argmax())
+    if int(split.labels[index]) >= len(class_names):
+        raise BadInput(
+            f"{name} {split.name}[{index}]: label",
+            expected=f"0 to {len(class_names) - 1}, as there are {len(class_names)} class names",
+            got=int(split.labels[index]),
+            fix="name every class",
+        )
+
+
+def _hold_out(name: str, split: Split, class_names: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """The positions to train on, and those held out."""
+    held_out = list[int]()
+    for label, class_name in enumerate(class_names):
+        positions = (split.labels == label).nonzero().flatten().tolist()
+        if len(positions) < 2:
+            raise BadInput(
+                f"{name}: training images of class {class_name}",
+                expected="2 or more: one trains, one solves the weights",
+                got=len(positions),
+                fix="add some, or leave the class out",
+            )
+        held_out += positions[-held_out_count(len(positions), len(class_names)) :]
+    kept = sorted(set(range(len(split))) - set(held_out))
+    return kept, sorted(held_out)
+
+
+def _part(
+    name: str, split: Split | None, positions: Sequence[int], shape: tuple[int, int, int]
+) -> Split:
+    """Some images of a split, in memory."""
+    if split is None or not positions:
+        nothing = StoredPixels(torch.empty((0, *shape), dtype=torch.uint8))
+        return Split(name, nothing, torch.empty(0, dtype=torch.int64))
+    pixels = StoredPixels(split.pixels.load(positions))
+    return Split(name, pixels, split.labels[list(positions)], split.white)

@@ -1,0 +1,69 @@
+"""Networks of timm by `timm:NAME`, where timm is installed."""
+
+import difflib
+import importlib
+import re
+from typing import Any
+
+from torch import nn
+
+from sween.data.factories import factory_failed, first_line
+from sween.errors import BadInput, MissingExtra, OutOfMemory
+from sween.models.device import is_out_of_memory
+from sween.models.normalize import Normalize
+
+PREFIX = "timm:"
+
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
+"""What timm calls its own models. Others, such as hf-hub:PLACE, would make it fetch files."""
+
+
+def create_timm_model(
+    name: str, *, num_classes: int, image_shape: tuple[int, int, int]
+) -> nn.Module:
+    """A network of timm with fresh weights, its normalisation in front.
+
+    Mean and deviation are those of timm's pretrained configuration, 0.5 where it has none for this
+    number of channels. Nothing is downloaded.
+
+    Args:
+        name: `timm:` and a name that `timm.list_models` gives, with or without a tag.
+        num_classes: number of logits.
+        image_shape: (C, H, W); passed on to networks made for one size, as transformers are.
+    """
+    try:
+        timm: Any = importlib.import_module("timm")
+    except ImportError:
+        raise MissingExtra("timm", "timm", f"architecture {name!r}") from None
+    asked = name.removeprefix(PREFIX)
+    if not _NAME.fullmatch(asked) or not timm.is_model(asked):
+        near = difflib.get_close_matches(asked, timm.list_models(), n=1, cutoff=0.4)
+        raise BadInput(
+            f"architecture {name!r}",
+            expected="a name that timm.list_models() gives",
+            got=asked,
+            fix=f"did you mean {PREFIX}{near[0]}?" if near else "check the name",
+        )
+    try:
+        about: Any = timm.get_pretrained_cfg(asked)
+    except RuntimeError as error:  # a tag that timm does not have
+        raise BadInput(
+            f"architecture {name!r}",
+            expected="a name that timm lists",
+            got=first_line(error),
+            fix="leave out the tag after the dot, which names pretrained weights",
+        ) from None
+    channels, *size = image_shape
+    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels}
+    if getattr(about, "fixed_input_size", False):
+        options["img_size"] = tuple(size)
+    try:
+        network = timm.create_model(asked, pretrained=False, **options)
+    except Exception as error:  # a size or number of channels that this network cannot take
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"while {name} was built", error) from None
+        raise factory_failed("architecture", name, error) from error
+    mean, std = (getattr(about, key, None) or () for key in ("mean", "std"))
+    if len(mean) != channels or len(std) != channels:
+        mean = std = (0.5,) * channels
+    return nn.Sequential(Normalize(mean, std), network)

@@ -1,0 +1,296 @@
+"""A run compared with a published log: intervals from rounding, refusals, the authors' log."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.io import savemat
+
+from sween.errors import BadInput
+from sween.evaluation import paired_bootstrap
+from sween.records import ABSTAIN
+from sween.report import LogFormat, load_run, write_report
+from sween.report.log_comparison import LogComparison, compare_with_log, comparison_section
+from sween.report.published_logs import CertificationLog, read_macer_log, read_tsv_log
+from tests.evaluation.certificates import AUTHORS_LOGS, abstained, certificate, wrong
+from tests.report.folders import write_run
+from tests.report.test_more_tables import SETTINGS
+
+RESULTS = Path(__file__).parents[2] / "results" / "cifar10-sween3-gaussian-sigma0.50"
+HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
+needs_logs = pytest.mark.skipif(not AUTHORS_LOGS.is_dir(), reason="the authors' logs are not here")
+
+Image = tuple[int, int, float, float]
+"""Index, prediction (the label is 1), and the ends of the radius."""
+
+
+def log_of(*images: Image, name: str = "theirs") -> CertificationLog:
+    index, prediction, low, high = (np.array(column) for column in zip(*images, strict=True))
+    labels = np.ones_like(index)
+    return CertificationLog(name, index, prediction == 1, low, high, labels, prediction)
+
+
+OURS = [certificate(0, 0.5), certificate(1, 1.0), certificate(2, 0.3), wrong(3), abstained(4)]
+IMAGES: list[Image] = [
+    (0, 1, 0.45, 0.55),  # rounding hides which is larger
+    (1, 1, 0.75, 0.85),  # ours is larger
+    (4, 1, 0.25, 0.35),  # the log's is larger
+    (3, 0, 3.0, 3.0),  # the same wrong answer
+    (2, ABSTAIN, 0.0, 0.0),
+]
+
+
+def compared() -> LogComparison:
+    return compare_with_log(OURS, log_of(*IMAGES), radii=[0.5, 0.0, 0.8], resamples=200)
+
+
+def test_every_number_by_hand() -> None:
+    one = compared()
+    assert (one.model.name, one.log.name, one.left_out) == ("net", "theirs", (0, 0))
+    assert one.model.indices.tolist() == one.log.indices.tolist() == [0, 1, 2, 3, 4]
+    assert one.radii == [0.0, 0.5, 0.8]
+    assert [one.model.accuracy(r).low for r in one.radii] == [0.6, 0.4, 0.2]
+    assert [one.log.accuracy(r) for r in one.radii] == [(0.6, 0.6), (0.2, 0.4), (0.0, 0.2)]
+    assert one.model.acr == pytest.approx((1.8 / 5, 1.8 / 5))
+    assert one.log.acr == pytest.approx((1.45 / 5, 1.75 / 5))
+    assert one.difference == pytest.approx((0.05 / 5, 0.35 / 5))
+    assert one.larger == (2, 1)  # 1 and 2; 4
+    assert one.same_prediction == 3  # 0, 1 and 3
+    assert one.to_csv().splitlines()[3:] == [
+        "2,1,1,0.3,-1,0,0.0,0.0",
+        "3,1,0,0.9,0,0,3.0,3.0",
+        "4,1,-1,0.0,1,1,0.25,0.35",
+    ]
+
+
+def test_the_order_of_rows_changes_nothing() -> None:
+    log = log_of(*IMAGES[::-1])
+    backwards = compare_with_log(OURS[::-1], log, radii=[0.0, 0.5, 0.8], resamples=200)
+    assert comparison_section(backwards) == comparison_section(compared())
+    assert backwards.bootstrap == compared().bootstrap
+
+
+def test_the_section_by_hand() -> None:
+    lines = comparison_section(compared()).splitlines()
+    assert lines[:7] == [
+        "### net compared with theirs",
+        "",
+        "| Model | 0.00 | 0.50 | 0.80 | ACR | larger on |",
+        "| :--- | ---: | ---: | ---: | ---: | ---: |",
+        "| net | 60.0 | 40.0 | 20.0 | 0.360 | 2 |",
+        "| theirs (log) | 60.0 | 20.0 to 40.0 | 0.0 to 20.0 | 0.290 to 0.350 | 1 |",
+        "",
+    ]
+    (text,) = lines[7:]
+    for part in ("On 5 common images (indices 0..4)", "is between +0.01", "includes zero", "60.0%"):
+        assert part in text
+
+
+def test_ends_are_rounded_outwards_and_zero_has_no_sign() -> None:
+    log = log_of((0, 1, 0.49995, 0.6001), name="a|b")
+    ours = [certificate(0, 0.6001, model="c|d")]
+    section = comparison_section(compare_with_log(ours, log, radii=[0.0]))
+    assert "| a\\|b (log) | 100.0 | 0.499 to 0.601 | 0 |" in section
+    assert "| c\\|d | 100.0 | 0.600 | 0 |" in section
+    assert "is between 0.000 and +0.101" in section
+
+
+def test_different_images_are_refused_unless_allowed() -> None:
+    log = log_of(*IMAGES[:3], (9, 1, 1.0, 1.0))
+    with pytest.raises(BadInput, match=r"3 in common, 3 not: index 2 only in the certificates"):
+        compare_with_log(OURS, log)
+    one = compare_with_log(OURS, log, common_only=True, radii=[0.0])
+    assert (one.model.indices.tolist(), one.left_out) == ([0, 1, 4], (2, 1))
+    assert one.model.acr.low == pytest.approx(0.5)
+    section = comparison_section(one)
+    assert "**Common images only: 2 of net and 1 of the log are left out.**" in section
+    assert "left out" not in comparison_section(compared())
+    with pytest.raises(BadInput, match="0 in common, 2 not: index 0 only in the certificates"):
+        compare_with_log(OURS[:1], log_of((9, 1, 1.0, 1.0)), common_only=True)
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    log = log_of((0, 1, 1.0, 1.0))
+    with pytest.raises(BadInput, match="label of index 0: expected 2 as in the certificates, got"):
+        compare_with_log([certificate(0, label=2)], log)
+    with pytest.raises(BadInput, match="label of index 0: expected a class for every image"):
+        compare_with_log([certificate(0, label=None)], log)
+    with pytest.raises(BadInput, match="index 0 twice"):
+        compare_with_log([certificate(0), certificate(0, model="bee")], log)
+    with pytest.raises(BadInput, match="radii"):
+        compare_with_log([certificate(0)], log, radii=[])
+
+
+def test_the_bound_can_be_chosen() -> None:
+    """By Cohen's bound image 1 abstains, and the log does; by the one asked for it is correct."""
+    ours = [
+        certificate(0, 0.9, bound="two-class", radius_cohen=0.4),
+        certificate(1, 0.2, bound="two-class", radius_cohen=0.0),
+    ]
+    log = log_of((0, 1, 0.4, 0.4), (1, ABSTAIN, 0.0, 0.0))
+    asked = compare_with_log(ours, log, radii=[0.0])
+    cohen = compare_with_log(ours, log, radii=[0.0], radius="radius_cohen")
+    assert (asked.model.acr.low, asked.model.accuracy(0).low, asked.same_prediction) == (0.55, 1, 1)
+    assert (cohen.model.acr.low, cohen.model.accuracy(0).low, cohen.same_prediction) == (
+        0.2,
+        0.5,
+        2,
+    )
+    assert cohen.difference == (0.0, 0.0)
+
+
+def test_a_log_without_predictions(tmp_path: Path) -> None:
+    savemat(tmp_path / "440.mat", {"hard": np.array([0.25, -1.0, 0.3, -1.0, 0.5])})
+    one = compare_with_log(OURS, read_macer_log(tmp_path / "440.mat", start=0), radii=[0.25])
+    assert one.same_prediction is None
+    assert one.log.acr == pytest.approx((0.21, 0.21))
+    assert one.larger == (2, 1)
+    section = comparison_section(one)
+    assert "| 440 (log) | 60.0 | 0.210 | 1 |" in section
+    assert "minus that of the log is +0.150. The" in section
+    assert "no predictions to compare" in section
+    assert one.to_csv().splitlines()[1] == "0,1,1,0.5,,1,0.25,0.25"
+
+
+reach = st.floats(0, 4, allow_subnormal=False)
+pairs = st.tuples(reach, st.booleans(), reach, st.booleans())
+
+
+@settings(max_examples=60)
+@given(st.lists(pairs, min_size=2, max_size=12), st.sampled_from([".3", ".3f"]), st.integers(0, 3))
+def test_intervals_contain_what_the_unrounded_log_gives(
+    tmp_path_factory: pytest.TempPathFactory,
+    images: list[tuple[float, bool, float, bool]],
+    convention: str,
+    seed: int,
+) -> None:
+    ours, theirs, text = [], [], HEADER
+    for index, (radius, right, other, other_right) in enumerate(images):
+        ours.append(certificate(index, radius) if right else wrong(index, radius))
+        theirs.append(certificate(index, other) if other_right else wrong(index, other))
+        text += f"{index}\t1\t{int(other_right)}\t{other:{convention}}\t{int(other_right)}\t\n"
+    path = tmp_path_factory.mktemp("log") / "log.tsv"
+    path.write_text(text, encoding="utf-8")
+    log, radii = read_tsv_log(path), [0.0, 0.5, 1.0]
+    one = compare_with_log(ours, log, radii=radii, resamples=50, seed=seed)
+    exact = paired_bootstrap(ours, theirs, resamples=50, seed=seed)
+    tiny = 1e-12
+    assert one.bootstrap.low - tiny <= exact.low <= exact.high <= one.bootstrap.high + tiny
+    assert one.difference.low - tiny <= exact.difference <= one.difference.high + tiny
+    assert one.log.acr.low - tiny <= exact.second <= one.log.acr.high + tiny
+    counted = [[row.radius_if_correct for row in rows] for rows in (ours, theirs)]
+    gaps = [mine - other for mine, other in zip(*counted, strict=True)]
+    assert one.larger[0] <= sum(gap > 0 for gap in gaps)
+    assert one.larger[1] <= sum(gap < 0 for gap in gaps)
+    for radius in radii:
+        reached = sum(row.correct and row.radius >= radius for row in theirs) / len(theirs)
+        assert one.log.accuracy(radius).low <= reached <= one.log.accuracy(radius).high
+
+
+@needs_logs
+def test_the_shipped_run_and_the_authors_log_again_by_other_code() -> None:
+    run = load_run(RESULTS)
+    assert run.ensemble is not None
+    log = read_tsv_log(AUTHORS_LOGS / "sween3.tsv")
+    one = compare_with_log(run.models[run.ensemble], log)
+    with gzip.open(RESULTS / "certificates.jsonl.gz", "rt", encoding="utf-8") as stream:
+        mine = {
+            row["index"]: row for row in map(json.loads, stream) if row["model"] == run.ensemble
+        }
+    with (AUTHORS_LOGS / "sween3.tsv").open(encoding="utf-8", newline="") as stream:
+        theirs = {int(row["idx"]): row for row in csv.DictReader(stream, delimiter="\t")}
+    order = sorted(mine)
+    assert order == sorted(theirs) == list(range(888, 1888)) == one.model.indices.tolist()
+    answers = np.array([mine[i]["prediction"] == mine[i]["label"] for i in order])
+    ours = answers * np.array([mine[i]["radius"] for i in order])
+    hit = np.array([theirs[i]["correct"] == "1" for i in order])
+    texts = [theirs[i]["radius"] for i in order]
+    printed = np.array([float(text) for text in texts])
+    half = np.array([0.5 * 10.0 ** -len(text.partition(".")[2]) for text in texts])
+    low, high = hit * np.maximum(printed - half, 0), hit * (printed + half)
+    assert one.model.acr.low == pytest.approx(ours.mean())
+    assert one.log.acr == pytest.approx((low.mean(), high.mean()))
+    assert one.log.acr.low < 0.631 < one.log.acr.high  # what the log is known for
+    assert one.difference == pytest.approx(((ours - high).mean(), (ours - low).mean()))
+    assert one.larger == (np.sum(ours > high + 1e-12), np.sum(low > ours + 1e-12))
+    same = sum(str(mine[i]["prediction"]) == theirs[i]["predict"] for i in order)
+    assert one.same_prediction == same
+    for radius in one.radii[1:]:
+        assert one.model.accuracy(radius).low == pytest.approx(np.mean(ours >= radius))
+        ends = np.mean(low >= radius - 1e-12), np.mean(high >= radius - 1e-12)
+        assert one.log.accuracy(radius) == pytest.approx(ends)
+    assert one.log.accuracy(0.0) == (hit.mean(), hit.mean())
+    # Another generator: the interval must agree up to the bootstrap's own noise.
+    draws = np.random.default_rng(1).integers(0, 1000, size=(4000, 1000))
+    lower = np.quantile((ours - high)[draws].mean(axis=1), 0.025)
+    upper = np.quantile((ours - low)[draws].mean(axis=1), 0.975)
+    assert one.bootstrap == pytest.approx((lower, upper), abs=0.001)
+    # Known digits narrow every interval.
+    log = read_tsv_log(AUTHORS_LOGS / "sween3.tsv", significant_digits=3)
+    sharp = compare_with_log(run.models[run.ensemble], log)
+    assert one.log.acr.low < sharp.log.acr.low < 0.632 < sharp.log.acr.high < one.log.acr.high
+    assert one.bootstrap.low < sharp.bootstrap.low < sharp.bootstrap.high < one.bootstrap.high
+    assert one.larger[0] <= sharp.larger[0]
+
+
+def images_of(report: Path) -> list[dict[str, Any]]:
+    (file,) = report.glob("beside-*.csv")
+    with file.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@needs_logs
+def test_the_authors_log_in_a_report(tmp_path: Path) -> None:
+    text = write_report([RESULTS, AUTHORS_LOGS / "sween3.tsv"], tmp_path / "report").read_text()
+    assert "SWEEN-3 compared with sween3" in text
+    assert "1,000 images at indices 888..1887" in text
+    rows = images_of(tmp_path / "report")
+    assert [int(row["index"]) for row in rows] == list(range(888, 1888))
+    larger = 0
+    for row in rows:
+        counted = float(row["log_radius_high"]) if row["log_correct"] == "1" else 0.0
+        larger += row["prediction"] == row["label"] and float(row["radius"]) > counted
+    assert f"SWEEN-3 has the larger radius on {larger} images" in text
+
+
+@needs_logs
+def test_a_report_compares_common_images_where_one_asks_for_them(tmp_path: Path) -> None:
+    paths = [RESULTS, AUTHORS_LOGS.parent / "locuslab" / "cifar10_resnet110_sigma_0.50.tsv"]
+    with pytest.raises(BadInput, match="--different-images"):
+        write_report(paths, tmp_path / "report")
+    write_report(paths, tmp_path / "report", different_images=True)
+    indices = [int(row["index"]) for row in images_of(tmp_path / "report")]
+    assert indices == list(range(900, 1888, 20))
+
+
+def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [certificate(0, 0.5)], **SETTINGS)
+    log, mat = tmp_path / "log.tsv", tmp_path / "log.mat"
+    log.write_text(f"{HEADER}3\t1\t1\t0.5\t1\t1.0\n")
+    for different in (False, True):
+        with pytest.raises(BadInput, match="no run on them"):
+            write_report([run, log], tmp_path / "report", different_images=different)
+    mat.write_bytes(b"")
+    with pytest.raises(BadInput, match="--log-start"):
+        write_report([run, mat], tmp_path / "report")
+
+
+def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) -> None:
+    """The limits are the run's own, unless the log's are given."""
+    run = write_run(tmp_path / "run", [certificate(3, 0.5)], **SETTINGS, n=100_000)
+    log, out = tmp_path / "log.tsv", tmp_path / "report"
+    log.write_text(f"{HEADER}3\t1\t1\t2.5\t1\t1.0\n")
+    with pytest.raises(BadInput, match=r"line 2: radius: expected at most 2\.\d+.*--log-sigma"):
+        write_report([run, log], out)
+    assert not out.exists()
+    with pytest.raises(BadInput, match=r"radius: expected at most 2\.287, .* got 2\.5"):
+        write_report([run, log], out, log_format=LogFormat(sigma=0.6, n=100_000))
+    with pytest.raises(BadInput, match="a run on the images of the log at its sigma, 1, got"):
+        write_report([run, log], out, log_format=LogFormat(sigma=1.0))
+    write_report([run, log], out, log_format=LogFormat(n=10**8))

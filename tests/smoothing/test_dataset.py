@@ -1,0 +1,164 @@
+"""Data sets of any kind, certified into a folder: resumed, checked, counted again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import sween
+from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
+from sween.records import read_certificates
+from sween.runs import CertificationRun, verify_folder
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier, iter_certificates, recount_folder
+from tests.smoothing import small
+
+SETTINGS = CertifySettings(n0=20, n=300)
+IMAGES, LABELS = small.images(6), torch.tensor([0, 1, 2, 3, 4, 5])
+
+
+def smoothed(model: nn.Module | None = None, **options: Any) -> SmoothedClassifier:
+    return SmoothedClassifier(model or small.ensemble(), sigma=0.5, num_classes=10, **options)
+
+
+def certify(out: Path, data: object, **options: Any) -> CertificationRun:
+    classifier = options.pop("classifier", None) or smoothed()
+    return sween.certify_dataset(
+        classifier, data, out=out, settings=SETTINGS, quiet=True, **options
+    )
+
+
+def counts(run: CertificationRun) -> list[tuple[int, tuple[int, ...]]]:
+    return [(row.index, row.estimation_counts) for row in run]
+
+
+def test_every_form_of_the_same_data_gives_the_same_rows(tmp_path: Path) -> None:
+    data = TensorDataset(IMAGES, LABELS)
+    forms = (
+        (IMAGES, LABELS),
+        data,
+        DataLoader(data, batch_size=4),
+        [*zip(IMAGES, LABELS, strict=True)],
+    )
+    runs = [certify(tmp_path / str(place), form) for place, form in enumerate(forms)]
+    assert all(counts(run) == counts(runs[0]) for run in runs)
+    batch = smoothed().certify(IMAGES, settings=SETTINGS, indices=range(6))
+    assert counts(runs[0]) == [(row.index, row.estimation_counts) for row in batch]
+
+
+def test_a_run_has_its_metrics(tmp_path: Path) -> None:
+    run = certify(tmp_path, (IMAGES, LABELS))
+    assert len(run) == 6
+    assert run.average_certified_radius == sum(row.radius_if_correct for row in run) / 6
+    correct = sum(row.correct for row in run) / 6
+    assert run.certified_accuracy([0.0, 100.0]) == [correct, 0.0]
+    assert [row.index for row in CertificationRun.read(tmp_path)] == list(range(6))
+
+
+def test_certificates_come_one_by_one_and_the_rest_resumes(tmp_path: Path) -> None:
+    whole = certify(tmp_path / "whole", (IMAGES, LABELS))
+    classifier = smoothed(batch_size=100)  # one image at a time
+    coming = iter_certificates(
+        classifier, (IMAGES, LABELS), out=tmp_path / "out", settings=SETTINGS, quiet=True
+    )
+    first = [next(coming), next(coming)]
+    assert classifier.predict(IMAGES[:1]), "the classifier is free meanwhile"
+    assert [row.index for row in first] == [0, 1]
+    assert len(read_certificates(tmp_path / "out")) == 2, "a row is written before it is given"
+    coming.close()  # type: ignore[attr-defined]
+    with pytest.raises(CheckFailed, match="rows are missing"):
+        verify_folder(tmp_path / "out")
+    assert counts(certify(tmp_path / "out", (IMAGES, LABELS))) == counts(whole)
+    assert verify_folder(tmp_path / "out").images == 6
+
+
+def test_some_images_keep_their_indices(tmp_path: Path) -> None:
+    every = certify(tmp_path / "all", (IMAGES, LABELS))
+    some = certify(tmp_path / "some", (IMAGES, LABELS), indices=[1, 4])
+    assert counts(some) == [counts(every)[1], counts(every)[4]]
+
+
+def test_without_labels_rows_have_none(tmp_path: Path) -> None:
+    run = certify(tmp_path, IMAGES)
+    assert {row.label for row in run} == {None}
+    assert verify_folder(tmp_path).rows == 6
+
+
+def changed_pixel() -> tuple[torch.Tensor, torch.Tensor]:
+    images = IMAGES.clone()
+    images[3, 0, 0, 0] = 1 - images[3, 0, 0, 0]
+    return images, LABELS
+
+
+def changed_weights() -> SmoothedClassifier:
+    ensemble = small.ensemble()
+    with torch.no_grad():
+        next(ensemble.parameters()).add_(0.01)
+    return smoothed(ensemble)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        (changed_pixel(), {}, "data "),
+        ((IMAGES, LABELS.flip(0)), {}, "labels "),
+        ((IMAGES, LABELS), {"classifier": changed_weights()}, "fingerprint "),
+        ((IMAGES, LABELS), {"indices": [0, 1]}, "images 6 -> 2"),
+    ],
+    ids=["pixels", "labels", "model", "images"],
+)
+def test_what_changed_is_not_resumed(
+    data: object, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    before = counts(certify(tmp_path, (IMAGES, LABELS)))
+    with pytest.raises((CheckpointError, RunMismatch), match=said):
+        certify(tmp_path, data, **options)
+    assert counts(CertificationRun.read(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        (DataLoader(TensorDataset(IMAGES, LABELS), shuffle=True), {}, "RandomSampler"),
+        ((IMAGES, LABELS + 7), {}, "below num_classes = 10"),
+        ((IMAGES, LABELS), {"indices": [7]}, "positions below 6"),
+        ((IMAGES, LABELS), {"indices": []}, "at least one image"),
+        ((IMAGES * 2, LABELS), {}, "expected pixels in"),
+    ],
+    ids=["shuffled", "label", "index", "no index", "range"],
+)
+def test_bad_data_is_refused_before_anything_is_written(
+    data: object, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        certify(tmp_path / "out", data, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_ones_own_is_recounted(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 10)
+    model = nn.Sequential(nn.Flatten(), layer)
+    certify(tmp_path, (IMAGES, LABELS), classifier=smoothed(model, name="mine"))
+    assert recount_folder(tmp_path, model, (IMAGES, LABELS), quiet=True).rows == 6
+    with torch.no_grad():
+        layer.weight.add_(0.1)
+    with pytest.raises(BadInput, match="fingerprint"):
+        recount_folder(tmp_path, model, (IMAGES, LABELS), quiet=True)
+
+
+def test_members_and_exits_are_certified_in_the_same_pass(tmp_path: Path) -> None:
+    classifier = smoothed(
+        member_names=["a", "b", "c"], other_exits=[sween.ExitPolicy("exact")], name="three"
+    )
+    run = certify(tmp_path, (IMAGES, LABELS), classifier=classifier)
+    assert run.config.voters == ("a", "b", "c", "three+exact", "three")
+    assert len(run.rows) == 30
+    assert [row.estimation_counts for row in run.of("three+exact")] == [
+        row.estimation_counts for row in run
+    ]
+    assert verify_folder(tmp_path).rows == 30
+    assert recount_folder(tmp_path, small.ensemble(), (IMAGES, LABELS), quiet=True).rows == 30
