@@ -241,7 +241,7 @@ def records_file(folder: AnyPath) -> Path:
         str(folder),
         expected="a folder with certificates.jsonl or certificates.jsonl.gz",
         got="neither" if folder.is_dir() else "no such folder",
-        fix="name a folder written by `sween certify`",
+        fix="pass a folder written by `sween certify`",
     )
 
 

@@ -99,7 +99,7 @@ def read_config(folder: AnyPath) -> dict[str, Any]:
             str(folder),
             expected="a run folder with config.toml",
             got="no such folder" if not folder.exists() else "no config.toml in it",
-            fix="name a folder written by sween",
+            fix="pass a folder written by sween",
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -174,7 +174,7 @@ BAD_ENSEMBLES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "no fingerprints": (replaced("fingerprints = [", "fingerprints = []\nf = ["), ("0 finger",)),
     "no TOML": (replaced("kind =", "kind"), ("config.toml", "expected TOML", "restore")),
     "member missing": (remove_member, ("digits-mlp-seed2", "no such file", "check the path")),
-    "members exchanged": (exchange_members, ("digits-mlp-seed2", "exchanged")),
+    "members exchanged": (exchange_members, ("digits-mlp-seed2", "fingerprint", "replaced")),
 }
 
 

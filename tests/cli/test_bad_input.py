@@ -129,7 +129,7 @@ READING = [
     ),
     ("certify {ensemble} --indices 0 --forward-rows 9999999999 --out {out}", "1 to 1000000"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
-    ("report {tmp}/none --out {out}", "/none", "no such folder", "name a folder"),
+    ("report {tmp}/none --out {out}", "/none", "no such folder", "pass a folder"),
     ("report {certificates} {certificates} --out {out}", "certificates 2 times", "rename one"),
     ("report {certificates} --radius -0.5 --out {out}", "radii", "-0.5"),
     ("report {certificates} --radius nan --out {out}", "radii", "nan"),

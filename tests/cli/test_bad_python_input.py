@@ -187,7 +187,7 @@ BAD: dict[str, Refusal] = {
     "their probabilities": (
         lambda: sween.WeightedEnsemble([net(), net(9)])(GOOD),
         ContractError,
-        ("10 classes", "got 9", "one data set"),
+        ("10 classes", "got 9", "same data set"),
     ),
     "weigh: method": (lambda: solve(method="convx"), UnknownName, ("'convx'", "'convex'")),
     "weigh: labels": (lambda: solve(labels=torch.tensor([0, 10])), BadInput, ("0 to 10",)),

@@ -47,6 +47,11 @@ def test_the_command_solves_on_it_too(
     succeed(line)
     split = load_dataset("digits").weights
     wanted = solve_weights(
-        load_members(made.runs), split.all_images(), split.labels, sigma=SIGMA, samples=3
+        load_members(made.runs),
+        split.all_images(),
+        split.labels,
+        sigma=SIGMA,
+        method="convex",
+        samples=3,
     )
     assert read_config(tmp_path / "out")["weights"] == list(wanted.weights)

@@ -59,7 +59,10 @@ def run(
     names = models or ["resnet20"]
     if policy.name != "none" and all(name in list_models() for name in names):
         raise BadInput(
-            "--exit", expected="an ensemble among the models", got=", ".join(names), fix="name one"
+            "--exit",
+            expected="an ensemble among the models",
+            got=", ".join(names),
+            fix="add an ensemble folder or zoo name",
         )
     chosen = choose_device(device)
     results: list[BenchResult] = []

@@ -120,7 +120,7 @@ def run(
         quiet=quiet,
     )
     devices = choose_devices(device)
-    several = members and len(loaded.member_names) > 1  # a lone member is its own ensemble
+    several = members and len(loaded.member_names) > 1  # a single member is the ensemble
     smoothed = SmoothedClassifier(
         loaded.to(devices[0]),
         sigma=loaded.sigma,

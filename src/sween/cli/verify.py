@@ -70,8 +70,8 @@ def run(
             )
         attack = verify_attacks(folder)
         typer.echo(
-            f"{attack.rows} rows re-derived: {attack.images} images, {attack.broken} broken, "
-            f"{attack.alarms} alarms"
+            f"{attack.rows} rows re-derived: {attack.images} images, "
+            f"{attack.broken} successful attacks, {attack.alarms} alarms"
         )
         return
     verified = verify_folder(folder)

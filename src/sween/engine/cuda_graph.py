@@ -1,4 +1,4 @@
-"""A module compiled for batches of one shape, and on a GPU recorded as a CUDA graph."""
+"""Compiles a module for batches of one shape and, on a GPU, captures it as a CUDA graph."""
 
 from collections.abc import Callable
 

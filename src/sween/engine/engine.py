@@ -223,7 +223,7 @@ class VoteEngine:
         if self.forward_rows == 1:
             raise BadInput(
                 "memory",
-                expected="room for a forward pass of one image",
+                expected="enough for a forward pass of one image",
                 got=f"out of memory on {self.device} even at batch 1",
                 fix="use a smaller model or another --device",
             ) from None

@@ -1,4 +1,4 @@
-"""Batch norm folded into the layer before it, for modules in evaluation mode."""
+"""Folds batch norm into the preceding layer, for modules in evaluation mode."""
 
 import copy
 import threading

@@ -95,7 +95,7 @@ class Member:
 
     @property
     def compiled(self) -> bool:
-        """Whether it could be compiled; known once it is refreshed."""
+        """Whether the prepared form is compiled; known after `refresh`."""
         return self._ready.compiled
 
     @property
@@ -112,7 +112,7 @@ class Member:
 
     @property
     def arithmetic(self) -> str:
-        """What the prepared module computes in, for records; see `Preparation.describe`."""
+        """The arithmetic of the prepared form, for records; see `Preparation.describe`."""
         return self._ready.arithmetic
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,7 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
     """
     runs = as_paths("runs", runs)
     if not runs:
-        raise BadInput("runs", expected="at least one run folder", got="none", fix="name one")
+        raise BadInput("runs", expected="at least one run folder", got="none", fix="pass one")
     members, manifests = [], []
     for run in runs:
         arch = read_manifest(run).arch
@@ -53,7 +53,7 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
                     f"{run}: {field}",
                     expected=f"{wanted}, as {runs[0]} has",
                     got=found,
-                    fix="ensemble only members trained for the same data and noise",
+                    fix="combine only members trained on the same data with the same sigma",
                 )
     return LoadedEnsemble(members, manifests, _names(manifests)).eval()
 
@@ -249,7 +249,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
                 str(path),
                 expected="an ensemble folder or a run folder with model.safetensors",
                 got="neither",
-                fix="name a folder written by `sween weigh` or `sween train`",
+                fix="pass a folder written by `sween weigh` or `sween train`",
             )
         return load_members([path], archs=archs)
     names, fingerprints, weights = _read_ensemble_config(path)
