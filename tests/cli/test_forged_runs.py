@@ -118,7 +118,7 @@ def test_an_honest_stopped_run_is_reported_and_resumed(
 ) -> None:
     stopped(forgery)
     said = succeed(f"report {forgery.folder} --out {tmp_path}/report")
-    assert f"{IMAGES - 1} of the {IMAGES} images asked for" in said
+    assert f"Incomplete: {IMAGES - 1} of the {IMAGES}" in said
     succeed(CERTIFY.format(ensemble=made.ensemble, folder=forgery.folder))
     assert rows_of(forgery.folder) == rows_of(made.certificates)
 

@@ -93,5 +93,5 @@ def test_a_report_of_runs_with_other_labels(made: Made, tmp_path: Path) -> None:
     certify(made, relabelled(digits), runs[1])
     with pytest.raises(BadInput, match="images of b: expected those of a"):
         write_report(runs, tmp_path / "report")
-    with pytest.raises(BadInput, match="true classes of digits: expected those that b certified"):
+    with pytest.raises(BadInput, match="labels of digits: expected those that b certified"):
         write_report([runs[1]], tmp_path / "report")

@@ -19,8 +19,7 @@ from sween.report import LogFormat, load_run, write_report
 from sween.report.log_comparison import LogComparison, compare_with_log, comparison_section
 from sween.report.published_logs import CertificationLog, read_macer_log, read_tsv_log
 from tests.evaluation.certificates import AUTHORS_LOGS, abstained, certificate, wrong
-from tests.report.folders import write_run
-from tests.report.test_more_tables import SETTINGS
+from tests.report.folders import SETTINGS, write_run
 
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10-sween3-gaussian-sigma0.50"
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"

@@ -1,174 +1,220 @@
-"""The table's rows and cells: order, rounding, bold, extra columns."""
+"""Any table in Markdown, LaTeX and CSV; names are shown as they are: they may be a stranger's."""
 
 import csv
 import dataclasses
 import io
-import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
-from sween.errors import BadInput, UnknownName
-from sween.report import DEFAULT_RADII, Row, build_rows, to_csv, to_markdown
-from tests.evaluation.certificates import abstained, certificate, wrong
+from sween.evaluation import share_of_images
+from sween.report import write_report
+from sween.report.tables import (
+    CSV,
+    PAGE,
+    Cell,
+    Column,
+    latex,
+    latex_text,
+    make_table,
+    markdown,
+    markdown_text,
+    to_csv,
+)
+from tests.evaluation.certificates import certificate
+from tests.report.folders import (
+    LOG_HEAD,
+    OF_SWEEN,
+    SETTINGS,
+    ensemble_rows,
+    write_attacked,
+    write_run,
+    write_trained,
+)
+from tests.report.page.samples import HOSTILE, read_report
 
-from .folders import CANDIDATES, ensemble_rows
-
-RADII = (0.0, 0.5, 1.0)
-
-
-def cells(markdown: str, model: str) -> list[str]:
-    """The cells of a model's line."""
-    for line in markdown.splitlines():
-        parts = [part.strip() for part in line.strip("|").split("|")]
-        if parts[1] == model:
-            return parts
-    raise AssertionError(f"no row {model} in {markdown}")
-
-
-def test_default_columns_are_the_papers() -> None:
-    assert DEFAULT_RADII == (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-    header = to_markdown(build_rows([certificate()])).splitlines()[0]
-    radii = [f"{radius:.2f}" for radius in DEFAULT_RADII]
-    names = ["σ", "Model", *radii, "ACR", "abstain %", "two-class ACR"]
-    assert header == "| " + " | ".join(names) + " |"
+NAMES = (
+    HOSTILE,
+    "a|b||c",
+    "`code` ``",
+    "__init__ _x_ snake_case_",
+    "[text](javascript:alert(1)) ![i](x)",
+    "two\nlines\n\n# heading",
+    "**bold** ~~gone~~ $x$ &lt;",
+    "- item",
+    "1. item",
+    "# heading #",
+    "{: onclick=alert(1)} \\",
+    "\udcff is no Unicode",
+)
 
 
-def test_rows_are_candidates_then_summaries_then_the_ensemble() -> None:
-    rows = build_rows(ensemble_rows()[::-1], ensemble="sween")
-    assert [row.model for row in rows] == ["bee", "ant", "AVG", "UE", "sween"]
-    kinds = [row.kind for row in rows]
-    assert kinds == ["candidate", "candidate", "average", "envelope", "ensemble"]
-
-
-def test_the_whole_table_by_hand() -> None:
-    rows = build_rows(ensemble_rows(), ensemble="sween", radii=RADII)
-    assert to_markdown(rows).splitlines()[2:] == [
-        "| 0.50 | ant | 50.0 | 50.0 | **25.0** | 0.375 | 25.0 | 0.375 |",
-        "| 0.50 | bee | **75.0** | 0.0 | 0.0 | 0.300 | **0.0** | 0.300 |",
-        "| 0.50 | AVG | 62.5 | 25.0 | 12.5 | 0.337 | 12.5 | 0.337 |",
-        "| 0.50 | UE | 75.0 | 50.0 | 25.0 | 0.375 | - | 0.375 |",
-        "| 0.50 | sween | **75.0** | **75.0** | **25.0** | **0.650** | 25.0 | **0.650** |",
+def test_a_table_in_three_formats() -> None:
+    columns = [
+        Column("Model", "model"),
+        Column("ε", "eps", "{:.1f}".format, "most"),
+        Column("hidden", "exact", str, outputs=(CSV,)),
+        Column("shown", "", str, outputs=(PAGE,)),
+    ]
+    records: list[dict[str, Any]] = [
+        {"model": "a|b", "eps": 0.51, "exact": 1 / 3, "": 1},
+        {"model": "50%_x", "eps": None, "exact": None, "": 2},
+        {"model": "c", "eps": Cell("<0.4", 0.4), "exact": 0, "": 3},
+    ]
+    table = make_table("name", "Title", columns, records, blocks=[0, 1, 1], rivals=[0, 0, 0])
+    lines = ["| Model | ε |", "| :--- | ---: |"]
+    lines += ["| a\\|b | **0.5** |", "| 50%\\_x | - |", "| c | &lt;0.4 |"]
+    assert markdown(table).splitlines() == lines
+    assert latex(table).splitlines() == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"Model & $\varepsilon$ \\",
+        r"\midrule",
+        r"a\textbar{}b & \textbf{0.5} \\",
+        r"\midrule",
+        r"50\%\_x & - \\",
+        r"c & \textless{}0.4 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == [
+        ["model", "eps", "exact"],
+        ["a|b", "0.51", repr(1 / 3)],
+        ["50%_x", "", ""],
+        ["c", "0.4", "0"],
     ]
 
 
-def test_models_that_are_no_members_stay_out_of_the_summaries() -> None:
-    baseline = [certificate(index, 3.0, model="big") for index in range(10, 14)]
-    rows = build_rows(
-        [*ensemble_rows(), *baseline], ensemble="sween", members=CANDIDATES, radii=RADII
+@pytest.mark.parametrize(
+    ("best", "rivals", "expected"),
+    [
+        ("most", [0, 0, 0, 0], [False, True, True, False]),
+        ("least", [0, 0, 0, 0], [True, False, False, False]),
+        ("most", [0, 1, 2, 3], [False] * 4),
+        ("most", [0, None, 0, 0], [False, False, True, False]),
+    ],
+)
+def test_the_best_of_each_group_is_bold(
+    best: str, rivals: list[object], expected: list[bool]
+) -> None:
+    """By what is shown, and nothing where all look the same."""
+    column = Column("x", "x", "{:.1f}".format, best)  # type: ignore[arg-type]
+    records = [{"x": value} for value in (1.0, 2.01, 2.0, None)]
+    table = make_table("name", "", [column], records, rivals=rivals)
+    assert [row[0].best for row in table.rows] == expected
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (4, "With only 4 images, .* are wide: 25.0 \\(0.6 to 80.6\\), 50.0 \\(6.7 to 93.3\\)."),
+        (1000, "With 1,000 images, .* extend at most 3.2 percentage points to either side."),
+    ],
+)
+def test_accuracies_have_intervals(images: int, said: str) -> None:
+    columns = [Column("x", "x", "{:.1f}".format), Column("images", "images", str)]
+    shares = [share_of_images(images // part, images) for part in (2, 4)]
+    table = make_table("name", "", columns, [{"x": own, "images": images} for own in shares])
+    (note,) = table.notes
+    assert re.fullmatch(said, note)
+
+
+OWN_TAGS = {
+    *("h1", "h2", "h3", "p", "table", "thead", "tbody", "tr", "th", "td"),
+    *("strong", "img", "a", "ul", "li"),
+}
+
+
+class Shown(HTMLParser):
+    """What a reader sees of rendered Markdown: tags, pictures, and the text of each element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        renderer = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+        self.feed(renderer.render(text))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.texts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.texts:
+            self.texts[-1] += data
+
+
+def as_shown(name: str) -> str:
+    """On one line, and with what is no Unicode replaced."""
+    return " ".join(name.split()).replace("\udcff", "\ufffd")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("place", ["{}", "# {}", "| a |\n| - |\n| {} |", "**{}**", "by {} then"])
+def test_markdown_shows_a_name_as_it_is(name: str, place: str) -> None:
+    shown = Shown(place.replace("{}", markdown_text(name)))
+    assert shown.tags <= OWN_TAGS - {"img", "a", "ul", "li"}
+    assert any(as_shown(name) in text for text in shown.texts), shown.texts
+
+
+def test_ordinary_names_stay_readable_as_they_are_written() -> None:
+    for name in ("cifar10-sween3-sigma0.50", "image_folder", "SWEEN-3+exact", "exit(t=0.9,a=.05)"):
+        assert markdown_text(name) == name
+    for number in ("-", "+0.043", "-0.031", "0.50", "1,000", "888:1888", "4 of 9"):
+        assert markdown_text(number) == number
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_latex_has_no_character_with_a_meaning(name: str) -> None:
+    text = latex_text(name)
+    assert "\n" not in text
+    ours = r"\\[&%$#_{}]|\\text\w+\{\}|\{[][*]\}"
+    assert not re.search(r"[][\\{}&%$#_^~<>|`*\ud800-\udfff]", re.sub(ours, "", text))
+
+
+MIXTURE = "a|b `c` __d__ [e](f) ![g](h)\ni **j** ~~k~~ $l$ &lt; {m} #n \\"
+
+
+@pytest.mark.parametrize("name", [HOSTILE, MIXTURE])
+def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
+    models = {"ant": name, "bee": f"{name} 2", "sween": f"{name} 3"}
+    run = write_run(
+        tmp_path / name,
+        [dataclasses.replace(row, model=models[row.model]) for row in ensemble_rows()],
+        **{**SETTINGS, "dataset": name, "ensemble": models["sween"]},
+        environment={"commit": name, "date": name},
     )
-    assert [row.model for row in rows] == ["ant", "bee", "AVG", "UE", "big", "sween"]
-    assert rows[3].scores.acr == pytest.approx(0.375)
+    attack = write_attacked(tmp_path / f"{name} attack")
+    log = tmp_path / f"{name}.tsv"
+    log.write_text(LOG_HEAD + "".join(f"{index}\t1\t1\t0.5\t1\t1.0\n" for index in range(10, 14)))
+    out = tmp_path / "out"
+    report = write_report([run, attack, log, write_trained(tmp_path / "trained" / name)], out)
+    shown = Shown(report.read_text(encoding="utf-8"))
+    assert shown.tags <= OWN_TAGS
+    assert shown.attributes <= {"src", "alt", "href", "style"}
+    assert all(re.fullmatch(r"curve-[\w.%~-]+\.(png|svg)", link) for link in shown.links)
+    texts = [text.strip() for text in shown.texts]
+    for own in (name, models["bee"], f"{name} attack", f"{models['sween']} compared with {name}"):
+        assert as_shown(own) in texts
+    assert read_report(report)["runs"][0]["name"] == name
+    for table in ("table", "attacks", "cost"):
+        tex = (out / f"{table}.tex").read_text(encoding="utf-8").splitlines()
+        assert len({len(re.findall(r"(?<!\\)&", row)) for row in tex if row.endswith("\\\\")}) == 1
 
 
-def test_what_looks_the_same_is_bold_together() -> None:
-    """An exit may cost less radius than a table shows."""
-    almost = [
-        dataclasses.replace(row, model="exit", radius=row.radius and row.radius + 1e-5)
-        for row in ensemble_rows()
-        if row.model == "sween"
-    ]
-    rows = build_rows(
-        [*ensemble_rows(), *almost], ensemble="sween", members=CANDIDATES, radii=RADII
-    )
-    lines = to_markdown(rows).splitlines()
-    for name in ("exit", "sween"):
-        (line,) = [line for line in lines if f"| {name} |" in line]
-        assert "**0.650**" in line
-
-
-def test_without_an_ensemble_every_model_is_a_plain_row() -> None:
-    rows = build_rows(ensemble_rows())
-    assert [(row.model, row.kind) for row in rows] == [
-        ("ant", "model"),
-        ("bee", "model"),
-        ("sween", "model"),
-    ]
-
-
-def test_an_ensemble_alone_is_one_row() -> None:
-    alone = [row for row in ensemble_rows() if row.model == "sween"]
-    assert [row.model for row in build_rows(alone, ensemble="sween", members=CANDIDATES)] == [
-        "sween"
-    ]
-
-
-def test_radii_are_never_rounded_up() -> None:
-    # 0.6299999 would print as 0.630 with ordinary rounding: a radius nobody certified
-    rows = [certificate(0, 0.6299999), certificate(1, 0.6299999)]
-    markdown = to_markdown(build_rows(rows, radii=[0.0]))
-    assert cells(markdown, "net") == ["0.50", "net", "100.0", "0.629", "0.0", "0.629"]
-
-
-def test_wrong_and_abstained_images_lower_the_printed_acr() -> None:
-    rows = [certificate(0, 1.0), wrong(1, 1.0), abstained(2), abstained(3)]
-    assert cells(to_markdown(build_rows(rows, radii=[0.0])), "net")[2:5] == [
-        "25.0",
-        "0.250",
-        "50.0",
-    ]
-
-
-def test_a_null_two_class_radius_is_a_dash() -> None:
-    rows = [certificate(0), certificate(1, radius_two_class=None)]
-    built = build_rows(rows, radii=[0.0])
-    assert cells(to_markdown(built), "net")[-1] == "-"
-    assert built[0].acr_two_class is None
-
-
-def test_cohens_acr_is_shown_beside_another_bound() -> None:
-    rows = [certificate(0, 0.8, bound="two-class", radius_cohen=0.3)]
-    markdown = to_markdown(build_rows(rows, radii=[0.0]))
-    assert "Cohen ACR" in markdown
-    assert cells(markdown, "net")[3:] == ["0.800", "0.0", "0.800", "0.300"]
-
-
-def test_bold_is_decided_within_a_run_and_noise_level() -> None:
-    low = build_rows(ensemble_rows(sigma=0.25), radii=[0.0], run="low")
-    high = build_rows(
-        [certificate(i, 9.0, sigma=1.0, model=m) for i in range(2) for m in ("x", "y")],
-        radii=[0.0],
-        run="high",
-    )
-    markdown = to_markdown([*low, *high])
-    assert "| low | 0.25 | sween | **75.0** | **0.650** |" in markdown
-    assert "**9.000**" not in markdown
-
-
-def test_names_with_a_bar_do_not_break_the_table() -> None:
-    markdown = to_markdown(build_rows([certificate(model="a|b")]))
-    assert "a\\|b" in markdown
-
-
-def test_csv_keeps_every_digit() -> None:
-    rows = [certificate(0, 1 / 3), certificate(1, 0.1, radius_two_class=None), wrong(2)]
-    built = build_rows(rows, radii=[0.125, 0.0, 0.0], run="digits")
-    (record,) = csv.DictReader(io.StringIO(to_csv(built)))
-    assert float(record["acr"]) == math.fsum([1 / 3, 0.1]) / 3
-    assert float(record["certified_accuracy_0.125"]) == 1 / 3
-    assert float(record["certified_accuracy_0.00"]) == 2 / 3
-    assert record["acr_two_class"] == ""
-    assert (record["run"], record["kind"], record["images"]) == ("digits", "model", "3")
-
-
-def test_models_on_different_images_are_refused() -> None:
-    rows = [*ensemble_rows()[:-1], certificate(99, model="sween")]
-    with pytest.raises(BadInput, match="index 13 only for ant"):
-        build_rows(rows, ensemble="sween")
-
-
-def test_a_missing_ensemble_or_member_is_refused() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'sween'"):
-        build_rows(ensemble_rows(), ensemble="sweep")
-    with pytest.raises(BadInput, match="none of wasp"):
-        build_rows(ensemble_rows(), ensemble="sween", members=["ant", "bee", "wasp"])
-
-
-def test_nothing_to_tabulate_is_refused() -> None:
-    with pytest.raises(BadInput, match="at least one"):
-        build_rows([])
-    empty: list[Row] = []
-    with pytest.raises(BadInput, match="rows"):
-        to_markdown(empty)
-    mixed = build_rows([certificate()], radii=[0.0]) + build_rows([certificate()], radii=[1.0])
-    with pytest.raises(BadInput, match="radii of net"):
-        to_csv(mixed)
+def test_a_folder_whose_name_is_no_unicode(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "caf\udce9", [certificate(0)], **{**OF_SWEEN, "dataset": "toys"})
+    report = write_report([run], tmp_path / "out")
+    text = report.read_text(encoding="utf-8")
+    assert "## caf\ufffd" in text
+    assert "(curve-caf%E9.png)" in text
+    assert (tmp_path / "out" / "curve-caf\udce9.png").is_file()
+    assert "caf\\udce9," in (tmp_path / "out" / "table.csv").read_text(encoding="utf-8")

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from sween.report import write_report
-from sween.report.pictures import draw_attacked
-from tests.report.page.samples import read_page
-from tests.report.test_refusals import _train
+from tests.report.folders import write_trained
 
 LINE = "they need matplotlib, which is not installed; pip install 'sween[report]'"
 
@@ -23,10 +21,8 @@ BLOCKED = """
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     sys.meta_path.insert(0, Blocker())
-    import sween.demo
     from sween.cli import main
 
-    sween.demo.CANDIDATES = (("digits-mlp", 1, 0.1), ("digits-conv", 1, 0.1))
     sys.exit(main(sys.argv[1:]))
 """
 
@@ -48,7 +44,7 @@ def sources(folder: Path) -> list[Path]:
     return [
         results / "digits-demo",
         results / "attacks" / "standard-sween3",
-        _train(folder / "net"),
+        write_trained(folder / "net"),
     ]
 
 
@@ -77,20 +73,9 @@ def test_a_report_without_matplotlib(tmp_path: Path) -> None:
         assert (tmp_path / "out" / file).read_text() == (tmp_path / "whole" / file).read_text()
 
 
-def test_the_demo_without_matplotlib(tmp_path: Path) -> None:
-    done = sween("demo", "--n", 20, "--quiet", "--out", tmp_path / "demo")
-    assert done.returncode == 0, done.stderr
-    assert LINE in done.stderr
-    assert LINE in done.stdout
-    content = read_page(tmp_path / "demo" / "report" / "report.html")[1]
-    assert [model["name"] for model in content["runs"][0]["models"]][-1] == "SWEEN-2"
-
-
-def test_figures_that_there_would_not_be_are_not_missed(
+def test_a_report_without_runs_misses_no_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = write_report([_train(tmp_path / "net")], tmp_path / "out").read_text()  # no warning
-    assert "matplotlib" not in text
-    with pytest.raises(ImportError, match=r"sween\[report\]"):
-        draw_attacked({}, [])
+    text = write_report([write_trained(tmp_path / "net")], tmp_path / "out").read_text()
+    assert "matplotlib" not in text  # and there was no warning

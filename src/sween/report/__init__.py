@@ -1,10 +1,9 @@
 """Tables, figures and the report of measured runs."""
 
-from sween.report.figures import draw_curves, write_curves
+from sween.report.curves import draw_curves
 from sween.report.measured import MeasuredRun, load_run
-from sween.report.rows import DEFAULT_RADII, Row, build_rows
+from sween.report.rows import DEFAULT_RADII, Row, build_rows, to_markdown
 from sween.report.sources import LogFormat
-from sween.report.tables import to_csv, to_markdown
 from sween.report.writer import write_report
 
 __all__ = [
@@ -15,8 +14,6 @@ __all__ = [
     "build_rows",
     "draw_curves",
     "load_run",
-    "to_csv",
     "to_markdown",
-    "write_curves",
     "write_report",
 ]

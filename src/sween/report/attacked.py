@@ -1,49 +1,90 @@
-"""Attack runs: empirical accuracy beside certified accuracy."""
+"""Attack runs: accuracy under attack next to certified accuracy.
+
+`attack_points` is the one computation behind the table of attacks, the figures and the page.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.attack import (
-    AttackOutcome,
-    contradicts,
-    empirical_accuracy,
-    without_attack,
-)
+from sween.attack import AttackOutcome, contradicts, without_attack
 from sween.data.selection import format_indices
 from sween.errors import BadInput
 from sween.evaluation import Share, certified_accuracy, share_of_images
 from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.report.grid import Cell, Table, mark_best
-from sween.report.intervals import images_counted, reach
-from sween.report.measured import MeasuredRun, read_environment, skipped_in_words
-from sween.report.tables import percentage, plain_number
+from sween.report.measured import MeasuredRun, read_environment, skipped_images
+from sween.report.tables import (
+    Cell,
+    Column,
+    Table,
+    make_table,
+    percentage,
+    plain_number,
+    whole_number,
+)
 from sween.runs.attack import AttackRun
-from sween.runs.attack_outcome import judge
+from sween.runs.attack_outcome import OUTCOMES, judge, radius_of_label
 from sween.runs.attacked_certificates import certified_name, differences
 
-_HEADINGS = (
-    *("run", "σ", "Model", "attack", "radius", "certified %", "resist %", "broken %"),
-    *("abstained %", "wrong %", "declined %", "alarms"),
-    *("images", "indices", "draws", "steps", "votes"),
+_ATTACK_COLUMNS = (
+    Column("run", "run", setting=True),
+    Column("σ", "sigma", plain_number, setting=True),
+    Column("Model", "model"),
+    Column("attack", "attack"),
+    Column("radius", "radius", plain_number),
+    Column("certified %", "certified_accuracy", percentage, "most"),
+    Column("robust %", "empirical_accuracy", percentage, "most"),
+    Column("broken %", "broken", percentage),
+    Column("abstained %", "abstained", percentage),
+    Column("wrong %", "wrong", percentage),
+    Column("declined %", "declined", percentage),
+    Column("alarms", "alarms", whole_number),
+    Column("images", "images", whole_number, setting=True),
+    Column("indices", "indices", setting=True),
+    Column("gradient samples", "samples", whole_number, setting=True),
+    Column("steps", "steps", whole_number, setting=True),
+    Column("votes", "n", whole_number, setting=True),
 )
-_FIELDS = (
-    *("run", "sigma", "model", "attack", "radius", "certified_accuracy", "empirical_accuracy"),
-    *("broken", "abstained", "wrong", "declined", "alarms"),
-    *("images", "indices", "samples", "steps", "n"),
+
+_ABOUT_ATTACKS = (
+    "Robust % counts images that are classified correctly when clean and stay correct, or abstain, "
+    "under attack: an upper bound on robust accuracy, since a failed attack proves nothing. "
+    "Certified % is a lower bound. Images that are wrong or abstained on (declined) when clean are "
+    "not attacked; where the attack's clean prediction abstains but a certificate does not, the "
+    "certificate counts. An alarm is an adversarial example inside a certified radius."
+)
+
+_ALARM_COLUMNS = (
+    Column("attack", "attack"),
+    Column("Model", "model"),
+    Column("image", "index", str),
+    Column("radius", "radius", "{:g}".format),
+    Column("distance", "distance", "{:.6g}".format),
+    Column("certified", "certified_radius", "{:.6g}".format),
+    Column("image kept", "image_kept"),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class AttackedRun:
-    """One folder of `sween attack`, checked: every radius on the same images."""
+    """One folder of `sween attack`, checked: every radius on the same images.
+
+    `certified_as` is the attacked model's name in the run that certified it, which names the exit
+    where it has several.
+    """
 
     name: str
     config: Mapping[str, Any]
     outcomes: Sequence[AttackOutcome]
     environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    certified_as: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The attacked model."""
+        return self.certified_as or str(self.config["model"])
 
     @property
     def indices(self) -> list[int]:
@@ -52,7 +93,7 @@ class AttackedRun:
 
     @property
     def radii(self) -> list[float]:
-        """0, where nobody attacks, and those attacked at, ascending."""
+        """0, where there is no attack, and those attacked at, ascending."""
         return [0.0, *sorted({outcome.eps for outcome in self.outcomes})]
 
     def at(self, radius: float) -> list[AttackOutcome]:
@@ -62,11 +103,34 @@ class AttackedRun:
         return [outcome for outcome in self.outcomes if outcome.eps == radius]
 
 
+@dataclasses.dataclass(frozen=True)
+class AttackPoint:
+    """What is left of accuracy at one radius of an attack, and what is certified there.
+
+    Attributes:
+        radius: l2 radius of the attack.
+        outcomes: one for each image.
+        certified: certified accuracy on these images; None without certificates.
+        alarms: the adversarial examples inside a certified radius; None where nothing was
+            certified to compare with.
+    """
+
+    radius: float
+    outcomes: Sequence[AttackOutcome]
+    certified: Share | None
+    alarms: Sequence[AttackOutcome] | None
+
+    @property
+    def robust(self) -> Share:
+        """The share of images that the attack does not lead from the right class to another."""
+        return share_of_images(sum(row.resists for row in self.outcomes), len(self.outcomes))
+
+
 def load_attacked(folder: AnyPath) -> AttackedRun:
-    """Read and check a folder of `sween attack`.
+    """Read a folder of `sween attack`; `AttackRun.read` checks every row against its votes.
 
     Raises:
-        BadInput: no rows, damaged ones, a radius that lacks an image, or rows of other settings.
+        BadInput: no rows, damaged rows, or a radius that lacks an image.
     """
     folder = Path(folder)
     checked = AttackRun.read(folder)
@@ -76,16 +140,7 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
     )
     if not outcomes:
         raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")
-    for field in ("sigma", "model", "attack", "n", "alpha", "seed", "samples"):
-        values = {getattr(outcome, field) for outcome in outcomes} | {run.config.get(field)}
-        if len(values) > 1:
-            raise BadInput(
-                f"{folder}: {field}",
-                expected="the same in every row and in the config",
-                got=", ".join(map(str, values)),
-                fix="attack again into a fresh folder",
-            )
-    for radius in run.radii[1:]:  # nothing was written at 0
+    for radius in run.radii[1:]:  # nothing is written at 0
         if sorted(outcome.index for outcome in run.at(radius)) != run.indices:
             raise BadInput(
                 f"{folder}: radius {radius:g}",
@@ -96,119 +151,101 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
     return run
 
 
-def names_of(attacked: Sequence[AttackedRun]) -> list[str]:
-    """A name for each attack: its kind, and its folder's where a model was attacked so twice."""
-    kinds = [(str(run.config["model"]), str(run.config["attack"])) for run in attacked]
+def attack_labels(attacked: Sequence[AttackedRun]) -> list[str]:
+    """A name for each attack: its kind, with its folder's where a model was so attacked twice."""
+    kinds = [(run.model, str(run.config["attack"])) for run in attacked]
     return [
         kind[1] if kinds.count(kind) == 1 else f"{kind[1]} ({run.name})"
         for kind, run in zip(kinds, attacked, strict=True)
     ]
 
 
-def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -> Table | None:
-    """Certified and empirical accuracy at each radius; None without attacks.
+def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[AttackedRun]:
+    """The attacks on models of a run, on images that it certified, with its certified answers."""
+    found = ((attack, certificates_of(attack, [run]).get(run.name)) for attack in attacked)
+    return [_with_certified_answers(attack, known) for attack, known in found if known]
 
-    Certified accuracy is that of the same model and weights on the same images, by the first of the
-    runs that has it; an alarm is one by any of them.
+
+def attack_points(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[AttackPoint]:
+    """An attack radius by radius, from 0 on, next to the certificates that the runs have.
+
+    Certified accuracy is that of the same model on the same images by the first of the runs that
+    certified it; an alarm is one by any of them.
     """
-    rows, blocks = list[list[Cell]](), list[int]()
-    same = list[object]()
-    for number, attack in enumerate(attacked):
-        certified_by = certificates_of(attack, runs)
-        certificates = list(next(iter(certified_by.values()), {}).values())
-        told = next((own for run in runs if (own := told_by(run, attack))), attack)
-        for radius in attack.radii:
-            outcomes = told.at(radius)
-            certified = (
-                float(certified_accuracy(certificates, [radius])[0]) if certificates else None
-            )
-            # As the attack has them: what one run calls wrong may be a break by another.
-            alarms = alarms_of(attack, attack.at(radius), certified_by)
-            rows.append(_row(attack, outcomes, certified, alarms))
-            blocks.append(number)
-            # Models are compared under one attack at one radius on the same images.
-            images = (attack.config.get("data"), tuple(attack.indices))
-            how = tuple(getattr(outcomes[0], name) for name in ("samples", "steps", "n", "sigma"))
-            same.append((images, outcomes[0].attack, how, radius))
-    for column in (5, 6):
-        rows = mark_best(rows, column, among=same)
-    return Table("attacks", _HEADINGS, _FIELDS, rows, (0, 2, 3, 13), blocks) if rows else None
-
-
-def attack_notes(attacked: Sequence[AttackedRun], table: Table) -> list[str]:
-    """How far the table's percentages may be from those of all images, and what was left out."""
-    shares = dict[int, list[Share]]()
-    for row in table.rows:
-        cells = dict(zip(table.headings, row, strict=True))
-        count = int(cells["images"].value or 0)
-        for value in (cells["certified %"].value, cells["resist %"].value):
-            if value is not None:
-                share = share_of_images(round(count * float(value)), count)
-                shares.setdefault(count, []).append(share)
-    notes = [
-        f"With {images_counted(count)}, the 95% confidence intervals (Clopper-Pearson) of "
-        f"certified % and resist % reach at most {reach(own)} percentage points to either side."
-        for count, own in sorted(shares.items())
-    ]
-    for attack in attacked:
-        if (skipped := skipped_in_words(attack.config)) is not None:
-            notes.append(f"{attack.name}: {skipped}")
-    return notes
+    certified_by = certificates_of(attack, runs)
+    first = next(iter(certified_by.values()), {})
+    counted = _with_certified_answers(attack, first) if first else attack
+    points = []
+    for radius in attack.radii:
+        certified = None
+        if first:
+            share = float(certified_accuracy(list(first.values()), [radius])[0])
+            certified = share_of_images(round(share * len(first)), len(first))
+        # By the attack's own answers: what one run calls wrong may be a break by another.
+        alarms = _alarms(attack, attack.at(radius), certified_by)
+        points.append(AttackPoint(radius, counted.at(radius), certified, alarms))
+    return points
 
 
 def certificates_of(
     attack: AttackedRun, runs: Sequence[MeasuredRun]
 ) -> dict[str, dict[int, Certificate]]:
-    """By run and then by index, the certificates of the attacked classifier on all its images."""
-    wanted, found = set(attack.indices), dict[str, dict[int, Certificate]]()
+    """By run and then by index, the certificates of the attacked classifier on all its images.
+
+    Raises:
+        BadInput: an image with one label in the attack and another in the run.
+    """
+    wanted = {row.index: row.label for row in attack.outcomes}
+    found = dict[str, dict[int, Certificate]]()
     for run in runs:
         name = certified_name(attack.config, run.config)
         rows = () if name is None else run.models.get(name, ())
-        if rows and wanted <= set(run.indices) and not differences(attack.config, run.config):
-            found[run.name] = {row.index: row for row in rows if row.index in wanted}
+        known = {row.index: row for row in rows if row.index in wanted}
+        if not known or len(known) < len(wanted) or differences(attack.config, run.config):
+            continue
+        for row in known.values():
+            if row.label != wanted[row.index]:
+                raise BadInput(
+                    f"label of image {row.index} in {attack.name}",
+                    expected=f"{row.label} as in {run.name}",
+                    got=wanted[row.index],
+                    fix="report the attack with the run that it attacked",
+                )
+        found[run.name] = known
     return found
 
 
-def told_by(run: MeasuredRun, attack: AttackedRun) -> AttackedRun | None:
-    """An attack as a run has it that certified the attacked classifier; None of another.
+def _with_certified_answers(
+    attack: AttackedRun, certificates: Mapping[int, Certificate]
+) -> AttackedRun:
+    """An attack with the clean answers, and the model's name, of the run that certified it.
 
-    Under the name that the run certified it by, which says the exit where it has several. A
-    certificate has more votes than the judge: its answer stands where it does not abstain, as it
-    does when certificates are given to the attack. An image on which the judge abstained was not
-    attacked: it counts as it was certified.
+    A certificate rests on more votes than the attack's own clean prediction: its answer holds
+    where it does not abstain. An image on which the attack's prediction abstained was not
+    attacked: it counts as certified.
     """
-    known = certificates_of(attack, [run]).get(run.name)
-    if known is None:
-        return None
-    model = next(iter(known.values())).model
+    model = next(iter(certificates.values())).model
     outcomes = [
-        dataclasses.replace(_with_answer(row, known.get(row.index)), model=model)
+        dataclasses.replace(_with_answer(row, certificates[row.index]), model=model)
         for row in attack.outcomes
     ]
-    return dataclasses.replace(attack, outcomes=outcomes, config={**attack.config, "model": model})
+    return dataclasses.replace(attack, outcomes=outcomes, certified_as=model)
 
 
-def _with_answer(row: AttackOutcome, certificate: Certificate | None) -> AttackOutcome:
-    if certificate is None or certificate.abstained:
-        return row
+def _with_answer(row: AttackOutcome, certificate: Certificate) -> AttackOutcome:
     clean = certificate.prediction
-    if clean == row.clean_prediction:
+    if certificate.abstained or clean == row.clean_prediction:
         return row
     answer = row.prediction if row.clean_prediction == row.label else clean
-    return dataclasses.replace(
-        row,
-        clean_prediction=clean,
-        prediction=answer,
-        outcome=judge(row.label, clean, answer),
-    )
+    outcome = judge(row.label, clean, answer)
+    return dataclasses.replace(row, clean_prediction=clean, prediction=answer, outcome=outcome)
 
 
-def alarms_of(
+def _alarms(
     attack: AttackedRun,
     outcomes: Sequence[AttackOutcome],
     certified_by: Mapping[str, Mapping[int, Certificate]],
 ) -> list[AttackOutcome] | None:
-    """Breaks inside a certified radius; None where nothing was certified to compare with."""
     if not certified_by and not attack.config.get("certificates"):
         return None
     return [
@@ -219,34 +256,73 @@ def alarms_of(
     ]
 
 
-def _row(
-    attack: AttackedRun,
-    outcomes: Sequence[AttackOutcome],
-    certified: float | None,
-    alarms: Sequence[AttackOutcome] | None,
-) -> list[Cell]:
-    sample, count = outcomes[0], len(outcomes)
-    asked = attack.config.get("images")
-    asked = asked if isinstance(asked, int) else count
-    shares = [
-        empirical_accuracy(outcomes),
-        sum(outcome.outcome == "broken" for outcome in outcomes) / count,
-        sum(outcome.outcome == "abstained" for outcome in outcomes) / count,
-    ]
-    shares += [
-        sum(outcome.outcome == name for outcome in outcomes) / count
-        for name in ("wrong", "declined")
-    ]
-    return [
-        Cell(attack.name, attack.name),
-        Cell(plain_number(sample.sigma), sample.sigma),
-        Cell(sample.model, sample.model),
-        Cell(sample.attack, sample.attack),
-        Cell(plain_number(sample.eps), sample.eps),
-        Cell("-" if certified is None else percentage(certified), certified),
-        *(Cell(percentage(share), share) for share in shares),
-        Cell("-") if alarms is None else Cell(f"{len(alarms):,}", len(alarms)),
-        Cell(f"{count:,}" if asked == count else f"{count:,} of {asked:,}", count),
-        Cell(format_indices(attack.indices), format_indices(attack.indices)),
-        *(Cell(f"{value:,}", value) for value in (sample.samples, sample.steps, sample.n)),
-    ]
+def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -> Table | None:
+    """Certified accuracy and accuracy under attack at each radius; None without attacks."""
+    records, blocks, rivals, notes = list[dict[str, Any]](), list[int](), list[object](), []
+    for number, attack in enumerate(attacked):
+        for point in attack_points(attack, runs):
+            records.append(_attack_record(attack, point))
+            blocks.append(number)
+            # Models are compared under one attack at one radius on the same images.
+            same = ("attack", "samples", "steps", "n", "sigma", "radius", "indices")
+            rivals.append((attack.config.get("data"), *(records[-1][name] for name in same)))
+        if (skipped := skipped_images(attack.config)) is not None:
+            notes.append(f"{attack.name}: {skipped}")
+    if not records:
+        return None
+    return make_table(
+        "attacks",
+        "Certified accuracy and accuracy under attack",
+        _ATTACK_COLUMNS,
+        records,
+        blocks=blocks,
+        rivals=rivals,
+        notes=[*notes, _ABOUT_ATTACKS],
+    )
+
+
+def _attack_record(attack: AttackedRun, point: AttackPoint) -> dict[str, Any]:
+    sample, count = point.outcomes[0], len(point.outcomes)
+    outcomes = [row.outcome for row in point.outcomes]
+    asked = attack.config.get("images", count)
+    return {
+        **{name: getattr(sample, name) for name in ("sigma", "model", "attack", "samples")},
+        **{name: outcomes.count(name) / count for name in OUTCOMES},
+        "run": attack.name,
+        "radius": point.radius,
+        "certified_accuracy": point.certified,
+        "empirical_accuracy": point.robust,
+        "alarms": None if point.alarms is None else len(point.alarms),
+        "images": count if asked == count else Cell(f"{count:,} of {asked:,}", count),
+        "indices": format_indices(attack.indices),
+        "steps": sample.steps,
+        "n": sample.n,
+    }
+
+
+def alarm_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -> Table | None:
+    """Every alarm; None without any.
+
+    The adversarial example is kept in its row where the attack was given the certificate; where
+    not, `sween attack --certificates` on that image finds it again.
+    """
+    records = []
+    for attack in attacked:
+        certified_by = certificates_of(attack, runs)
+        for row in _alarms(attack, attack.outcomes, certified_by) or ():
+            radii = [
+                radius_of_label(own.get(row.index), row.label) for own in certified_by.values()
+            ]
+            known = [radius for radius in (row.certified_radius, *radii) if radius is not None]
+            records.append(
+                {
+                    "attack": attack.name,
+                    "model": row.model,
+                    "index": row.index,
+                    "radius": row.eps,
+                    "distance": row.distance,
+                    "certified_radius": max(known, default=None),
+                    "image_kept": "no" if row.attacked_image is None else "yes",
+                }
+            )
+    return make_table("alarms", "Alarms", _ALARM_COLUMNS, records) if records else None

@@ -1,15 +1,15 @@
-"""The look that all figures share, and writing them.
+"""The style that all figures share, and saving them.
 
-Figures have a canvas of their own, not pyplot's, so that no window opens and no figure of
-the caller is touched. The same content gives the same bytes on every run.
+Figures are made without pyplot, so that no window opens and no figure of the caller is touched.
+The same content gives the same bytes on every run.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sween.errors import BadInput, MissingExtra
+from sween.errors import MissingExtra
 from sween.run_folder import atomic_path
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "sween",
 }
 
-
 LEFT_OUT = (
     "Figures are left out: they need matplotlib, which is not installed; "
     "pip install 'sween[report]'"
@@ -72,15 +71,15 @@ def has_matplotlib() -> bool:
     return True
 
 
-def require_matplotlib() -> None:
-    if not has_matplotlib():
-        raise MissingExtra("matplotlib", "report", "the radius-accuracy figure")
-
-
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Our style over matplotlib's defaults, whatever the user's own settings; undone after."""
-    require_matplotlib()
+    """The report's style over matplotlib's defaults, whatever the user's settings; undone after.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    if not has_matplotlib():
+        raise MissingExtra("matplotlib", "report", "a figure")
     import matplotlib.style
 
     with matplotlib.style.context(["default", STYLE]):
@@ -88,8 +87,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "Figure":
-    """An empty figure; to be filled inside `style()`."""
-    require_matplotlib()
+    """An empty figure, to be filled inside `style()`."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -97,31 +95,17 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "Figure":
     return Figure(figsize=(width, height), dpi=200, layout=layout)
 
 
-def save(figure: "Figure", paths: Sequence[Path]) -> None:
-    """Write a figure to each path, .png or .svg, atomically."""
-    check_paths(paths)
-    for path in paths:
-        kind = path.suffix[1:]
-        undated = {"Date": None} if kind == "svg" else {"Software": None}
-        with style(), atomic_path(path) as temporary:
-            figure.savefig(temporary, format=kind, facecolor="white", metadata=undated)
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure as the .png or .svg that its path names, atomically."""
+    undated = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    with style(), atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], facecolor="white", metadata=undated)
 
 
-def check_paths(paths: Sequence[Path]) -> None:
-    """Refuse what is neither .png nor .svg."""
-    for path in paths:
-        if path.suffix not in (".png", ".svg"):
-            raise BadInput(
-                str(path), expected="a .png or .svg file", got=path.suffix, fix="rename it"
-            )
-
-
-def headings(axes: "Axes", title: str, subtitle: str) -> None:
+def headings(axes: "Axes", title: str, subtitle: str = "") -> None:
     """A title and a smaller line below it, above the plot."""
-    if title:
-        axes.set_title(
-            title, loc="left", fontsize=12.5, fontweight="bold", pad=26 if subtitle else 10
-        )
+    pad = 26 if subtitle else 10
+    axes.set_title(title, loc="left", fontsize=12.5, fontweight="bold", pad=pad)
     if subtitle:
         axes.annotate(
             subtitle,

@@ -1,219 +1,152 @@
-"""The radius-accuracy figure, one curve a model, the ensemble in front.
+"""The figures of a report: which there are, and those other than accuracy curves."""
 
-Each curve is exact: it steps at every certified radius.
-"""
-
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sween.errors import BadInput, UnknownName
-from sween.evaluation import (
-    RadiusAccuracyCurve,
-    RadiusField,
-    average_certified_radius,
-    envelope_curve,
-    radius_accuracy_curve,
-)
-from sween.paths import AnyPath, as_paths
-from sween.records import Certificate, format_radius
+import numpy as np
+
+from sween.data.dataset import Dataset
+from sween.records import Certificate
 from sween.report import canvas
-from sween.report.canvas import (
-    COLOURS,
-    DASHES,
-    ENSEMBLE_COLOUR,
-    HEIGHT,
-    WIDTH,
-    WIDTH_WITH_LEGEND_BESIDE,
-)
+from sween.report.attacked import AttackedRun, attacks_on
+from sween.report.curves import draw_attacked, draw_curves, known_bounds, radius_field
+from sween.report.measured import MeasuredRun
+from sween.report.run_tables import votes_in_words
+from sween.report.tables import plain_number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ENVELOPE_COLOUR = "#E7EAED"
-ENVELOPE_LABEL = "upper envelope of\nthe candidates"
+EXAMPLES = 4
+"""Images in the figure of noise."""
 
 
-def draw_curves(
-    models: Mapping[str, Sequence[Certificate]],
-    *,
-    title: str = "",
-    subtitle: str = "",
-    ensemble: str | None = None,
-    candidates: Sequence[str] | None = None,
-    radius: RadiusField = "radius",
+def curve_figures(run: MeasuredRun) -> dict[str, "Figure"]:
+    """The radius-accuracy curves under the run's bound and, where known, the other, by file."""
+    own, figures = run.sample.bound, {}
+    for bound in known_bounds(run):
+        n, images = votes_in_words(run), f"{len(run.indices):,} images"
+        shown = [f"n = {n}", f"α = {run.sample.alpha:g}", images]
+        figures[f"curve-{run.name}" if bound == own else f"curve-{bound}-{run.name}"] = draw_curves(
+            run.models,
+            title=_title(run),
+            subtitle=" · ".join(shown if bound == own else [*shown, f"{bound} bound"]),
+            ensemble=run.ensemble,
+            candidates=run.candidates,
+            radius=radius_field(run, bound),
+        )
+    return figures
+
+
+def more_figures(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str, "Figure"]:
+    """The other figures that there is something for, by the beginning of their file's name."""
+    figures: dict[str, Figure] = {}
+    title = _title(run)
+    for number, own in enumerate(_on_the_same_images(attacks_on(run, attacked)), start=1):
+        wanted = set(own[0].indices)
+        rows = {
+            model: [row for row in run.models[model] if row.index in wanted]
+            for model in sorted(
+                {attack.model for attack in own}, key=lambda name: (name != run.ensemble, name)
+            )
+        }
+        own.sort(key=lambda attack: list(rows).index(attack.model))
+        heading = title if len(rows) > 1 else f"{next(iter(rows))} on {title}"
+        name = f"attacked-{number}" if number > 1 else "attacked"
+        figures[name] = draw_attacked(rows, own, title=heading)
+    members = run.config.get("candidates", ())
+    if len(members) > 1:
+        weightings = {run.config["model"]: run.config["weights"]}
+        weightings |= run.config.get("weightings", {})
+        figures["weights"] = draw_weights(weightings, members, title=title)
+    exits = {model: rows for model, rows in run.models.items() if run.kinds[model] != "candidate"}
+    if any(rows[0].exit != "none" for rows in exits.values()):
+        figures["evaluations"] = draw_evaluations(exits, title=title)
+    return figures
+
+
+def _title(run: MeasuredRun) -> str:
+    return f"{run.dataset}, σ = {plain_number(run.sample.sigma)}"
+
+
+def _on_the_same_images(attacked: Sequence[AttackedRun]) -> list[list[AttackedRun]]:
+    """Attacks that belong in one figure, those on the most images first."""
+    groups = dict[tuple[int, ...], list[AttackedRun]]()
+    for attack in attacked:
+        groups.setdefault(tuple(attack.indices), []).append(attack)
+    return sorted(groups.values(), key=lambda group: -len(group[0].indices))
+
+
+def draw_weights(
+    weightings: Mapping[str, Sequence[float]], members: Sequence[str], *, title: str = ""
 ) -> "Figure":
-    """The radius-accuracy curves of several models as a matplotlib figure.
-
-    Each curve is exact: it steps at every certified radius, so its area is the ACR in the legend.
-
-    Args:
-        models: each model's certificates, with labels.
-        title: first line above the plot.
-        subtitle: second line, smaller.
-        ensemble: the model to draw in front.
-        candidates: the models whose envelope is shaded; with an ensemble all others by default,
-            without one none.
-        radius: which of the certificates' radii.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
-    shaded = _check_names(models, ensemble, candidates)
-    curves = {model: radius_accuracy_curve(rows, radius=radius) for model, rows in models.items()}
-    acrs = {model: average_certified_radius(rows, radius=radius) for model, rows in models.items()}
+    """The weights of the members, a bar each, grouped by weighting."""
     with canvas.style():
-        figure = canvas.new_figure()
+        figure = canvas.new_figure(height=1.5 + 0.28 * len(members) * len(weightings))
         axes = figure.add_subplot()
-        if len(shaded) > 1:
-            _shade_envelope(axes, envelope_curve([curves[model] for model in shaded]))
-        _draw_lines(axes, curves, acrs, ensemble)
-        _dress(axes, curves)
-        _legend(figure, axes, curves, ensemble)
-        canvas.headings(axes, title, subtitle)
+        height = 0.8 / len(weightings)
+        for number, (name, weights) in enumerate(weightings.items()):
+            places = np.arange(len(members)) + (number - (len(weightings) - 1) / 2) * height
+            colour = canvas.COLOURS[number % len(canvas.COLOURS)]
+            bars = axes.barh(places, weights, height=0.9 * height, color=colour, label=name)
+            axes.bar_label(bars, [f"{weight:.3f}" for weight in weights], padding=4)
+        axes.set_yticks(np.arange(len(members)), members)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.12 * max(max(weights) for weights in weightings.values()))
+        axes.set_xlabel("weight")
+        axes.tick_params(axis="y", length=0)
+        if len(weightings) > 1:
+            figure.legend(frameon=False, loc="outside lower center", ncols=len(weightings))
+        canvas.headings(axes, title)
     return figure
 
 
-def write_curves(
-    models: Mapping[str, Sequence[Certificate]],
-    paths: Sequence[AnyPath],
-    *,
-    title: str = "",
-    subtitle: str = "",
-    ensemble: str | None = None,
-    candidates: Sequence[str] | None = None,
-    radius: RadiusField = "radius",
-) -> None:
-    """Draw the curves once and write them to each path, .png or .svg, atomically."""
-    paths = as_paths("paths", paths)
-    canvas.check_paths(paths)
-    figure = draw_curves(
-        models,
-        title=title,
-        subtitle=subtitle,
-        ensemble=ensemble,
-        candidates=candidates,
-        radius=radius,
-    )
-    canvas.save(figure, paths)
+def draw_evaluations(models: Mapping[str, Sequence[Certificate]], *, title: str = "") -> "Figure":
+    """How many networks a noisy image needs, image by image, for each exit."""
+    with canvas.style():
+        figure = canvas.new_figure()
+        axes = figure.add_subplot()
+        for number, (model, rows) in enumerate(models.items()):
+            needed = np.sort([row.member_evaluations / row.samples for row in rows])
+            axes.plot(
+                np.linspace(0, 100, len(needed)),
+                needed,
+                drawstyle="steps-mid",
+                color=canvas.COLOURS[number % len(canvas.COLOURS)],
+                dashes=canvas.DASHES[number % len(canvas.DASHES)],
+                label=f"{model}  (mean {needed.mean():.2f})",
+            )
+        axes.set_xlim(0, 100)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("percentile of the images, from easiest to hardest")
+        axes.set_ylabel("networks evaluated per noisy image")
+        axes.grid(visible=True, axis="y")
+        axes.legend(frameon=False)
+        canvas.headings(axes, title)
+    return figure
 
 
-def _check_names(
-    models: Mapping[str, object], ensemble: str | None, candidates: Sequence[str] | None
-) -> list[str]:
-    """The models to shade the envelope of."""
-    if not models:
-        raise BadInput("models", expected="at least one", got="none", fix="pass the rows of a run")
-    for name in [*([ensemble] if ensemble is not None else []), *(candidates or [])]:
-        if name not in models:
-            raise UnknownName("model", name, models)
-    if candidates is not None:
-        return list(candidates)
-    return [model for model in models if ensemble is not None and model != ensemble]
-
-
-def _shade_envelope(axes: "Axes", curve: RadiusAccuracyCurve) -> None:
-    radii, accuracies = curve.corners()
-    axes.fill_between(
-        radii,
-        accuracies,
-        step="pre",
-        color=ENVELOPE_COLOUR,
-        linewidth=0,
-        zorder=1,
-        label=ENVELOPE_LABEL,
-    )
-
-
-def _draw_lines(
-    axes: "Axes",
-    curves: Mapping[str, RadiusAccuracyCurve],
-    acrs: Mapping[str, float],
-    ensemble: str | None,
-) -> None:
-    """The ensemble first, for the legend, then the others from the largest ACR down."""
-    others = [model for model in curves if model != ensemble]
-    looks: dict[str, dict[str, Any]] = {
-        model: {
-            "color": COLOURS[number % len(COLOURS)],
-            "dashes": DASHES[number % len(DASHES)],
-            "linewidth": 1.35,
-            "zorder": 3,
-        }
-        for number, model in enumerate(others)
-    }
-    order = sorted(others, key=lambda model: -acrs[model])
-    if ensemble is not None:
-        looks[ensemble] = {"color": ENSEMBLE_COLOUR, "linewidth": 2.8, "zorder": 4}
-        order.insert(0, ensemble)
-    for model in order:
-        radii, accuracies = curves[model].corners()
-        axes.plot(
-            radii,
-            accuracies,
-            drawstyle="steps-pre",
-            label=f"{_short(model)}  (ACR {format_radius(acrs[model])})",
-            **looks[model],
-        )
-
-
-def _short(name: str, longest: int = 28) -> str:
-    """A name that leaves room for the plot; a leading _ would drop it from the legend."""
-    visible = name.lstrip("_") or "model"
-    return visible if len(visible) <= longest else visible[: longest - 1] + "…"
-
-
-def _dress(axes: "Axes", curves: Mapping[str, RadiusAccuracyCurve]) -> None:
-    from matplotlib.ticker import PercentFormatter
-
-    certified = [curve for curve in curves.values() if curve.radii.size]
-    furthest = max((float(curve.radii[-1]) for curve in certified), default=1.0)
-    highest = max((float(curve.accuracies[0]) for curve in certified), default=1.0)
-    quarters = 0.25 * math.ceil(4 * furthest)
-    axes.set_xlim(0, quarters if furthest > 0.5 else 1.05 * furthest or 1.0)
-    axes.set_ylim(0, 0.2 * math.ceil(5 * highest))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.set_xlabel("l2 radius, pixels in [0,1]")
-    axes.set_ylabel("certified accuracy")
-    axes.grid(visible=True, axis="y")
-    axes.set_axisbelow(True)
-    axes.tick_params(axis="x", length=3, width=0.8, pad=4)
-    axes.tick_params(axis="y", length=0, pad=6)
-
-
-def _legend(
-    figure: "Figure",
-    axes: "Axes",
-    curves: Mapping[str, RadiusAccuracyCurve],
-    ensemble: str | None,
-) -> None:
-    """Lines first, the envelope last; beside the plot where a curve would run through it."""
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda place: labels[place] == ENVELOPE_LABEL)
-    fits = _leaves_corner_free(axes, curves, labels)
-    if not fits:
-        figure.set_figwidth(WIDTH_WITH_LEGEND_BESIDE)
-    legend = (axes if fits else figure).legend(
-        [handles[place] for place in order],
-        [labels[place] for place in order],
-        loc="upper right" if fits else "outside right upper",
-        facecolor="white",
-        framealpha=1.0,
-        edgecolor="white",
-        handlelength=3.0,
-        labelspacing=0.6,
-    )
-    if ensemble is not None:
-        legend.get_texts()[0].set_fontweight("bold")
-
-
-def _leaves_corner_free(
-    axes: "Axes", curves: Mapping[str, RadiusAccuracyCurve], labels: Sequence[str]
-) -> bool:
-    """Whether every curve passes below a legend in the upper right corner, judged in inches."""
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    legend_width, legend_height = 0.6 + 0.08 * longest, 0.4 + 0.22 * len(labels)
-    left_edge = axes.get_xlim()[1] * max(0.0, 1 - legend_width / (WIDTH - 0.9))
-    highest = max(float(curve.at([left_edge])[0]) for curve in curves.values())
-    return highest / axes.get_ylim()[1] < 1 - legend_height / (HEIGHT - 1.1)
+def draw_noise(runs: Sequence[MeasuredRun], dataset: Dataset, *, seed: int = 0) -> "Figure":
+    """Some of the certified images as the networks see them: clean and at each run's sigma."""
+    indices = runs[0].indices
+    chosen = indices[:: max(1, len(indices) // EXAMPLES)][:EXAMPLES]
+    images = dataset.test.images(chosen).permute(0, 2, 3, 1).numpy().astype(np.float64)
+    levels = [0.0, *sorted({run.sample.sigma for run in runs} - {0.0})]
+    generator = np.random.default_rng(seed)
+    with canvas.style():
+        figure = canvas.new_figure(1.15 * len(levels) + 0.9, 1.15 * len(images) + 0.5)
+        panes = figure.subplots(len(images), len(levels), squeeze=False)
+        for row, image in zip(panes, images, strict=True):
+            for axes, sigma in zip(row, levels, strict=True):
+                noisy = np.clip(image + sigma * generator.standard_normal(image.shape), 0, 1)
+                shown = noisy[..., 0] if image.shape[-1] == 1 else noisy
+                axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+                axes.set_xticks([])
+                axes.set_yticks([])
+                for side in axes.spines.values():
+                    side.set_visible(False)
+        for axes, sigma in zip(panes[0], levels, strict=True):
+            axes.set_title(f"σ = {plain_number(sigma)}" if sigma else "no noise", fontsize=9)
+        for axes, index in zip(panes[:, 0], chosen, strict=True):
+            axes.set_ylabel(dataset.class_names[int(dataset.test.labels[index])], fontsize=9)
+    return figure

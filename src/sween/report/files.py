@@ -1,6 +1,7 @@
-"""The files of a report: put together in memory, then written."""
+"""The files of a report: collected in memory, then written."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,38 +14,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LISTING = "report-files.json"
-"""Names the files of a report, so that the next one in the same folder takes its place."""
+"""Lists the files of a report, so that the next one in the same folder replaces them."""
 
 KIND = "files of a sween report"
-"""By which such a listing is known."""
+"""Identifies such a listing."""
 
 
 class ReportFiles:
-    """What a report consists of; nothing is on disk before all of it is known to be good."""
+    """The content of a report; nothing is written to disk before all of it is known to be good."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._figures: dict[str, Figure] = {}
 
     def add_text(self, name: str, text: str) -> None:
-        """A file of text; the last one added is written last."""
-        self._refuse_double(name)
-        # A folder's name may be no Unicode, and tables for machines have it as it is.
+        """A text file; the last one added is written last."""
+        self._refuse_duplicate(name)
+        # A folder's name may be invalid Unicode, and CSV has it unchanged.
         self._texts[name] = text.encode("utf-8", "backslashreplace").decode()
 
-    def add_figure(self, name: str, figure: "Figure") -> None:
-        """A figure as NAME.png and NAME.svg."""
-        self._refuse_double(f"{name}.png")
-        self._figures[name] = figure
+    def add_figures(self, figures: Mapping[str, "Figure"]) -> None:
+        """Figures by name, each as NAME.png and NAME.svg."""
+        for name, figure in figures.items():
+            self._refuse_duplicate(f"{name}.png")
+            self._figures[name] = figure
 
-    def _refuse_double(self, name: str) -> None:
+    def _refuse_duplicate(self, name: str) -> None:
         if name in self.names:
-            raise BadInput(
-                f"file {name} of the report",
-                expected="one content",
-                got="two",
-                fix="rename a folder or a log: their names make those of files",
-            )
+            fix = "rename a folder or a log: files are named after them"
+            raise BadInput(f"two files of the report would be called {name}", fix=fix)
 
     @property
     def names(self) -> list[str]:
@@ -53,16 +51,17 @@ class ReportFiles:
         return [*drawn, *self._texts]
 
     def write(self, out: Path) -> None:
-        """Write all files, each whole or not at all, and remove what an earlier report left."""
+        """Write all files, each whole or not at all, and remove those of an earlier report."""
         with FolderLock(out):
             self._write(out)
 
     def _write(self, out: Path) -> None:
-        earlier = listed(out)
-        # Before the first file: a run that is killed leaves nothing that the next does not know.
+        earlier = _listed(out)
+        # Before the first file: if this is killed, the next report still knows every file.
         write_json(out / LISTING, {"kind": KIND, "files": sorted({*earlier, *self.names})})
         for name, figure in self._figures.items():
-            canvas.save(figure, [out / f"{name}.png", out / f"{name}.svg"])
+            for kind in ("png", "svg"):
+                canvas.save(figure, out / f"{name}.{kind}")
         for name, text in self._texts.items():
             write_text(out / name, text)
         for name in set(earlier) - set(self.names):
@@ -71,8 +70,8 @@ class ReportFiles:
         write_json(out / LISTING, {"kind": KIND, "files": sorted(self.names)})
 
 
-def listed(out: Path) -> list[str]:
-    """Plain names of files in the folder that a report wrote there; nothing else may be removed."""
+def _listed(out: Path) -> list[str]:
+    """The files that an earlier report wrote into the folder; nothing else may be removed."""
     path = out / LISTING
     if not path.exists():
         return []
@@ -84,8 +83,8 @@ def listed(out: Path) -> list[str]:
     if not isinstance(content, dict) or content.get("kind") != KIND or not isinstance(names, list):
         raise BadInput(
             str(path),
-            expected="the listing of an earlier report",
-            got="another content",
+            expected=f'the listing of an earlier report, with kind "{KIND}"',
+            got="a file without it",
             fix="move it away, or choose another --out",
         )
     kinds = (".png", ".svg", ".csv", ".tex", ".md", ".html")

@@ -16,11 +16,19 @@ import numpy as np
 from sween.errors import BadInput
 from sween.evaluation import RadiusField, bootstrap_interval, check_radii, counted_radii
 from sween.records import ABSTAIN, Certificate, format_radius
-from sween.report.grid import Cell, Table, markdown, markdown_text
 from sween.report.measured import MeasuredRun
 from sween.report.published_logs import CertificationLog, Interval
 from sween.report.rows import DEFAULT_RADII
-from sween.report.tables import percentage, plain_number
+from sween.report.tables import (
+    Cell,
+    Column,
+    Table,
+    make_table,
+    markdown,
+    markdown_text,
+    percentage,
+    plain_number,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +215,8 @@ def comparison_title(one: LogComparison) -> str:
 
 def comparison_rows(one: LogComparison) -> Table:
     """Both as a table: percentages, radii rounded outwards, mid-points for sorting."""
-    headings = ["Model", *map(plain_number, one.radii), "ACR", "larger on"]
+    headings = [*map(plain_number, one.radii), "ACR", "larger on"]
+    columns = [Column("Model", "Model"), *(Column(own, own, str) for own in headings)]
     names = one.model.name, f"{one.log.name} (log)"
     rows = []
     for side, name, larger in zip((one.model, one.log), names, one.larger, strict=True):
@@ -216,15 +225,9 @@ def comparison_rows(one: LogComparison) -> Table:
         acr = format_radius(side.acr.low)
         if side.acr.low < side.acr.high:
             acr += f" to {_rounded(side.acr.high, ROUND_CEILING):f}"
-        rows.append(
-            [
-                Cell(name, side.name),
-                *cells,
-                Cell(acr, sum(side.acr) / 2),
-                Cell(f"{larger:,}", larger),
-            ]
-        )
-    return Table("beside", headings, headings, rows)
+        cells += [Cell(acr, sum(side.acr) / 2), Cell(f"{larger:,}", larger)]
+        rows.append({"Model": Cell(name, side.name)} | dict(zip(headings, cells, strict=True)))
+    return make_table("beside", comparison_title(one), columns, rows, notes=comparison_notes(one))
 
 
 def comparison_notes(one: LogComparison) -> list[str]:

@@ -1,8 +1,8 @@
-"""The rows of the paper's tables: candidates, AVG, UE and, last, the ensemble."""
+"""Certified accuracy as in the paper's tables: candidates, AVG, UE and, last, the ensemble."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
@@ -19,28 +19,54 @@ from sween.evaluation import (
     share_of_images,
     upper_envelope,
 )
-from sween.records import Certificate
+from sween.records import Certificate, format_radius
+from sween.report.tables import (
+    CSV,
+    PAGE,
+    Column,
+    Table,
+    make_table,
+    markdown,
+    percentage,
+    plain_number,
+)
 
 DEFAULT_RADII: tuple[float, ...] = tuple(step / 4 for step in range(9))
 """The columns of the paper's tables: 0.00, 0.25, ..., 2.00."""
 
 Kind = Literal["model", "candidate", "average", "envelope", "ensemble"]
 
+ACCURACY_NOTE = (
+    "certified accuracy in percent at that l2 radius (pixels scaled to [0,1]): the share of all "
+    "images that are classified correctly with a certified radius at least as large. Wrong and "
+    "abstained images stay in the denominator."
+)
+ACR_NOTE = (
+    "average certified radius over all images, counting 0 where wrong or abstained; it equals the "
+    "area under the curve. Rounded down: a radius rounded up would not be certified."
+)
+BOUND_NOTE = (
+    "ACR of the same votes under that bound; - where it is not available. Each bound's "
+    "certificates hold on their own, not both at once."
+)
+EVALUATIONS_NOTE = "networks evaluated per noisy image, on average"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table.
+    """One row of the table.
 
     Attributes:
         run: the run it was measured in.
         sigma: noise level.
         model: its name, or AVG or UE.
-        kind: what it is; AVG and UE summarise the candidates and are no models.
+        kind: what it is; AVG and UE summarise the candidates and are not models.
         bound: the bound behind `scores`.
-        scores: certified accuracies and ACR by that bound.
-        abstention: fraction of images not answered; None for UE, where more is not better.
-        acr_cohen: ACR of the same votes by Cohen's bound; None where it cannot be had.
-        acr_two_class: ACR of the same votes by the two-class bound; None where it cannot be had.
+        scores: certified accuracies and ACR under that bound.
+        abstention: fraction of images abstained on; None for UE, where more is not better.
+        acr_cohen: ACR of the same votes under Cohen's bound; None where it is not available.
+        acr_two_class: ACR of the same votes under the two-class bound; likewise.
+        evaluations: networks evaluated per noisy image; None for AVG and UE.
     """
 
     run: str
@@ -52,6 +78,7 @@ class Row:
     abstention: float | None
     acr_cohen: float | None
     acr_two_class: float | None
+    evaluations: float | None
 
     @property
     def is_model(self) -> bool:
@@ -60,7 +87,7 @@ class Row:
 
     @property
     def shares(self) -> list[Share] | None:
-        """The accuracies with their confidence intervals; None for what is no model."""
+        """The accuracies with their confidence intervals; None for AVG and UE."""
         if not self.is_model:
             return None
         count = self.scores.count
@@ -80,10 +107,10 @@ def build_rows(
     Args:
         certificates: of one or more models, all on the same images.
         radii: columns of certified accuracy, in any order; the paper's by default.
-        ensemble: the model to set last, below AVG and UE of its candidates; without it every model
+        ensemble: the model to put last, below AVG and UE of its candidates; without it every model
             is a plain row.
         members: the ensemble's candidates; every other model by default. Models that are neither
-            come after AVG and UE and stay out of them.
+            come after AVG and UE and are not part of them.
         run: a name to tell the rows of several runs apart.
 
     Raises:
@@ -92,29 +119,19 @@ def build_rows(
     columns = sorted(set(check_radii(DEFAULT_RADII if radii is None else radii).tolist()))
     models = by_model(certificates)
     if not models:
-        raise BadInput(
-            "certificates", expected="at least one", got="none", fix="pass the rows of a run"
-        )
-    check_same_images(models)
+        raise BadInput("certificates: expected at least one, got none; pass the rows of a run")
+    first, *others = models.values()
+    for other in others:  # refuses models on different images, whose rows do not compare
+        pair_by_index(first, other)
     kinds = model_kinds(models, ensemble=ensemble, members=members)
-    rows = {
-        model: _model_row(model, kind, models[model], columns, run) for model, kind in kinds.items()
-    }
-    candidates = [row for row in rows.values() if row.kind == "candidate"]
-    summaries = [_average_row(candidates), _envelope_row(candidates)] if len(candidates) > 1 else []
+    rows = [_model_row(model, kind, models[model], columns, run) for model, kind in kinds.items()]
+    candidates = [row for row in rows if row.kind == "candidate"]
     return [
         *candidates,
-        *summaries,
-        *(row for row in rows.values() if row.kind == "model"),
-        *(row for row in rows.values() if row.kind == "ensemble"),
+        *(_summary_rows(candidates) if len(candidates) > 1 else []),
+        *(row for row in rows if row.kind == "model"),
+        *(row for row in rows if row.kind == "ensemble"),
     ]
-
-
-def check_same_images(models: Mapping[str, Sequence[Certificate]]) -> None:
-    """Refuse models that were measured on different images: their rows do not compare."""
-    first, *others = models.values()
-    for other in others:
-        pair_by_index(first, other)
 
 
 def model_kinds(
@@ -122,7 +139,7 @@ def model_kinds(
 ) -> dict[str, Kind]:
     """What each model is to the ensemble.
 
-    A run may hold the ensemble's rows alone; if it holds some members it must hold them all, as
+    A run may hold the ensemble's rows alone; if it holds some members it must hold them all, or
     the envelope of a part would pass for the envelope of the whole.
     """
     if ensemble is None:
@@ -141,8 +158,12 @@ def model_kinds(
     kinds: dict[str, Kind] = {
         model: "candidate" if model in candidates else "model" for model in others
     }
-    kinds[ensemble] = "ensemble"
-    return kinds
+    return {**kinds, ensemble: "ensemble"}
+
+
+def evaluations_per_sample(certificates: Sequence[Certificate]) -> float:
+    """Networks evaluated per noisy image, on average over the images."""
+    return sum(row.member_evaluations / row.samples for row in certificates) / len(certificates)
 
 
 def _model_row(
@@ -158,6 +179,7 @@ def _model_row(
         abstention=abstention_rate(certificates),
         acr_cohen=_acr_by(certificates, "radius_cohen"),
         acr_two_class=_acr_by(certificates, "radius_two_class"),
+        evaluations=evaluations_per_sample(certificates),
     )
 
 
@@ -167,35 +189,125 @@ def _acr_by(certificates: Sequence[Certificate], field: RadiusField) -> float | 
     return average_certified_radius(certificates, radius=field)
 
 
-def _average_row(candidates: Sequence[Row]) -> Row:
-    def mean(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
+def _summary_rows(candidates: Sequence[Row]) -> list[Row]:
+    """AVG and UE of the candidates; more abstention is not better, so UE has none."""
 
-    return dataclasses.replace(
-        candidates[0],
-        model="AVG",
-        kind="average",
-        scores=average([row.scores for row in candidates]),
-        abstention=_summary([row.abstention for row in candidates], mean),
-        acr_cohen=_summary([row.acr_cohen for row in candidates], mean),
-        acr_two_class=_summary([row.acr_two_class for row in candidates], mean),
+    def summary(
+        model: str,
+        kind: Kind,
+        scores: Callable[[Sequence[Scores]], Scores],
+        over: Callable[[Sequence[float]], float],
+    ) -> Row:
+        columns = {
+            name: [getattr(row, name) for row in candidates]
+            for name in ("abstention", "acr_cohen", "acr_two_class")
+        }
+        known = {name: None if None in own else over(own) for name, own in columns.items()}
+        first, joint = candidates[0], scores([row.scores for row in candidates])
+        values: dict[str, Any] = {"scores": joint, "evaluations": None, **known}
+        return dataclasses.replace(first, model=model, kind=kind, **values)
+
+    mean = summary("AVG", "average", average, lambda values: sum(values) / len(values))
+    envelope = summary("UE", "envelope", upper_envelope, max)
+    return [mean, dataclasses.replace(envelope, abstention=None)]
+
+
+def certified_table(rows: Sequence[Row]) -> Table:
+    """The table of certified accuracies; the best model of each run and noise level is bold.
+
+    Accuracies are percentages with one decimal. An average radius is rounded DOWN to three: a
+    radius rounded up would claim what was not certified. AVG and UE are never bold, nor is a column
+    in which all models agree.
+
+    Raises:
+        BadInput: no rows, or rows at different radii.
+    """
+    if not rows:
+        raise BadInput("rows: expected at least one, got none; build them first")
+    radii = rows[0].scores.radii
+    for row in rows:
+        if row.scores.radii != radii:
+            raise BadInput(
+                f"radii of {row.model}",
+                expected=f"{radii} as in the first row",
+                got=row.scores.radii,
+                fix="build all rows with the same radii",
+            )
+    accuracies = [f"certified_accuracy_{plain_number(radius)}" for radius in radii]
+    blocks = [(row.run, row.sigma) for row in rows]
+    numbers = {block: number for number, block in enumerate(dict.fromkeys(blocks))}
+    return make_table(
+        "table",
+        "Certified accuracy",
+        _columns(rows, dict(zip(accuracies, map(plain_number, radii), strict=True))),
+        [_record(row, accuracies) for row in rows],
+        blocks=[numbers[block] for block in blocks],
+        rivals=[block if row.is_model else None for row, block in zip(rows, blocks, strict=True)],
     )
 
 
-def _envelope_row(candidates: Sequence[Row]) -> Row:
-    return dataclasses.replace(
-        candidates[0],
-        model="UE",
-        kind="envelope",
-        scores=upper_envelope([row.scores for row in candidates]),
-        abstention=None,
-        acr_cohen=_summary([row.acr_cohen for row in candidates], max),
-        acr_two_class=_summary([row.acr_two_class for row in candidates], max),
-    )
+def to_markdown(rows: Sequence[Row]) -> str:
+    """The table of certified accuracies in Markdown."""
+    return markdown(certified_table(rows))
 
 
-def _summary(
-    values: Sequence[float | None], summarise: Callable[[Sequence[float]], float]
-) -> float | None:
-    known = [value for value in values if value is not None]
-    return summarise(known) if len(known) == len(values) else None
+def _columns(rows: Sequence[Row], accuracies: Mapping[str, str]) -> list[Column]:
+    everywhere = Column("", "").outputs
+    several_runs = len({row.run for row in rows}) > 1
+    several_kinds = len({row.kind for row in rows}) > 1
+    two_class = any(row.bound != "cohen" for row in rows)  # the literature compares Cohen's
+    return [
+        Column("run", "run", outputs=everywhere if several_runs else (CSV,)),
+        Column("σ", "sigma", plain_number),
+        Column("Model", "model"),
+        Column("kind", "kind", outputs=(CSV, PAGE) if several_kinds else (CSV,)),
+        Column("bound", "bound", outputs=(CSV, PAGE) if two_class else (CSV,)),
+        Column("images", "images", str, outputs=(CSV,)),
+        *(
+            Column(radius, field, percentage, "most", ACCURACY_NOTE)
+            for field, radius in accuracies.items()
+        ),
+        Column("ACR", "acr", format_radius, "most", ACR_NOTE),
+        Column(
+            "abstain %",
+            "abstention",
+            percentage,
+            "least",
+            "share of images on which the classifier abstains.",
+        ),
+        Column("two-class ACR", "acr_two_class", format_radius, "most", BOUND_NOTE),
+        Column(
+            "Cohen ACR",
+            "acr_cohen",
+            format_radius,
+            "most",
+            BOUND_NOTE,
+            outputs=everywhere if two_class else (CSV,),
+        ),
+        Column(
+            "evaluations", "evaluations", "{:.2f}".format, "", EVALUATIONS_NOTE, outputs=(PAGE,)
+        ),
+        *(
+            Column(f"{radius} {end}", f"{field}_{end}", percentage, outputs=(CSV,))
+            for field, radius in accuracies.items()
+            for end in ("low", "high")
+        ),
+    ]
+
+
+def _record(row: Row, accuracies: Sequence[str]) -> dict[str, Any]:
+    shares: Sequence[Share | None] = row.shares or [None] * len(accuracies)
+    record: dict[str, Any] = {
+        **{name: getattr(row, name) for name in ("run", "sigma", "model", "kind", "bound")},
+        "images": row.scores.count,
+        "acr": row.scores.acr,
+        "abstention": row.abstention,
+        "acr_two_class": row.acr_two_class,
+        "acr_cohen": row.acr_cohen,
+        "evaluations": row.evaluations,
+    }
+    for field, value, share in zip(accuracies, row.scores.accuracies, shares, strict=True):
+        record[field] = value if share is None else share
+        record[f"{field}_low"] = None if share is None else share.low
+        record[f"{field}_high"] = None if share is None else share.high
+    return record

@@ -1,130 +1,82 @@
-"""The report's words about runs: a section for each, and their settings side by side."""
+"""The Markdown of report.md: a section for each run, its figures, and what the columns mean."""
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from sween.evaluation import PairedInterval, RadiusField
-from sween.report.comparison import interval_in_words
-from sween.report.figures import draw_curves
-from sween.report.grid import markdown_text
-from sween.report.intervals import intervals_in_words
 from sween.report.log_comparison import images_in_words
 from sween.report.measured import MeasuredRun
-from sween.report.tables import plain_number, signed, to_markdown
+from sween.report.rows import certified_table
+from sween.report.run_tables import lead_in_words
+from sween.report.tables import PRINT, Table, markdown, markdown_text
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+SUMMARIES = """\
+- **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is not a
+  model: each of its columns may come from a different candidate.
+"""
 
+BOLD = "- **Bold**: the best model of a column, where the models differ.\n"
 
-def run_section(run: MeasuredRun, *, figures: bool = True) -> str:
-    """One run: what it is, its table, the lead of its ensemble and, with `figures`, its curves."""
-    said = f"{run.dataset}, {images_in_words(run.indices)}."
-    lines = [f"## {markdown_text(run.name)}\n", f"{markdown_text(said)}\n"]
-    if run.images_asked is not None and run.images_asked != len(run.indices):
-        lines.append(
-            f"**Incomplete: {len(run.indices):,} of the {run.images_asked:,} images asked for.**\n"
-        )
-    if run.skipped_note is not None:
-        lines.append(f"**{run.skipped_note}**\n")
-    lines.append(to_markdown(run.rows))
-    lines.append(f"{intervals_in_words(run.rows)}\n")
-    if run.sampling_note is not None:
-        lines.append(f"**{markdown_text(run.sampling_note)}**\n")
-    if run.lead is not None and run.ensemble is not None:
-        lines.append(markdown_text(_sentence(run.ensemble, *run.lead)) + "\n")
-    return "\n".join([*lines, *(_curves(run) if figures else ())])
+CERTIFICATES = """
+Each certificate holds with probability at least 1 - alpha over its own noise, for each image
+separately. Confidence and bootstrap intervals cover the choice of test images alone, not training
+or noise; table.csv has the interval of every certified accuracy.
+"""
 
-
-def _curves(run: MeasuredRun) -> list[str]:
-    figure, *others = (quote(os.fsencode(name)) for name in curve_files(run))
-    also = "".join(f" By the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
-    return [
-        f"![Radius-accuracy curves of {markdown_text(run.name)}]({figure}.png)\n",
-        f"The same figure as [SVG]({figure}.svg).{also}\n",
-    ]
+DESCRIPTIONS = {
+    "attacked": "Certified accuracy and accuracy under attack",
+    "weights": "Weights of the candidates",
+    "evaluations": "Network evaluations image by image",
+    "noise": "Test images under noise",
+}
+"""What a figure shows, by the beginning of its file's name."""
 
 
-def _sentence(ensemble: str, candidate: str, interval: PairedInterval) -> str:
-    """The comparison in words."""
+def run_section(run: MeasuredRun) -> str:
+    """One run: what it is, its table, and the ensemble's lead."""
+    table = certified_table(run.rows)
+    paragraphs = [markdown_text(f"{run.dataset}, {images_in_words(run.indices)}.")]
+    paragraphs += [f"**{markdown_text(warning)}**" for warning in run.warnings]
+    paragraphs += [markdown(table).rstrip("\n"), *map(markdown_text, table.notes)]
+    if (lead := lead_in_words(run)) is not None:
+        paragraphs.append(markdown_text(lead))
+    return "\n\n".join([f"## {markdown_text(run.name)}", *paragraphs]) + "\n"
+
+
+def curve_lines(run: MeasuredRun, files: Iterable[str]) -> str:
+    """The lines that show a run's curves, under its own bound, and link to the other figures."""
+    figure, *others = (quote(os.fsencode(name)) for name in files)
+    also = "".join(f" Under the other bound: [PNG]({one}.png), [SVG]({one}.svg)." for one in others)
     return (
-        f"Measured on {images_in_words(interval.indices)}, the ACR of {ensemble} minus that of "
-        f"{candidate}, its best candidate by ACR, is {signed(interval.difference)}, with "
-        f"{interval_in_words(interval)}."
+        f"\n![Radius-accuracy curves of {markdown_text(run.name)}]({figure}.png)\n\n"
+        f"The same figure as [SVG]({figure}.svg).{also}\n"
     )
 
 
-def draw_run(run: MeasuredRun, bound: str) -> "Figure":
-    """The radius-accuracy curves of a run by one bound."""
-    sample = run.sample
-    fields: dict[str, RadiusField] = {"cohen": "radius_cohen", "two-class": "radius_two_class"}
-    shown = f"n = {_range(run, 'n')} · α = {sample.alpha:g} · {len(run.indices):,} images"
-    return draw_curves(
-        run.models,
-        title=f"{run.dataset}, σ = {plain_number(sample.sigma)}",
-        subtitle=shown if bound == sample.bound else f"{shown} · {bound} bound",
-        ensemble=run.ensemble,
-        candidates=run.candidates,
-        radius="radius" if bound == sample.bound else fields[bound],
-    )
+def figure_line(kind: str, name: str) -> str:
+    """The line that shows the figure of that kind of a run or data set."""
+    what = DESCRIPTIONS[kind.partition("-")[0]]
+    file = quote(os.fsencode(f"{kind}-{name}"))
+    return f"\n![{what} of {markdown_text(name)}]({file}.png)\n"
 
 
-def curve_files(run: MeasuredRun) -> dict[str, str]:
-    """The curves' figures by name, with their bound: the run's own, and the other where known."""
-    names = {f"curve-{run.name}": run.sample.bound}
-    rows = [row for own in run.models.values() for row in own]
-    if all(row.radius_cohen is not None and row.radius_two_class is not None for row in rows):
-        other = "two-class" if run.sample.bound == "cohen" else "cohen"
-        names[f"curve-{other}-{run.name}"] = other
-    return names
-
-
-def _range(run: MeasuredRun, field: str) -> str:
-    values = run.distinct(field)
-    first, last = f"{values[0]:,}", f"{values[-1]:,}"
-    return first if first == last else f"{first}..{last}"
-
-
-def _sampling(run: MeasuredRun) -> str:
-    """With what belongs to it."""
-    asked = {
-        "decide": ", ".join(run.sample.decisions or ()),
-        "tolerance": f"{run.config.get('tolerance', '')}",
-        "budget": f"{run.config.get('budget', '')}",
-    }
-    return f"{run.sample.sampling} {asked.get(run.sample.sampling, '')}".strip()
-
-
-def settings_section(runs: Sequence[MeasuredRun]) -> str:
-    """One column a run: what was asked for, on which images, by which code and when."""
-    described = [_describe(run) for run in runs]
-    lines = [
-        "## Settings\n",
-        "| " + " | ".join(["setting", *(markdown_text(run.name) for run in runs)]) + " |",
-        "| " + " | ".join([":---"] * (len(runs) + 1)) + " |",
+def meaning_section(runs: Sequence[MeasuredRun], tables: Sequence[Table]) -> str:
+    """What the columns mean of the tables there are; empty where none needs it."""
+    shown = [
+        table.shown(PRINT) for table in (*(certified_table(run.rows) for run in runs), *tables)
     ]
-    for name in described[0]:
-        cells = [name, *(markdown_text(one[name]) for one in described)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    meanings = dict[str, dict[str, None]]()
+    for column in (column for table in shown for column in table.columns if column.note):
+        meanings.setdefault(column.note, {})[column.heading] = None
+    lines = "".join(f"- **{_listed([*own])}**: {note}\n" for note, own in meanings.items())
+    if any(not row.is_model for run in runs for row in run.rows):
+        lines += SUMMARIES
+    if any(cell.best for table in shown for row in table.rows for cell in row):
+        lines += BOLD
+    if not lines:
+        return ""
+    return f"## What the columns mean\n\n{lines}{CERTIFICATES if runs else ''}"
 
 
-def _describe(run: MeasuredRun) -> dict[str, str]:
-    sample = run.sample
-    return {
-        "dataset": run.dataset,
-        "sigma": plain_number(sample.sigma),
-        "n0": f"{sample.n0:,}",
-        "n": _range(run, "n"),
-        "alpha": f"{sample.alpha:g}",
-        "bound": sample.bound,
-        "sampling": _sampling(run),
-        "noise": sample.noise,
-        "votes": sample.votes,
-        "precision": sample.precision,
-        "seed": ", ".join(str(seed) for seed in run.distinct("seed")),
-        "images": images_in_words(run.indices),
-        "commit": str(run.environment.get("commit") or "unknown"),
-        "date": str(run.environment.get("date") or "unknown"),
-    }
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) < 5 else [*names[:2], "...", names[-1]])

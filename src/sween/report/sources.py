@@ -1,4 +1,4 @@
-"""What `sween report` is given: folders of runs, and published logs."""
+"""The input of `sween report`: folders of runs, published logs, and the images behind them."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from sween.run_folder import read_config
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Everything that was read and checked, by kind."""
+    """Everything read and checked, by kind."""
 
     runs: Sequence[MeasuredRun]
     attacked: Sequence[AttackedRun]
@@ -34,7 +34,7 @@ class Sources:
 
 
 MOST_VOTES = 1_000_000
-"""Behind the radii of published logs: 100,000 as a rule, but some have radii that need more."""
+"""Assumed behind the radii of published logs: usually 100,000, but some have larger radii."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +43,13 @@ class LogFormat:
 
     Attributes:
         significant_digits: of their printed radii, where trailing zeros were dropped; None takes
-            the digits that are printed.
-        start: the first image of a MACER .mat file.
+            the digits as printed.
+        start: index of the first image of a MACER .mat file.
         skip: its step from image to image.
         votes: which of its radii, those of hard or of soft votes.
-        sigma: noise level; radii that no votes can give at these three are refused. Where left
-            open, those of the first run that is reported too.
-        n: votes behind a radius; where left open MOST_VOTES, or those of the run if it has more.
+        sigma: noise level; the first reported run's by default, as is alpha. Radii that are
+            impossible at sigma, n and alpha are refused.
+        n: votes behind a radius; by default MOST_VOTES, or the run's if it has more.
         alpha: failure probability of a certificate.
     """
 
@@ -61,95 +61,87 @@ class LogFormat:
     n: int | None = None
     alpha: float | None = None
 
-    def filled(self, run: MeasuredRun | None) -> "LogFormat":
-        """With what is left open taken from a run."""
-        if run is None:
-            return self
-        votes = run.config.get("n")
-        return dataclasses.replace(
-            self,
-            sigma=run.sample.sigma if self.sigma is None else self.sigma,
-            n=max(MOST_VOTES, votes if isinstance(votes, int) else 0) if self.n is None else self.n,
-            alpha=run.sample.alpha if self.alpha is None else self.alpha,
-        )
-
-    @property
-    def limit(self) -> float:
-        """The largest radius that these settings allow; infinite where they are not known."""
-        if self.sigma is None or self.n is None or self.alpha is None:
+    def limit(self, run: MeasuredRun | None) -> float:
+        """The largest possible radius, with what is left open taken from a run; else infinite."""
+        sigma, n, alpha = self.sigma, self.n, self.alpha
+        if run is not None:
+            sigma = run.sample.sigma if sigma is None else sigma
+            n = max(MOST_VOTES, run.config.get("n", 0)) if n is None else n
+            alpha = run.sample.alpha if alpha is None else alpha
+        if sigma is None or n is None or alpha is None:
             return math.inf
-        return largest_radius(sigma=self.sigma, n=self.n, alpha=self.alpha)
+        return largest_radius(sigma=sigma, n=n, alpha=alpha)
 
 
 def read_sources(
     paths: Sequence[Path], *, radii: Sequence[float] | None, log_format: LogFormat | None = None
 ) -> Sources:
     """Read and check everything; nothing is written before all of it is known to be good."""
+    log_format = log_format or LogFormat()
     runs, attacked, trained = [], [], []
-    for path in paths:
-        if path.is_file():
-            continue
+    for path in (path for path in paths if not path.is_file()):
         if outcomes_file(path) is not None:
             attacked.append(load_attacked(path))
         elif metrics_file(path) is not None and "arch" in read_config(path):
             trained.append(load_trained(path))
         else:
             runs.append(load_run(path, radii=radii))
-    wanted = (log_format or LogFormat()).filled(runs[0] if runs else None)
-    logs = [_read_log(path, wanted) for path in paths if path.is_file()]
-    said = log_format.sigma if log_format is not None else None
-    logs = [dataclasses.replace(log, sigma=said) for log in logs]
+    limit = log_format.limit(runs[0] if runs else None)
+    logs = [
+        dataclasses.replace(_read_log(path, log_format, limit), sigma=log_format.sigma)
+        for path in paths
+        if path.is_file()
+    ]
     names = [run.name for run in runs] + [attack.name for attack in attacked]
-    refuse_doubles("folders", names, fix="rename one: the name labels its figures and its rows")
-    refuse_doubles("logs", [log.name for log in logs], fix="rename one: the name labels its file")
+    refuse_doubles("folders", names, fix="rename one: its figures and rows are named after it")
+    refuse_doubles("logs", [log.name for log in logs], fix="rename one: its file is named after it")
     return Sources(runs, attacked, trained, logs)
 
 
-def _read_log(path: Path, log_format: LogFormat) -> CertificationLog:
+def _read_log(path: Path, log_format: LogFormat, limit: float) -> CertificationLog:
     if path.suffix != ".mat":
-        return read_tsv_log(
-            path, significant_digits=log_format.significant_digits, limit=log_format.limit
-        )
+        digits = log_format.significant_digits
+        return read_tsv_log(path, significant_digits=digits, limit=limit)
     if log_format.start is None:
         raise BadInput(
             str(path),
-            expected="--log-start, the test image that a .mat file begins with",
+            expected="--log-start, the index of the first image of a .mat file",
             got="none",
-            fix="MACER's code begins with 500 by default",
+            fix="MACER's code starts at 500 by default",
         )
-    return read_macer_log(
-        path,
-        start=log_format.start,
-        skip=log_format.skip,
-        votes=log_format.votes,
-        limit=log_format.limit,
-    )
+    start, skip = log_format.start, log_format.skip
+    return read_macer_log(path, start=start, skip=skip, votes=log_format.votes, limit=limit)
 
 
 def check_same_images(runs: Sequence[MeasuredRun]) -> None:
-    """Refuse runs of one data set on different images: their tables invite to compare them."""
+    """Refuse runs of one data set on different images: a reader would compare their tables."""
     known: dict[str, MeasuredRun] = {}
     for run in runs:
         other = known.setdefault(run.dataset, run)
-        differ = any(
-            len({one.config.get(name) for one in (run, other)} - {None}) > 1
+        found = [
+            f"{name} {run.config[name]}, not {other.config[name]}"
             for name in ("data", "labels", "contents")
-        )
-        if run.indices != other.indices or differ:
+            if name in run.config.keys() & other.config.keys()
+            and run.config[name] != other.config[name]
+        ]
+        if run.indices != other.indices:
+            lone = min({*run.indices} ^ {*other.indices})
+            found = [f"image {lone} in only one of them"]
+        if found:
             raise BadInput(
                 f"images of {run.name}",
                 expected=f"those of {other.name}",
-                got="others",
-                fix="report them apart, or pass --different-images",
+                got=found[0],
+                fix="report them separately, or pass --different-images",
             )
 
 
 def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str, Dataset]:
     """By the run's name, the data sets whose images can be shown.
 
-    Those that need no files, or whose files are here. Only the very images that were certified are
-    shown: a run that names other pixels is refused. One root cannot hold the files of two data
-    sets: where it has those of one, the runs of others go without images.
+    These are the data sets that need no files or whose files are under the root. Only the images
+    that were certified are shown: a run on other pixels is refused. One root cannot hold the files
+    of two data sets: where it has those of one, runs on others are shown without images.
     """
     found, missing = dict[str, Dataset](), list[DataError]()
     loaded = dict[str, Dataset]()
@@ -157,9 +149,11 @@ def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str
         entry = DATASETS.get(run.dataset)
         if entry is None or (entry.needs_root and root is None):
             continue
-        options = _options(run) if entry.reads_files else {}
-        if options is None:
-            continue
+        options: dict[str, Any] = {}
+        if entry.reads_files:
+            options = {name: run.config.get(name) for name in ("image_size", "convert")}
+            if [type(value) for value in options.values()] != [int, bool]:
+                continue  # the config does not say how the files were read
         key = f"{run.dataset} {options}"
         if key not in loaded:
             try:
@@ -174,36 +168,26 @@ def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str
     return found
 
 
-def _options(run: MeasuredRun) -> dict[str, Any] | None:
-    """How the files were read; None where the config does not say."""
-    size, convert = run.config.get("image_size"), run.config.get("convert")
-    if not isinstance(size, int) or not isinstance(convert, bool):
-        return None
-    return {"image_size": size, "convert": convert}
-
-
 def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
     test = dataset.test
-    _check_same(run, "data", "test images", test.pixels.fingerprint())
-    _check_same(run, "labels", "true classes", test.label_fingerprint())
     if run.indices[-1] >= len(test):
         raise BadInput(
             f"indices of {run.name}",
-            expected=f"less than {len(test)}, the test images of {dataset.name}",
+            expected=f"less than {len(test)}, the number of test images of {dataset.name}",
             got=run.indices[-1],
             fix="restore the folder from its source",
         )
+    here: dict[str, str | None] = {
+        "data": test.pixels.fingerprint(),
+        "labels": test.label_fingerprint(),
+    }
     if "contents" in run.config:
-        _check_same(run, "contents", "test images", test.pixels.contents(run.indices))
-
-
-def _check_same(run: MeasuredRun, key: str, what: str, here: str | None) -> None:
-    """Refuse what another fingerprint in the run's config says to be others."""
-    there = run.config.get(key, here)
-    if there != here:
-        raise BadInput(
-            f"{what} of {run.dataset}",
-            expected=f"those that {run.name} certified ({key} {there})",
-            got=here,
-            fix="pass the --data-root that it was certified with",
-        )
+        here["contents"] = test.pixels.contents(run.indices)
+    for key, found in here.items():
+        if run.config.get(key, found) != found:
+            raise BadInput(
+                f"{'labels' if key == 'labels' else 'test images'} of {run.dataset}",
+                expected=f"those that {run.name} certified ({key} {run.config[key]})",
+                got=found,
+                fix="pass the --data-root that it was certified with",
+            )

@@ -15,12 +15,12 @@ def summarise(
     """Certified accuracy in percent and ACR of each model, over all its images.
 
     Abstentions count as 0, and the ACR is rounded down. Columns in which nothing is certified are
-    left out, and long names cut, so that no line is longer than `width`.
+    left out and long names shortened, so that no line is longer than `width`.
 
     Args:
         certificates: of one or more models, all on the same images.
         decided: the radii that the sampling was to decide. Then these are the columns, and there is
-            no ACR: less is certified at other radii than the classifier has.
+            no ACR: fewer samples were drawn than the ACR would need.
         width: of a line.
     """
     rows = build_rows(certificates, radii=decided or None)
@@ -42,22 +42,14 @@ def _aligned(lines: Sequence[Sequence[str]], width: int) -> list[str]:
     """The first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
-    room = max(8, width - sum(widths[1:]) - gap * (len(widths) - 1))
-    first = min(widths[0], room)
+    first = min(widths[0], max(8, width - sum(widths[1:]) - gap * (len(widths) - 1)))
     return [
-        (" " * gap).join(
-            [
-                _cut(name, first).ljust(first),
-                *(cell.rjust(size) for cell, size in zip(cells, widths[1:], strict=True)),
-            ]
-        )
+        (" " * gap).join([_shortened(name, first).ljust(first), *map(str.rjust, cells, widths[1:])])
         for name, *cells in lines
     ]
 
 
-def _cut(name: str, room: int) -> str:
-    """A name in so many characters, its beginning and end kept."""
-    if len(name) <= room:
-        return name
-    tail = (room - 2) // 2
-    return f"{name[: room - 2 - tail]}..{name[-tail:]}"
+def _shortened(name: str, length: int) -> str:
+    """A name in that many characters, its beginning and end kept."""
+    tail = (length - 2) // 2
+    return name if len(name) <= length else f"{name[: length - 2 - tail]}..{name[-tail:]}"

@@ -1,89 +1,177 @@
-"""The paper's table of certified accuracies: Markdown, LaTeX, and CSV for machines."""
+"""Tables, built once from plain values and written as Markdown, LaTeX, CSV or into the page."""
 
 import csv
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
-from sween.errors import BadInput
-from sween.records import format_radius
-from sween.report import grid
-from sween.report.rows import Row
+from sween.evaluation import Share
+
+PRINT, PAGE, CSV = "print", "page", "csv"
+"""Where a column appears; `print` is Markdown and LaTeX."""
+
+FEW_IMAGES = 100
+"""With fewer, a percentage alone misleads: its interval is shown next to it."""
+
+MOST_LISTED = 8
+"""How many intervals a sentence can list."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Column:
-    heading: str
-    value: Callable[[Row], float | None]
-    text: Callable[[float], str]
-    best: Callable[[Sequence[float]], float] = max
+class Column:
+    """One column of a table.
 
-
-def to_markdown(rows: Sequence[Row]) -> str:
-    """The table in Markdown; the best model of each column, run and noise level is bold.
-
-    Accuracies are percentages with one decimal. An average radius is rounded DOWN to three: a
-    radius rounded up would claim what was not certified. AVG and UE are no models and are never
-    bold, nor is a column in which all models agree.
+    Attributes:
+        heading: its name for people.
+        field: its name in CSV.
+        text: formats a number; None for text, which is left-aligned.
+        best: whether the largest or the smallest value is set in bold.
+        note: what it means, for the report's glossary and the page's tooltips.
+        setting: whether it says how the numbers were made; the page states a setting that all rows
+            share once, above the table.
+        outputs: where it appears.
     """
-    return grid.markdown(to_table(rows))
+
+    heading: str
+    field: str
+    text: Callable[[Any], str] | None = None
+    best: Literal["", "most", "least"] = ""
+    note: str = ""
+    setting: bool = False
+    outputs: Sequence[str] = (PRINT, PAGE, CSV)
 
 
-def to_latex(rows: Sequence[Row]) -> str:
-    """The same table in LaTeX, for the booktabs package."""
-    return grid.latex(to_table(rows))
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Text for people, the exact value for machines, and whether it is the best of its column."""
+
+    text: str
+    value: str | float | None = None
+    best: bool = False
+    interval: Share | None = None
 
 
-def to_table(rows: Sequence[Row]) -> grid.Table:
-    """The table, whatever it will be written in; several runs have a column for their names."""
-    several = len({row.run for row in rows}) > 1
-    columns = _columns(rows, _check_rows(rows))
-    body = []
-    for row in rows:
-        rivals = [rival for rival in rows if rival.is_model and _block(rival) == _block(row)]
-        own = [grid.Cell(plain_number(row.sigma), row.sigma), grid.Cell(row.model, row.model)]
-        named = [grid.Cell(row.run, row.run)] if several else []
-        body.append(named + own + [_cell(row, column, rivals) for column in columns])
-    headings = ["σ", "Model", *(column.heading for column in columns)]
-    headings = ["run", *headings] if several else headings
-    left = (0, 2) if several else (1,)
-    blocks = [list(dict.fromkeys(map(_block, rows))).index(_block(row)) for row in rows]
-    return grid.Table("table", headings, headings, body, left=left, blocks=blocks)
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table with its title and notes.
+
+    `name` is that of its files; `blocks` has a number for each row, equal for rows that belong
+    together.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    blocks: Sequence[int]
+    notes: Sequence[str] = ()
+
+    def shown(self, output: str) -> "Table":
+        """With the columns of one output only."""
+        places = [place for place, own in enumerate(self.columns) if output in own.outputs]
+        return dataclasses.replace(
+            self,
+            columns=[self.columns[place] for place in places],
+            rows=[[row[place] for place in places] for row in self.rows],
+        )
+
+    def value(self, row: Sequence[Cell], field: str) -> str | float | None:
+        """A row's value in the column of that field; None where there is no such column."""
+        fields = [column.field for column in self.columns]
+        return row[fields.index(field)].value if field in fields else None
 
 
-def to_csv(rows: Sequence[Row]) -> str:
-    """The table as CSV for machines: all digits of every fraction and radius, empty if unknown."""
-    names = [f"certified_accuracy_{plain_number(radius)}" for radius in _check_rows(rows)]
-    records = [_csv_record(row, names) for row in rows]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return stream.getvalue()
+def make_table(
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    records: Sequence[Mapping[str, Any]],
+    *,
+    blocks: Sequence[int] | None = None,
+    rivals: Sequence[object] | None = None,
+    notes: Sequence[str] = (),
+) -> Table:
+    """Format records into a table, and mark the best values.
+
+    Args:
+        name: of the table's files.
+        title: its heading.
+        columns: each shows the record's value of its field. None is shown as "-"; a `Share` brings
+            its confidence interval; a `Cell` is taken as it is.
+        records: one for each row.
+        blocks: a number for each row, equal for rows that belong together.
+        rivals: a key for each row, equal for rows that are compared for the best value; None for
+            a row that never is. The blocks by default.
+        notes: said below the table, after those on confidence intervals.
+    """
+    blocks = [0] * len(records) if blocks is None else blocks
+    rows = [[_cell(column, record[column.field]) for column in columns] for record in records]
+    for place, column in enumerate(columns):
+        if column.best:
+            _mark_best(rows, place, blocks if rivals is None else rivals, column.best)
+    table = Table(name, title, columns, rows, blocks)
+    return dataclasses.replace(table, notes=[*_interval_notes(table), *notes])
 
 
-def _csv_record(row: Row, names: Sequence[str]) -> dict[str, str | float | None]:
-    return {
-        "run": row.run,
-        "sigma": row.sigma,
-        "model": row.model,
-        "kind": row.kind,
-        "bound": row.bound,
-        "images": row.scores.count,
-        **dict(zip(names, row.scores.accuracies, strict=True)),
-        "acr": row.scores.acr,
-        "abstention": row.abstention,
-        "acr_two_class": row.acr_two_class,
-        "acr_cohen": row.acr_cohen,
-        **_csv_intervals(row, names),
-    }
+def _cell(column: Column, value: Any) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    share = value if isinstance(value, Share) else None
+    value = value if share is None else share.value
+    if value is None:
+        return Cell("-")
+    return Cell(str(value) if column.text is None else column.text(value), value, interval=share)
 
 
-def _csv_intervals(row: Row, names: Sequence[str]) -> dict[str, float | None]:
-    """The ends of each accuracy's 95% confidence interval; empty for AVG and UE."""
-    ends = dict.fromkeys(f"{name}_{end}" for name in names for end in ("low", "high"))
-    values = [end for share in row.shares or () for end in (share.low, share.high)]
-    return ends | dict(zip(ends, values, strict=False))
+def _mark_best(rows: Sequence[list[Cell]], place: int, keys: Sequence[object], best: str) -> None:
+    """Mark by what is shown: of two cells that look the same, one in bold would puzzle."""
+    for key in {*keys} - {None}:
+        own = [row for row, other in zip(rows, keys, strict=True) if other == key]
+        cells = [row[place] for row in own if row[place].value is not None]
+        if len({cell.text for cell in cells}) < 2:
+            continue
+        winner = (max if best == "most" else min)(cells, key=lambda cell: float(cell.value or 0))
+        for row in own:
+            alike = row[place].text == winner.text
+            row[place] = dataclasses.replace(row[place], best=alike)
+
+
+def _interval_notes(table: Table) -> list[str]:
+    """How far the accuracies may be from those on all images like these, by number of images."""
+    shares = dict[int, list[Share]]()
+    for row in table.rows:
+        own = [cell.interval for cell in row if cell.interval is not None]
+        if own:
+            shares.setdefault(int(table.value(row, "images") or 0), []).extend(own)
+    return [_interval_note(count, own) for count, own in sorted(shares.items())]
+
+
+def _interval_note(count: int, shares: Sequence[Share]) -> str:
+    images = f"{count:,} image{'' if count == 1 else 's'}"
+    different = {percentage(one.value): one for one in sorted(shares)}
+    if count >= FEW_IMAGES or len(different) > MOST_LISTED:
+        sides = max(max(one.value - one.low, one.high - one.value) for one in shares)
+        return (
+            f"With {images}, the 95% confidence intervals (Clopper-Pearson) of these accuracies "
+            f"extend at most {math.ceil(1000 * sides) / 10:.1f} percentage points to either side."
+        )
+    listed = ", ".join(
+        f"{text} ({' to '.join(ends_in_percent(one))})" for text, one in different.items()
+    )
+    return (
+        f"With only {images}, the 95% confidence intervals (Clopper-Pearson) of these accuracies "
+        f"are wide: {listed}."
+    )
+
+
+def ends_in_percent(share: Share, decimals: int = 1) -> tuple[str, str]:
+    """The ends of a confidence interval in percent, rounded outwards."""
+    scale = 10**decimals
+    low, high = math.floor(100 * scale * share.low), math.ceil(100 * scale * share.high)
+    return f"{low / scale:.{decimals}f}", f"{high / scale:.{decimals}f}"
 
 
 def plain_number(value: float) -> str:
@@ -103,48 +191,104 @@ def percentage(fraction: float) -> str:
     return f"{100 * fraction:.1f}"
 
 
-def _check_rows(rows: Sequence[Row]) -> tuple[float, ...]:
-    if not rows:
-        raise BadInput("rows", expected="at least one", got="none", fix="build them first")
-    for row in rows:
-        if row.scores.radii != rows[0].scores.radii:
-            raise BadInput(
-                f"radii of {row.model}",
-                expected=f"{rows[0].scores.radii} as in the first row",
-                got=row.scores.radii,
-                fix="build all rows with the same radii",
-            )
-    return rows[0].scores.radii
+def whole_number(value: float) -> str:
+    """With commas between thousands."""
+    return f"{value:,.0f}"
 
 
-def _columns(rows: Sequence[Row], radii: Sequence[float]) -> list[_Column]:
-    def accuracy_at(position: int) -> Callable[[Row], float]:
-        return lambda row: row.scores.accuracies[position]
-
-    columns = [
-        _Column(plain_number(radius), accuracy_at(position), percentage)
-        for position, radius in enumerate(radii)
+def markdown(table: Table) -> str:
+    """The table in Markdown, best values bold."""
+    table = table.shown(PRINT)
+    lines = [
+        [markdown_text(column.heading) for column in table.columns],
+        [":---" if column.text is None else "---:" for column in table.columns],
     ]
-    columns += [
-        _Column("ACR", lambda row: row.scores.acr, format_radius),
-        _Column("abstain %", lambda row: row.abstention, percentage, min),
-        _Column("two-class ACR", lambda row: row.acr_two_class, format_radius),
-    ]
-    if any(row.bound != "cohen" for row in rows):  # the literature compares Cohen's
-        columns.append(_Column("Cohen ACR", lambda row: row.acr_cohen, format_radius))
-    return columns
+    for row in table.rows:
+        texts = [markdown_text(cell.text) for cell in row]
+        lines.append(
+            [f"**{text}**" if cell.best else text for text, cell in zip(texts, row, strict=True)]
+        )
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _block(row: Row) -> tuple[str, float]:
-    return row.run, row.sigma
+def markdown_section(table: Table) -> str:
+    """The table in Markdown with its title and notes."""
+    notes = "".join(f"\n{markdown_text(note)}\n" for note in table.notes)
+    return f"## {markdown_text(table.title)}\n\n{markdown(table)}{notes}"
 
 
-def _cell(row: Row, column: _Column, rivals: Sequence[Row]) -> grid.Cell:
-    value = column.value(row)
-    if value is None:
-        return grid.Cell("-")
-    known = [other for rival in rivals if (other := column.value(rival)) is not None]
-    # By what is shown: of two that look the same, one in bold would puzzle.
-    shown = {column.text(other) for other in known}
-    best = row.is_model and column.text(value) == column.text(column.best(known))
-    return grid.Cell(column.text(value), value, best and len(shown) > 1)
+def latex(table: Table) -> str:
+    """The table in LaTeX, for the booktabs package, best values bold."""
+    table = table.shown(PRINT)
+    marks = "".join("l" if column.text is None else "r" for column in table.columns)
+    headings = " & ".join(latex_text(column.heading) for column in table.columns)
+    lines = [rf"\begin{{tabular}}{{{marks}}}", r"\toprule", rf"{headings} \\"]
+    before: int | None = None
+    for row, block in zip(table.rows, table.blocks, strict=True):
+        if block != before:
+            lines.append(r"\midrule")
+        before = block
+        texts = [latex_text(cell.text) for cell in row]
+        bold = [
+            rf"\textbf{{{text}}}" if cell.best else text
+            for text, cell in zip(texts, row, strict=True)
+        ]
+        lines.append(" & ".join(bold) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """The table as CSV: every number in full, empty where there is none."""
+    table = table.shown(CSV)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([column.field for column in table.columns])
+    writer.writerows([cell.value for cell in row] for row in table.rows)
+    return stream.getvalue()
+
+
+def markdown_text(text: str) -> str:
+    """Text as Markdown shows it: names come from files, and a file may come from a stranger.
+
+    Tags become entities, which every dialect of Markdown knows; a backslash before `<` only some
+    do. What starts a list is escaped at the beginning of a line, where a name may be.
+    """
+    escaped = "".join(_MARKDOWN.get(character, character) for character in _one_line(text))
+    # An underscore inside a word, as in image_folder, means nothing.
+    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)
+    return re.sub(r"^(\d*)(?=[-+.)]\s)", r"\1\\", escaped)
+
+
+def latex_text(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(_LATEX.get(character, character) for character in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """Without line breaks, control characters and what cannot be written as UTF-8."""
+    spaced = " ".join(text.split())
+    return "".join(character if character.isprintable() else "\ufffd" for character in spaced)
+
+
+_MARKDOWN = {
+    **{character: "\\" + character for character in "\\`*[]{}#|~$"},
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+}
+
+_LATEX = {
+    **{character: "\\" + character for character in "&%$#_{}"},
+    # The line break before a row would take these, at its beginning, for an argument of its own.
+    **{character: f"{{{character}}}" for character in "[]*"},
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "σ": r"$\sigma$",
+    "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+}

@@ -7,27 +7,17 @@ from pathlib import Path
 from sween.data import Dataset
 from sween.errors import BadInput
 from sween.paths import AnyPath, as_paths
-from sween.report import canvas, grid
-from sween.report.adaptive import adaptive_table
-from sween.report.alarms import alarm_table
-from sween.report.attacked import attack_notes, attack_table
-from sween.report.comparison import comparison_table
+from sween.report import canvas
+from sween.report.attacked import alarm_table, attack_table
 from sween.report.cost import cost_table
+from sween.report.figures import curve_figures, draw_noise, more_figures
 from sween.report.files import ReportFiles
-from sween.report.illustrate import add_figures, figures_of, noise_figure
-from sween.report.log_comparison import (
-    LogComparison,
-    compare_logs,
-    comparison_notes,
-    comparison_rows,
-    comparison_section,
-    comparison_title,
-)
-from sween.report.meaning import meaning_section
+from sween.report.log_comparison import compare_logs, comparison_rows, comparison_section
 from sween.report.measured import MeasuredRun
-from sween.report.page import PageTable, page_text
-from sween.report.sections import curve_files, draw_run, run_section, settings_section
-from sween.report.show import others_made, page_runs
+from sween.report.page import render_page
+from sween.report.rows import certified_table
+from sween.report.run_tables import comparison_table, early_exit_table, settings_table
+from sween.report.sections import curve_lines, figure_line, meaning_section, run_section
 from sween.report.sources import (
     LogFormat,
     Sources,
@@ -35,20 +25,7 @@ from sween.report.sources import (
     read_datasets,
     read_sources,
 )
-from sween.report.tables import to_csv, to_latex
-
-ATTACKS = "Certified and empirical accuracy"
-"""The title of the table of attacks."""
-
-ABOUT = {
-    ATTACKS: [
-        "Resist % counts images that are classified correctly when clean and stay correct, or "
-        "abstain, under attack. It is an upper bound: an attack that fails proves nothing. "
-        "Certified accuracy is a lower bound. An alarm is an answer that changed inside its "
-        "certified radius."
-    ]
-}
-"""What the page says about a table; report.md has it with the meaning of the columns."""
+from sween.report.tables import Table, latex, markdown_section, to_csv
 
 
 def write_report(
@@ -60,21 +37,21 @@ def write_report(
     log_format: LogFormat | None = None,
     data_root: AnyPath | None = None,
 ) -> Path:
-    """Write a page, tables, figures and the paired comparison of runs into a folder.
+    """Write a page, tables, figures and paired comparisons of runs into a folder.
 
-    Everything is read, checked and put together before the first file is written; each file appears
-    whole or not at all, report.md last. Files of an earlier report in the folder go. Without
-    matplotlib the figures are left out, with a warning and a line in report.md.
+    Everything is read and checked before the first file is written; each file appears whole or not
+    at all, report.md last. Files of an earlier report in the folder are removed. Without matplotlib
+    the figures are left out, with a warning and a line in report.md.
 
     Args:
         folders: folders of `sween certify`, `sween attack` and `sween train`, and published logs
-            (tab-separated files, MACER's .mat files), in any mixture.
-        out: where report.html, report.md, the tables as .csv and .tex and figures as .png and .svg
-            go.
+            (tab-separated files, MACER's .mat files), in any combination.
+        out: folder for report.html, report.md, the tables as .csv and .tex and the figures as .png
+            and .svg.
         radii: columns of certified accuracy; the paper's 0.00 to 2.00 by default.
-        different_images: allow runs of one data set on different images beside each other.
+        different_images: allow runs of one data set on different images in one report.
         log_format: what published logs do not say themselves.
-        data_root: folder with the data set's files, where images are to be shown.
+        data_root: folder with the data set's files, to show its images.
 
     Returns:
         The path of report.md.
@@ -82,111 +59,91 @@ def write_report(
     Raises:
         BadInput: no folders, two of one name, or a folder whose rows do not belong together.
     """
-    out = Path(out)
-    folders = as_paths("folders", folders)
-    _check(folders, out)
+    out, folders = Path(out), as_paths("folders", folders)
+    if not folders:
+        raise BadInput("folders: expected at least one run folder, got none; name some folders")
+    if out.exists() and not out.is_dir():
+        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
     sources = read_sources(folders, radii=radii, log_format=log_format)
+    runs, attacked = sources.runs, sources.attacked
     if not different_images:
-        check_same_images(sources.runs)
-    datasets = read_datasets(sources.runs, data_root)
+        check_same_images(runs)
+    datasets = read_datasets(runs, data_root)
+    tables = _tables(sources)
+    logs = compare_logs(runs, sources.logs, radii=radii, common_only=different_images)
+    beside = [comparison_rows(compared) for _, compared in logs]
     files = ReportFiles()
-    figures = canvas.has_matplotlib()
-    sections = [
-        f"{run_section(run, figures=figures)}\n{_draw(run, sources, files) if figures else ''}"
-        for run in sources.runs
-    ]
-    if sources.runs and not figures:
-        warnings.warn(canvas.LEFT_OUT, UserWarning, stacklevel=2)
-        sections.insert(0, f"{canvas.LEFT_OUT}\n")
-    tables = _more_tables(sources)
-    notes = {ATTACKS: attack_notes(sources.attacked, tables[ATTACKS])} if ATTACKS in tables else {}
-    more = [_section(title, table, notes.get(title, ())) for title, table in tables.items()]
-    logs = compare_logs(sources.runs, sources.logs, radii=radii, common_only=different_images)
-    more += [comparison_section(compared) for _, compared in logs]
-    for own in _by_dataset(sources.runs, datasets) if figures else ():
-        noise = {"noise": noise_figure(own, datasets[own[0].name])}
-        lines = add_figures(noise, _name_of_images(own[0], datasets), files)
-        more.append(f"## What the networks see\n\n{lines}")
-    shown = [
-        PageTable(title, table, [*ABOUT.get(title, ()), *notes.get(title, ())])
-        for title, table in tables.items()
-    ]
-    shown += [_beside_table(compared) for _, compared in logs]
-    page = page_text(
-        page_runs(sources.runs, sources.attacked, datasets),
-        tables=shown,
-        others=others_made(sources.runs, sources.attacked),
-    )
+    page = render_page(runs, tables=[*tables, *beside], attacked=attacked, datasets=datasets)
     files.add_text("report.html", page)
-    rows = [row for run in sources.runs for row in run.rows]
-    if rows:
-        files.add_text("table.csv", to_csv(rows))
-        files.add_text("table.tex", to_latex(rows))
-        more.append(settings_section(sources.runs))
-    if meaning := meaning_section(sources.runs, list(tables.values()), logs=bool(logs)):
-        more.append(meaning)
+    if runs:
+        table = certified_table([row for run in runs for row in run.rows])
+        files.add_text("table.csv", to_csv(table))
+        files.add_text("table.tex", latex(table))
+    for table in tables:
+        files.add_text(f"{table.name}.csv", to_csv(table))
+        files.add_text(f"{table.name}.tex", latex(table))
     for name, compared in logs:
         files.add_text(f"{name}.csv", compared.to_csv())
-    for table in tables.values():
-        files.add_text(f"{table.name}.csv", grid.to_csv(table))
-        files.add_text(f"{table.name}.tex", grid.latex(table))
-    files.add_text("report.md", "\n".join(["# Certified robustness\n", *sections, *more]))
+    sections = [
+        "# Certified robustness\n",
+        *_run_sections(sources, files),
+        *map(markdown_section, tables),
+        *(comparison_section(compared) for _, compared in logs),
+        *_noise_sections(runs, datasets, files),
+        *([markdown_section(settings_table(runs))] if runs else []),
+        *filter(None, [meaning_section(runs, tables)]),
+    ]
+    files.add_text("report.md", "\n".join(sections))
     files.write(out)
     return out / "report.md"
 
 
-def _section(title: str, table: grid.Table, notes: Sequence[str]) -> str:
-    said = "".join(f"\n{grid.markdown_text(note)}\n" for note in notes)
-    return f"## {title}\n\n{grid.markdown(table)}{said}"
+def _tables(sources: Sources) -> list[Table]:
+    """The tables other than certified accuracy that there is something for."""
+    runs, attacked = sources.runs, sources.attacked
+    tables = (
+        comparison_table(runs),
+        early_exit_table(runs),
+        attack_table(attacked, runs),
+        alarm_table(attacked, runs),
+        cost_table(sources.trained),
+    )
+    return [table for table in tables if table is not None]
 
 
-def _draw(run: MeasuredRun, sources: Sources, files: ReportFiles) -> str:
-    """Adds a run's figures; the lines of Markdown that show those beside its curves."""
-    for name, bound in curve_files(run).items():
-        files.add_figure(name, draw_run(run, bound))
-    return add_figures(figures_of(run, sources.attacked), run.name, files)
+def _run_sections(sources: Sources, files: ReportFiles) -> list[str]:
+    """A section for each run; adds its figures to the files."""
+    if not canvas.has_matplotlib():
+        if sources.runs:
+            warnings.warn(canvas.LEFT_OUT, UserWarning, stacklevel=3)
+        note = [f"{canvas.LEFT_OUT}\n"] if sources.runs else []
+        return [*note, *map(run_section, sources.runs)]
+    sections = []
+    for run in sources.runs:
+        curves, more = curve_figures(run), more_figures(run, sources.attacked)
+        files.add_figures(curves)
+        files.add_figures({f"{kind}-{run.name}": figure for kind, figure in more.items()})
+        shown = [curve_lines(run, curves), *(figure_line(kind, run.name) for kind in more)]
+        sections.append(run_section(run) + "".join(shown))
+    return sections
 
 
-def _name_of_images(run: MeasuredRun, datasets: Mapping[str, Dataset]) -> str:
-    """The data set's name; the run's, where another run has other images of a set so named."""
-    own = datasets[run.name]
-    others = {other.name for other in datasets.values() if other is not own}
-    return run.name if own.name in others else own.name
-
-
-def _more_tables(sources: Sources) -> dict[str, grid.Table]:
-    """The other tables that there is something for, by their title."""
-    tables = {
-        "Ensembles against their best candidates": comparison_table(sources.runs),
-        "Network evaluations with and without an early exit": adaptive_table(sources.runs),
-        ATTACKS: attack_table(sources.attacked, sources.runs),
-        "Alarms": alarm_table(sources.attacked, sources.runs),
-        "Size and training time": cost_table(sources.trained),
-    }
-    return {title: table for title, table in tables.items() if table is not None}
-
-
-def _by_dataset(
-    runs: Sequence[MeasuredRun], datasets: Mapping[str, Dataset]
-) -> list[list[MeasuredRun]]:
-    """The runs whose images are at hand, those of one data set together."""
+def _noise_sections(
+    runs: Sequence[MeasuredRun], datasets: Mapping[str, Dataset], files: ReportFiles
+) -> list[str]:
+    """For each available data set, some images under noise; adds the figure to the files."""
+    if not canvas.has_matplotlib():
+        return []
     groups = dict[int, list[MeasuredRun]]()
     for run in runs:
         if run.name in datasets:
             groups.setdefault(id(datasets[run.name]), []).append(run)
-    return list(groups.values())
-
-
-def _beside_table(compared: LogComparison) -> PageTable:
-    return PageTable(
-        comparison_title(compared), comparison_rows(compared), comparison_notes(compared)
-    )
-
-
-def _check(folders: Sequence[Path], out: Path) -> None:
-    if not folders:
-        raise BadInput(
-            "folders", expected="at least one run folder", got="none", fix="name some folders"
-        )
-    if out.exists() and not out.is_dir():
-        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
+    sections = []
+    for own in groups.values():
+        dataset = datasets[own[0].name]
+        others = {other.name for other in datasets.values() if other is not dataset}
+        # Two image folders have one name; the run's tells them apart.
+        name = own[0].name if dataset.name in others else dataset.name
+        files.add_figures({f"noise-{name}": draw_noise(own, dataset)})
+        sections.append(f"## What the networks see\n{figure_line('noise', name)}")
+    return sections

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from sween.report.page import write_page
-
-from .samples import CLASSES, HOSTILE, attacked, measured, noise_images, page_run, random_rows
+from .samples import (
+    CLASSES,
+    HOSTILE,
+    attack_on,
+    measured,
+    outcome_of,
+    random_rows,
+    toys,
+    write_page,
+)
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 
@@ -36,31 +43,29 @@ def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A thousand incompressible images of CIFAR's size."""
     run = measured(random_rows(1000, first=888), name="thousand", images_asked=1000)
     path = tmp_path_factory.mktemp("page") / "large.html"
-    write_page(path, [page_run(run, images=noise_images(run.indices))])
+    write_page(path, run, datasets={run.name: toys(1888, (3, 32, 32))})
     return path
 
 
 @pytest.fixture(scope="package")
 def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hostile names, a gap and attacks in the first run; no images and one bound in the second."""
+    """Hostile names and attacks in the first run; no images and one bound in the second."""
     rows = random_rows(30)
-    own = [row for row in rows if row.model == "SWEEN-2"][:10]
+    config = {HOSTILE: "f" * 200, "model": "SWEEN-2"}
+    name = f"a-{'very-' * 20}long-name-{HOSTILE}"
+    first = measured(rows, name=name, images_asked=40, config=config)
+    own = [row for row in rows if row.model == "SWEEN-2" and row.prediction == row.label][:10]
     attacks = [
-        attacked(row, outcome, eps=eps, alarm=number == 1 and eps == 0.5)
+        outcome_of(row, outcome, eps, alarm=number == 1 and eps == 0.5, distance=9.0)
         for eps in (0.25, 0.5)
         for number, (row, outcome) in enumerate(zip(own, ["robust", "broken"] * 5, strict=True))
     ]
-    first = page_run(
-        measured(rows, name=f"a-{'very-' * 20}long-name-{HOSTILE}", images_asked=40),
-        class_names=[HOSTILE, "x" * 90, *CLASSES[2:]],
-        images=noise_images(range(1, 30), (1, 8, 8)),
-        attacks=attacks,
-        config={HOSTILE: "f" * 200},
-    )
     one_bound = [dataclasses.replace(row, radius_two_class=None) for row in random_rows(12)]
-    second = page_run(measured(one_bound, name="second", ensemble=None), images=None)
+    second = measured(one_bound, name="second", ensemble=None, config={"model": "other"})
     path = tmp_path_factory.mktemp("page") / "small.html"
-    write_page(path, [first, second], title=HOSTILE)
+    images = toys(30, (1, 8, 8), classes=[HOSTILE, "x" * 90, *CLASSES[2:]])
+    attacked = [attack_on(first, attacks)]
+    write_page(path, first, second, attacked=attacked, datasets={name: images}, title=HOSTILE)
     return path
 
 

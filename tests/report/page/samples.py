@@ -10,11 +10,14 @@ import numpy as np
 import torch
 
 from sween.attack import AttackOutcome
+from sween.data.dataset import Dataset, Split, StoredPixels
 from sween.records import ABSTAIN, Certificate
+from sween.report.attacked import AttackedRun
 from sween.report.measured import MeasuredRun
-from sween.report.page import PageRun
+from sween.report.page import render_page
 from sween.report.rows import build_rows, model_kinds
 from tests.evaluation.certificates import certificate
+from tests.report.folders import attack_outcome
 
 CLASSES = ("plane", "car", "bird", "cat", "deer")
 CANDIDATES = ("ant", "bee")
@@ -51,7 +54,7 @@ def measured(
 def random_rows(
     count: int, *, models: Sequence[str] = (*CANDIDATES, ENSEMBLE), first: int = 0, seed: int = 0
 ) -> list[Certificate]:
-    """Right, wrong and abstained answers with votes and radii of every size."""
+    """Correct, wrong and abstained predictions with votes and radii of every size."""
     generator = np.random.default_rng(seed)
     rows = []
     for index in range(first, first + count):
@@ -78,56 +81,48 @@ def random_rows(
     return rows
 
 
-def noise_images(indices: Sequence[int], shape: tuple[int, int, int] = (3, 32, 32)) -> Any:
-    """Images that do not compress: the largest PNGs there are."""
+def toys(
+    count: int, shape: tuple[int, int, int] = (3, 8, 8), *, classes: Sequence[str] = CLASSES
+) -> Dataset:
+    """A data set of noise, which does not compress: the largest PNGs there are."""
     generator = torch.Generator().manual_seed(0)
-    return {
-        index: torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        for index in indices
-    }
+    images = torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
+    split = Split("test", StoredPixels(images), torch.zeros(count, dtype=torch.long))
+    return Dataset("toys", tuple(classes), shape, (0.5,), (0.5,), "none", split, split, split)
 
 
-def page_run(run: MeasuredRun, **fields: Any) -> PageRun:
-    defaults: dict[str, Any] = {
-        "images": noise_images(run.indices, (3, 8, 8)),
-        "class_names": CLASSES,
-        "config": {"sigma": 0.5, "weightings": {"convex": [0.25, 0.75]}},
-    }
-    return PageRun(run=run, **(defaults | fields))
+def attack_on(
+    run: MeasuredRun, outcomes: Sequence[AttackOutcome], name: str = "pgd"
+) -> AttackedRun:
+    """An attack on a model of the run."""
+    config = {"model": outcomes[0].model, "attack": "pgd", "certificates": "given"}
+    return AttackedRun(name, {**config, "sigma": run.config.get("sigma")}, outcomes)
 
 
-def attacked(row: Certificate, outcome: str, **fields: Any) -> AttackOutcome:
+def outcome_of(row: Certificate, outcome: str, eps: float = 0.5, **fields: Any) -> AttackOutcome:
     """An attack's outcome on the image of a certificate."""
     assert row.label is not None
-    defaults: dict[str, Any] = {
-        "attack": "pgd",
-        "eps": 0.5,
-        "clean_prediction": row.label,
-        "prediction": (row.label + 1) % len(CLASSES) if outcome == "broken" else row.label,
-        "counts": row.estimation_counts,
-        "distance": 0.5,
-        "n": 1000,
-        "alpha": 0.001,
-        "tries": 1,
-        "judge_alpha": 0.001,
-        "judge_seed": 0,
-        "samples": 8,
-        "gradients": "plain",
-        "surrogate_rows": 4096,
-        "steps": 5,
-        "sigma": row.sigma,
-        "seed": 0,
-        "model": row.model,
-    }
-    return AttackOutcome(index=row.index, label=row.label, outcome=outcome, **(defaults | fields))
+    prediction = (row.label + 1) % len(CLASSES) if outcome == "broken" else row.label
+    own = {"label": row.label, "clean_prediction": row.label, "prediction": prediction}
+    return attack_outcome(row.index, eps, outcome, **{**own, "model": row.model, **fields})
+
+
+def write_page(path: Path, *runs: MeasuredRun, **options: Any) -> Mapping[str, Any]:
+    """Write a page, and read its content back."""
+    path.write_text(render_page(runs, **options), encoding="utf-8")
+    return read_page(path)[1]
 
 
 def read_page(path: Path) -> tuple[str, Mapping[str, Any]]:
     """The page's text and what its JSON block holds."""
     text = path.read_text(encoding="utf-8")
-    blocks = re.findall(
+    (block,) = re.findall(
         r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL
     )
-    assert len(blocks) == 1
-    content: Mapping[str, Any] = json.loads(blocks[0])
+    content: Mapping[str, Any] = json.loads(block)
     return text, content
+
+
+def read_report(report: Path) -> Mapping[str, Any]:
+    """The content of a report's page."""
+    return read_page(report.with_name("report.html"))[1]

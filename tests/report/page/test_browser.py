@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sween.report.grid import Cell, Table
-from sween.report.page import PageTable, write_page
+from sween.report.tables import Column, Table, make_table
 from tests.evaluation.certificates import certificate
 
 from .conftest import Open
@@ -16,11 +15,12 @@ from .samples import (
     ENSEMBLE,
     HOSTILE,
     VOTES,
-    attacked,
+    attack_on,
     measured,
-    page_run,
+    outcome_of,
     random_rows,
     read_page,
+    write_page,
 )
 
 ROWS = random_rows(1000, first=888)
@@ -181,8 +181,7 @@ def test_an_image_counts_at_its_own_radius_and_ties_round_as_in_the_table(
         certificate(index, 0.5, prediction=int(index < 49), estimation_counts=(0, VOTES))
         for index in range(400)
     ]
-    run = measured(rows, ensemble=None)
-    write_page(tmp_path / "page.html", [page_run(run, images=None)])
+    write_page(tmp_path / "page.html", measured(rows, ensemble=None))
     page = open_page(tmp_path / "page.html")
     shown = page.locator(".legend .at")
     assert table_column(page, "0.50") == ["12.2"]
@@ -194,12 +193,12 @@ def test_an_image_counts_at_its_own_radius_and_ties_round_as_in_the_table(
 def test_attacked_accuracy_is_shown_as_points(open_page: Open, small_page: Path) -> None:
     page = open_page(small_page)
     marks = page.locator(".plot path.mark")
-    assert marks.count() == 3  # at 0 nobody attacks
+    assert marks.count() == 3  # one of them at 0, without an attack
     entry = page.locator(".legend button", has_text="under pgd attack")
     assert entry.locator(".at").inner_text() == "50.0%"
     entry.click()
     assert marks.count() == 0
-    assert page.locator("#curves table").count() == 0, "the numbers stand in the tables, once"
+    assert page.locator("#curves table").count() == 0, "the numbers are in the tables, once"
     assert page.locator("#curves a").all_inner_texts() == ["tables"]
 
 
@@ -261,7 +260,7 @@ def test_dark_and_light(open_page: Open, small_page: Path, scheme: str) -> None:
         "body",
         ".note",
         ".wrong .verdict",
-        ".right .verdict",
+        ".correct .verdict",
         "a",
         ".kind-ensemble th",
     ):
@@ -281,12 +280,12 @@ def test_motion_is_reduced_where_asked(open_page: Open, small_page: Path) -> Non
 
 
 def test_other_tables_sort_and_stand_alone(open_page: Open, tmp_path: Path) -> None:
-    rows = [
-        [Cell(name, name), Cell(f"{value}", value)]
-        for name, value in zip("ab", (1, 2), strict=True)
-    ]
-    table = PageTable("Numbers", Table("numbers", ["Model", "size"], ["m", "s"], rows), ["A note."])
-    write_page(tmp_path / "page.html", [], tables=[table], others={"Attack x": {"seed": 0}})
+    columns = [Column("Model", "m"), Column("size", "s", str)]
+    records = [{"m": "a", "s": 1}, {"m": "b", "s": 2}]
+    table = make_table("numbers", "Numbers", columns, records, notes=["A note."])
+    run = measured(random_rows(1))
+    attack = attack_on(run, [outcome_of(ROWS[0], "robust")], name="x")
+    write_page(tmp_path / "page.html", tables=[table], attacked=[attack])
     page = open_page(tmp_path / "page.html")
     assert page.locator("#summary").inner_text() == "1 attack · 1 table"
     assert page.locator("#tables h3").inner_text() == "Numbers"
@@ -302,24 +301,23 @@ def test_other_tables_sort_and_stand_alone(open_page: Open, tmp_path: Path) -> N
 
 def attack_table(**shared: str) -> Table:
     """A wide table like that of attacks; its second row has an alarm."""
-    names = ("Model", "attack", "radius", "certified %", "resist %", "broken %", "alarms", *shared)
-    rows = [
-        [
-            Cell(f"{HOSTILE} {radius}", f"{radius}"),
-            Cell("rand", "rand"),
-            *(Cell(f"{value}", value) for value in (radius, 50.0, 60.0, 10.0)),
-            Cell(f"{alarms}", alarms),
-            *(Cell(text, text) for text in shared.values()),
-        ]
+    numbers = {"certified %": 50.0, "robust %": 60.0, "broken %": 10.0}
+    columns = [
+        *(Column(name, name) for name in ("Model", "attack")),
+        *(Column(name, name, str) for name in ("radius", *numbers, "alarms")),
+        *(Column(name, name, setting=True) for name in shared),
+    ]
+    records = [
+        {"Model": f"{HOSTILE} {radius}", "attack": "rand", "radius": radius, "alarms": alarms}
         for radius, alarms in ((0.0, 0), (0.25, 3), (0.5, 0))
     ]
-    return Table("attacks", names, names, rows, left=(0, 1))
+    return make_table("attacks", "Attacks", columns, [own | numbers | shared for own in records])
 
 
 def test_what_all_rows_share_is_said_once(open_page: Open, tmp_path: Path) -> None:
     shared = {"run": HOSTILE, "σ": "0.50", "images": "100", "votes": "10,000"}
-    tables = [PageTable("Attacks", attack_table(**shared))]
-    write_page(tmp_path / "page.html", [page_run(measured(random_rows(5)))], tables=tables)
+    tables = [attack_table(**shared)]
+    write_page(tmp_path / "page.html", measured(random_rows(5)), tables=tables)
     page = open_page(tmp_path / "page.html")
     facts = [" ".join(text.split()) for text in page.locator("p.facts").all_inner_texts()]
     assert facts[0] == "run-a · toys · 5 images at indices 0..4"
@@ -336,9 +334,9 @@ def test_what_all_rows_share_is_said_once(open_page: Open, tmp_path: Path) -> No
 @pytest.mark.parametrize("width", [1300, 390])
 def test_columns_out_of_view_are_hinted_at(open_page: Open, tmp_path: Path, width: int) -> None:
     shared = dict.fromkeys(("run", "σ", "images", "indices", "draws", "steps", "votes"), "x" * 8)
-    runs = [page_run(measured(random_rows(5), name=f"run-of-a-long-name-{n}")) for n in range(2)]
+    runs = [measured(random_rows(5), name=f"run-of-a-long-name-{n}") for n in range(2)]
     path = tmp_path / "page.html"
-    write_page(path, runs, tables=[PageTable("Attacks", attack_table(**shared))])
+    write_page(path, *runs, tables=[attack_table(**shared)])
     page = open_page(path, width=width)
     boxes = page.locator(".table-box").all()
     assert len(boxes) == 2
@@ -362,10 +360,9 @@ def test_columns_out_of_view_are_hinted_at(open_page: Open, tmp_path: Path, widt
 
 
 def test_captions_explain_what_the_table_has(open_page: Open, tmp_path: Path) -> None:
-    candidates = page_run(measured(random_rows(5)))
     alone = [row for row in random_rows(5) if row.model == "ant"]
-    for name, run in (("all", candidates), ("one", page_run(measured(alone, ensemble=None)))):
-        write_page(tmp_path / f"{name}.html", [run])
+    write_page(tmp_path / "all.html", measured(random_rows(5)))
+    write_page(tmp_path / "one.html", measured(alone, ensemble=None))
     summaries = "AVG is the mean"
     assert summaries in open_page(tmp_path / "all.html").locator("#results").inner_text()
     single = open_page(tmp_path / "one.html").locator("#results")
@@ -378,7 +375,7 @@ def test_percentages_of_few_images_show_their_intervals(
     open_page: Open, large_page: Path, tmp_path: Path
 ) -> None:
     rows = [certificate(index, 0.5, prediction=int(index < 2)) for index in range(5)]
-    write_page(tmp_path / "page.html", [page_run(measured(rows, ensemble=None), images=None)])
+    write_page(tmp_path / "page.html", measured(rows, ensemble=None))
     page = open_page(tmp_path / "page.html")
     cell = page.locator("#table td.at-radius").first
     assert cell.inner_text().split() == ["40.0", "5–86"]
@@ -387,13 +384,13 @@ def test_percentages_of_few_images_show_their_intervals(
     page = open_page(large_page)
     assert page.locator("#table .interval").count() == 0
     assert page.locator("#table td.at-radius[title]").count() == 27, "AVG and UE have none"
-    assert "reach at most 3." in page.locator("#results").inner_text()
+    assert "extend at most 3." in page.locator("#results").inner_text()
 
 
 def test_keys_stop_at_attacked_radii_between_the_steps(open_page: Open, tmp_path: Path) -> None:
-    rows = random_rows(10)
-    attacks = [attacked(row, "robust", eps=0.523) for row in rows if row.model == ENSEMBLE]
-    write_page(tmp_path / "page.html", [page_run(measured(rows), attacks=attacks, images=None)])
+    run = measured(random_rows(10))
+    attack = attack_on(run, [outcome_of(row, "robust", 0.523) for row in run.models[ENSEMBLE]])
+    write_page(tmp_path / "page.html", run, attacked=[attack])
     slider = open_page(tmp_path / "page.html").get_by_role("slider").first
     seen = [slider.get_attribute("aria-valuenow")]
     for key in (*["ArrowRight"] * 4, *["ArrowLeft"] * 4, "Shift+ArrowRight"):

@@ -21,7 +21,7 @@ def expected(passes: Callable[[Certificate], bool], model: str = ENSEMBLE) -> li
 def judged(row: Certificate) -> str:
     if row.prediction == ABSTAIN:
         return "abstained"
-    return "right" if row.prediction == row.label else "wrong"
+    return "correct" if row.prediction == row.label else "wrong"
 
 
 def count(page: Any) -> int:
@@ -40,7 +40,7 @@ def test_filters_by_class_answer_radius_and_model(open_page: Open, large_page: P
     assert count(page) == 1000
     page.get_by_label("True class").select_option(label=CLASSES[2])
     assert count(page) == len(expected(lambda row: row.label == 2))
-    for answer in ("right", "wrong", "abstained"):
+    for answer in ("correct", "wrong", "abstained"):
         button = page.get_by_role("button", name=answer, exact=True)
         button.click()
         assert button.get_attribute("aria-pressed") == "true"
@@ -77,7 +77,7 @@ def test_a_card_says_what_its_certificate_says(open_page: Open, large_page: Path
             assert "no radius" in text
         else:
             assert f"radius {int(1000 * row.radius) / 1000:.3f}" in text
-            assert ("right" if row.correct else f"wrong: {CLASSES[row.prediction]}") in text
+            assert ("correct" if row.correct else f"wrong: {CLASSES[row.prediction]}") in text
         top = max(row.estimation_counts)
         assert cards.nth(number).locator(".share").first.inner_text() == f"{top / 10:.1f}%"
 
@@ -88,7 +88,7 @@ def test_every_image_can_be_reached(open_page: Open, large_page: Path) -> None:
     page.get_by_role("button", name="Show 48 more").click()
     assert len(shown_indices(page)) == 96
     assert page.evaluate("document.activeElement.className").startswith("card")
-    page.get_by_role("button", name="Show all 904 that are left").press("Enter")
+    page.get_by_role("button", name="Show the remaining 904").press("Enter")
     assert sorted(shown_indices(page)) == list(range(888, 1888))
     assert page.locator(".more button").count() == 0
     broken = "[...document.images].filter((image) => !image.complete || !image.naturalWidth).length"
@@ -96,11 +96,11 @@ def test_every_image_can_be_reached(open_page: Open, large_page: Path) -> None:
     assert page.evaluate(broken) == 0
 
 
-def test_gaps_are_named(open_page: Open, small_page: Path) -> None:
+def test_missing_images_are_named(open_page: Open, small_page: Path) -> None:
     page = open_page(small_page)
-    assert page.locator(".gap").all_inner_texts() == ["image not at hand"]
+    assert page.locator(".gap").count() == 0
     page.get_by_label("Run", exact=True).select_option(label="second")
-    assert page.locator(".gap").count() == 12
+    assert page.locator(".gap").all_inner_texts() == ["image not available"] * 12
     assert page.evaluate("document.activeElement.id") == "gallery-run"
     assert page.locator(".count").inner_text() == "12 of 12 images"
 

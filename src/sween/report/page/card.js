@@ -1,6 +1,6 @@
-// One image of the gallery: what it is, what a model answered, how it voted, what attacks did.
+// One image of the gallery: its class, a model's prediction, the votes, the outcomes of attacks.
 
-const VERDICT_MARKS = { right: "✓", wrong: "✗", abstained: "–" };
+const VERDICT_MARKS = { correct: "✓", wrong: "✗", abstained: "–" };
 
 function makeCard(run, model, position, units) {
   const { gallery } = run;
@@ -12,10 +12,9 @@ function makeCard(run, model, position, units) {
     { class: `card ${verdict}` },
     makePicture(run, position),
     make(
-      "div",
-      { class: "about" },
-      make("p", { class: "index" }, `image ${gallery.index[position]}`),
-      make("p", { class: "truth" }, run.classes[label]),
+      "div.about",
+      make("p.index", `image ${gallery.index[position]}`),
+      make("p.truth", run.classes[label]),
       makeVerdict(verdict, run.classes[prediction]),
       makeRadius(verdict, answer.radius[position], units),
     ),
@@ -29,8 +28,8 @@ function makePicture(run, position) {
   const picture = gallery.picture[position];
   const name = `image ${gallery.index[position]}: ${run.classes[gallery.label[position]]}`;
   if (picture === null) {
-    return make("div", { class: "picture gap", role: "img", "aria-label": `${name}, not at hand` },
-      "image not at hand");
+    return make("div", { class: "picture gap", role: "img", "aria-label": `${name}, not available` },
+      "image not available");
   }
   return make("img", {
     class: gallery.reduced ? "picture smooth" : "picture",
@@ -43,18 +42,17 @@ function makePicture(run, position) {
 }
 
 function makeVerdict(verdict, answered) {
-  const text = { right: "right", wrong: `wrong: ${answered}`, abstained: "abstained" }[verdict];
+  const text = { correct: "correct", wrong: `wrong: ${answered}`, abstained: "abstained" }[verdict];
   return make(
-    "p",
-    { class: "verdict" },
+    "p.verdict",
     make("span", { "aria-hidden": "true" }, `${VERDICT_MARKS[verdict]} `),
     text,
   );
 }
 
 function makeRadius(verdict, radius, units) {
-  if (verdict === "abstained") return make("p", { class: "radius" }, "no radius");
-  return make("p", { class: "radius" }, "radius ", make("b", {}, radiusText(radius, units)));
+  if (verdict === "abstained") return make("p.radius", "no radius");
+  return make("p.radius", "radius ", make("b", radiusText(radius, units)));
 }
 
 function makeVotes(run, votes, n, label) {
@@ -68,16 +66,16 @@ function makeVotes(run, votes, n, label) {
       make(
         "li",
         { class: name === label ? "true-class" : null, title },
-        make("span", { class: "name" }, run.classes[name]),
+        make("span.name", run.classes[name]),
         bar,
-        make("span", { class: "share" }, `${percentText(share)}%`),
+        make("span.share", `${percentText(share)}%`),
       ),
     );
   }
   return make("ul", { class: "votes", "aria-label": "Votes" }, ...rows);
 }
 
-/** One line for each attack on this model: what came of it, and at which radii. */
+/** One line per attack on this model: its outcomes, and at which radii. */
 function makeOutcomes(run, model, position) {
   const lines = new Map();
   for (const [group, outcome, prediction, alarm] of run.gallery.outcomes[position] ?? []) {
@@ -97,13 +95,13 @@ function makeOutcomes(run, model, position) {
 }
 
 function makeOutcome(attack, { results, broken, alarms }) {
-  const before = { wrong: "wrong without an attack", declined: "abstained without an attack" };
+  const before = { wrong: "wrong when clean", declined: "abstained when clean" };
   const parts = [...results].map(
     ([result, radii]) => before[result] ?? `${result} at ε ${radii.join(", ")}`,
   );
   const alarm = alarms.length
-    ? make("strong", {}, ` Alarm at ε ${alarms.join(", ")}: changed inside the certified radius`)
+    ? make("strong", ` Alarm at ε ${alarms.join(", ")}: adversarial inside the certified radius`)
     : null;
-  const name = make("b", {}, `${attack}: `);
+  const name = make("b", `${attack}: `);
   return make("li", { class: broken || alarm ? "broken" : null }, name, parts.join("; "), alarm);
 }

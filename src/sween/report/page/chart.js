@@ -1,11 +1,11 @@
-// One figure's axes, curves and points as SVG, drawn to the width at hand.
+// One figure's axes, curves and points as SVG, drawn to the available width.
 
 const MARGIN = { left: 46, right: 20, top: 38, bottom: 42 };
 const SERIES = 5; // colours in the style sheet
 const DASHES = ["", "7 3", "2 2.5", "9 3 2 3", "12 4", "5 2 1.5 2 1.5 2", "1.5 2"];
 // Five colours and seven dashes share no factor: the pairing repeats only after 35 models.
 
-/** How many of the ascending radii are at least that large. */
+/** How many of the ascending radii are at least this large. */
 function countReaching(radii, radius) {
   let low = 0;
   let high = radii.length;
@@ -35,7 +35,7 @@ function makeScales(width, limits) {
   };
 }
 
-/** Where the axes end: the same for both bounds, so that switching them compares. */
+/** Where the axes end: the same for both bounds, so that they can be compared by switching. */
 function findLimits(run, units) {
   const curves = run.models.flatMap((model) => Object.values(model.curves)).filter(Boolean);
   const furthest = Math.max(
@@ -45,7 +45,7 @@ function findLimits(run, units) {
   );
   const highest = Math.max(
     ...curves.map((curve) => curve.radii.length / run.count),
-    ...run.attacks.map((point) => point.resisting / point.count),
+    ...run.attacks.map((point) => point.robust / point.count),
     0.2,
   );
   const quarter = units / 4;
@@ -57,7 +57,7 @@ function findLimits(run, units) {
 
 function drawAxes(scales, units, title) {
   const { limits, x, y, bottom, width } = scales;
-  const group = draw("g", { class: "axes" });
+  const group = draw("g.axes");
   for (let fifth = 0; fifth <= Math.round(limits.accuracy * 5); fifth += 1) {
     const height = y(fifth / 5);
     group.append(

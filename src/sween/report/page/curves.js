@@ -1,4 +1,4 @@
-// One figure a run: what it is, its curves by either bound, and where its attacks are told.
+// One figure per run: its curves under either bound, and accuracy under attack.
 
 const BOUND_NAMES = { cohen: "Cohen", "two-class": "two-class" };
 
@@ -21,11 +21,10 @@ function makeFigure(run, units) {
   };
   state.update = update;
   const figure = make(
-    "article",
-    { class: "measured" },
+    "article.measured",
     makeRunHeading(run),
     makeBoundSwitch(state),
-    make("div", { class: "figure" }, plot.element, legend.element),
+    make("div.figure", plot.element, legend.element),
     makeAttackNote(run),
   );
   update();
@@ -40,27 +39,20 @@ function makeRunHeading(run) {
     `n = ${run.n}`,
     `α = ${run.alpha}`,
   ];
-  const incomplete =
-    run.asked !== null && run.asked !== run.count
-      ? `Incomplete: ${countText(run.count)} of the ${countText(run.asked)} images asked for.`
-      : null;
   return make(
     "header",
-    {},
-    make("h3", {}, run.name),
-    make("p", { class: "facts" }, facts.join(" · ")),
-    incomplete && make("p", { class: "warning" }, incomplete),
-    ...run.notes.map((note) => make("p", { class: "warning" }, note)),
-    run.lead && make("p", {}, run.lead),
+    make("h3", run.name),
+    make("p.facts", facts.join(" · ")),
+    ...run.warnings.map((warning) => make("p.warning", warning)),
+    run.lead && make("p", run.lead),
   );
 }
 
 function makeAttackNote(run) {
   if (!run.attacks.length) return null;
   return make(
-    "p",
-    { class: "note" },
-    "The points are accuracy under attack; their numbers are in the ",
+    "p.note",
+    "The points are accuracy under attack; see the ",
     make("a", { href: "#tables" }, "tables"),
     ".",
   );
@@ -72,12 +64,12 @@ function makeBoundSwitch(state) {
   const say = () => {
     note.textContent =
       state.bound === run.bound
-        ? "The bound that this run was asked for."
-        : "The same votes by the other bound. Each holds on its own, not both at once.";
+        ? "The bound that this run was certified with."
+        : "The same votes under the other bound. Each holds on its own, not both at once.";
   };
   const choices = Object.entries(BOUND_NAMES).map(([value, text]) => {
     const missing = run.models.some((model) => model.curves[value] === null);
-    return { value, text, disabled: missing, note: missing ? "not to be had for this run" : null };
+    return { value, text, disabled: missing, note: missing ? "not available for this run" : null };
   });
   say();
   const choose = (bound) => {
@@ -86,8 +78,7 @@ function makeBoundSwitch(state) {
     state.update();
   };
   return make(
-    "div",
-    { class: "bounds" },
+    "div.bounds",
     make("span", { class: "label", "aria-hidden": "true" }, "Bound"),
     makeSwitch("Bound", choices, run.bound, choose),
     note,

@@ -3,29 +3,34 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element; attributes named on... are listeners, null and false ones are left out. */
-function make(tag, attributes, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+/** An HTML element, "tag.class"; attributes, where given, come before the children. */
+function make(tag, ...parts) {
+  return fill((name) => document.createElement(name), tag, parts);
 }
 
 /** The same for SVG. */
-function draw(tag, attributes, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+function draw(tag, ...parts) {
+  return fill((name) => document.createElementNS(SVG, name), tag, parts);
 }
 
-function fill(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
+/** Attributes named on... are listeners; null and false ones, and null children, are left out. */
+function fill(create, tag, parts) {
+  const [name, ...classes] = tag.split(".");
+  const element = create(name);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  const attributes = parts[0]?.constructor === Object ? parts.shift() : {};
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, "");
     else if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(name, value);
+      element.setAttribute(key, value);
     }
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...parts.filter((child) => child !== null && child !== undefined));
   return element;
 }
 
-/** A name for an element that a label or a description points to. */
+/** An id for an element that a label points to. */
 function newId(purpose) {
   newId.count = (newId.count ?? 0) + 1;
   return `${purpose}-${newId.count}`;
@@ -59,7 +64,7 @@ function radiusText(units, perOne) {
   return (Math.floor((units * 1000) / perOne) / 1000).toFixed(3);
 }
 
-/** A radius in units that somebody chose, with two decimals or all that it has. */
+/** A chosen radius in units, with two decimals or all that it has. */
 function chosenText(units, perOne) {
   const value = units / perOne;
   const text = value.toFixed(2);

@@ -1,6 +1,6 @@
-// The gallery's filters. Changing one draws the gallery anew; changing the run draws them too.
+// The gallery's filters. Changing one redraws the gallery; changing the run redraws them too.
 
-const ANSWERS = ["all", "right", "wrong", "abstained"];
+const ANSWERS = ["all", "correct", "wrong", "abstained"];
 const ORDERS = {
   index: "index",
   largest: "largest radius first",
@@ -42,16 +42,15 @@ function makeSelect(label, choices, chosen, choose, id = newId("select")) {
     { id, onchange: () => choose(choices[select.selectedIndex][0]) },
     ...options,
   );
-  return make("div", { class: "filter" }, make("label", { for: id }, label), select);
+  return make("div.filter", make("label", { for: id }, label), select);
 }
 
 function makeAnswers(state, choose) {
   const choices = ANSWERS.map((value) => ({ value, text: value }));
   return make(
-    "div",
-    { class: "filter" },
-    make("span", { class: "label", "aria-hidden": "true" }, "Answer"),
-    makeSwitch("Answer", choices, state.answer, choose),
+    "div.filter",
+    make("span", { class: "label", "aria-hidden": "true" }, "Prediction"),
+    makeSwitch("Prediction", choices, state.answer, choose),
   );
 }
 
@@ -78,10 +77,5 @@ function makeSlider(state, units, choose) {
     },
   });
   say(0);
-  return make(
-    "div",
-    { class: "filter wide" },
-    make("label", { for: id }, "Radius at least ", output),
-    slider,
-  );
+  return make("div.filter.wide", make("label", { for: id }, "Radius at least ", output), slider);
 }

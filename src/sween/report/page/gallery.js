@@ -1,15 +1,15 @@
-// The gallery: which images are shown, in which order, and how many of them.
+// The gallery: which images are shown, in which order, and how many.
 
-const CHUNK = 48; // images drawn at once: the first paint must not wait for a thousand
+const CHUNK = 48; // images drawn at a time: the first paint must not wait for a thousand
 const ABSTAIN = -1;
 
 function makeGallery(runs, units) {
   const state = { run: null, model: 0, label: null, answer: "all", least: 0, order: "index" };
-  const grid = make("ul", { class: "grid" });
+  const grid = make("ul.grid");
   const count = make("p", { class: "count", role: "status" });
-  const more = make("div", { class: "more" });
-  const note = make("p", { class: "note" });
-  const filters = make("div", { class: "filters" });
+  const more = make("div.more");
+  const note = make("p.note");
+  const filters = make("div.filters");
   let matching = [];
 
   function openRun(run) {
@@ -48,14 +48,14 @@ function makeGallery(runs, units) {
       make("button", { type: "button", onclick: () => focusOn(showMore(number)) }, text);
     more.replaceChildren();
     if (left > CHUNK) more.append(button(`Show ${CHUNK} more`, CHUNK));
-    if (left) more.append(button(`Show all ${countText(left)} that are left`, left));
+    if (left) more.append(button(`Show the remaining ${countText(left)}`, left));
   }
 
   openRun(runs[0]);
   return [note, filters, count, grid, more];
 }
 
-/** To the first new card: the button that was pressed is gone, and reading goes on there. */
+/** Focus the first new card: the button that was pressed is gone, and reading continues there. */
 function focusOn(card) {
   card.setAttribute("tabindex", "-1");
   card.focus({ preventScroll: true });
@@ -64,27 +64,27 @@ function focusOn(card) {
 function describeRun(run) {
   const { gallery } = run;
   const parts = [
-    `Radii by the ${BOUND_NAMES[run.bound] ?? run.bound} bound, rounded down. The bars are the ` +
-      "shares of the votes that certify the answer; the true class is marked.",
+    `Radii under the ${BOUND_NAMES[run.bound] ?? run.bound} bound, rounded down. The bars are the ` +
+      "shares of the votes behind the certificate; the true class is highlighted.",
   ];
   if (gallery.soft) {
-    parts.push("This run certifies by soft votes: the votes shown are for comparison only.");
+    parts.push("This run certifies with soft votes: the hard votes shown are for comparison only.");
   }
-  if (gallery.reduced) parts.push("Larger images are shown reduced.");
-  if (gallery.shapes.length === 1) {
-    const [channels, height, width] = gallery.shapes[0];
+  if (gallery.reduced) parts.push("Larger images are downscaled.");
+  if (gallery.shape !== null) {
+    const [channels, height, width] = gallery.shape;
     const size = channels * height * width;
     const each = (0.5 / Math.sqrt(size)) * 100;
     parts.push(
-      `For scale: an ℓ₂ change of 0.5 moves every value of a ${width} × ${height} image` +
-        `${channels === 3 ? " in three colours" : ""} by ${each.toFixed(1)}% of the way from ` +
+      `For scale: a perturbation of ℓ₂ norm 0.5 moves every value of a ${width} × ${height} image` +
+        `${channels === 3 ? " in three channels" : ""} by ${each.toFixed(1)}% of the range from ` +
         "black to white, or fewer values by more.",
     );
   }
   return parts.join(" ");
 }
 
-/** Positions of the images that pass every filter, in the order asked for. */
+/** Positions of the images that pass every filter, in the chosen order. */
 function choosePositions(state) {
   const { gallery } = state.run;
   const { prediction, radius } = gallery.answers[state.model];
@@ -101,5 +101,5 @@ function choosePositions(state) {
 
 function judge(prediction, label) {
   if (prediction === ABSTAIN) return "abstained";
-  return prediction === label ? "right" : "wrong";
+  return prediction === label ? "correct" : "wrong";
 }

@@ -1,69 +1,131 @@
 """The page's gallery: every image, every model's answer to it, and what attacks did to it."""
 
+import base64
+import io
 from collections.abc import Sequence
 from typing import Any
 
-from sween.records import Certificate
-from sween.report.page.curves import attack_groups
-from sween.report.page.numbers import in_units
-from sween.report.page.pictures import LONGEST_SIDE, to_data_url
-from sween.report.page.run import PageRun
-from sween.runs.attack_outcome import OUTCOMES, AttackOutcome
+import numpy as np
+import torch
+from PIL import Image
+
+from sween.data import Dataset
+from sween.errors import BadInput
+from sween.records import Certificate, format_radius
+from sween.report.attacked import AttackedRun, attack_labels, attack_points
+from sween.report.measured import MeasuredRun
+from sween.report.tables import plain_number
+from sween.runs.attack_outcome import OUTCOMES
+
+UNITS = 10_000
+"""Radii travel as whole ten-thousandths, rounded down. A radius r is at least t exactly where its
+units are, for every t that is itself whole in units, so the page counts without rounding."""
 
 TOP_CLASSES = 3
 """Classes whose votes are shown."""
 
+LONGEST_SIDE = 64
+"""In pixels: larger images are downscaled. CIFAR's 32 and the digits' 8 stay as they are."""
 
-class Pictures:
-    """Data URLs by their numbers, each once: runs are often on the same images."""
+JPEG_QUALITY = 85
+
+
+def in_units(radius: float) -> int:
+    """A radius in whole units, rounded down."""
+    return int(format_radius(radius, 4).replace(".", ""))
+
+
+class Gallery:
+    """The images of a page as data URLs, each once: runs are often on the same images."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def number(self, url: str) -> int:
-        return self._numbers.setdefault(url, len(self._numbers))
-
     @property
-    def all(self) -> list[str]:
+    def pictures(self) -> list[str]:
+        """The data URLs, in the order of their numbers."""
         return list(self._numbers)
 
+    def content(
+        self, run: MeasuredRun, attacks: Sequence[AttackedRun], dataset: Dataset | None
+    ) -> dict[str, Any]:
+        """A run's classes, attacks and gallery.
 
-def gallery_content(page: PageRun, pictures: Pictures) -> dict[str, Any]:
-    """Columns, not rows: position i of every list is image i, ascending by index.
+        The gallery has columns, not rows: position i of every list is image i, ascending by index.
+        `picture` has each image's number among the page's pictures, `outcomes` for each image
+        [attack's number, outcome's number, prediction under attack, alarm].
+        """
+        models = [sorted(rows, key=lambda row: row.index) for rows in run.models.values()]
+        numbers, shape = self._pictures(run.indices, dataset)
+        points, outcomes = _attacks(run, attacks)
+        return {
+            "classes": _class_names(run, dataset),
+            "attacks": points,
+            "gallery": {
+                "index": run.indices,
+                "label": [row.label for row in models[0]],
+                "picture": numbers,
+                "shape": shape,
+                "reduced": shape is not None and max(shape[1:]) > LONGEST_SIDE,
+                "answers": [_answers(rows) for rows in models],
+                "outcomes": [outcomes.get(index) for index in run.indices] if outcomes else [],
+                "outcome_names": OUTCOMES,
+                "soft": run.sample.votes == "soft",
+            },
+        }
 
-    `picture` has each image's number among the page's pictures; `outcomes` for each image
-    [attack's number, outcome's number, answer under attack, alarm].
+    def _pictures(
+        self, indices: Sequence[int], dataset: Dataset | None
+    ) -> tuple[list[int | None], list[int] | None]:
+        if dataset is None:
+            return [None] * len(indices), None
+        images, white = dataset.test.pixels.load(indices), dataset.test.white
+        urls = [to_data_url(image, white=white) for image in images]
+        numbers = [self._numbers.setdefault(url, len(self._numbers)) for url in urls]
+        return [*numbers], list(images.shape[1:])
+
+
+def to_data_url(image: torch.Tensor, *, white: int = 255) -> str:
+    """An image as a lossless PNG, or as a small JPEG where it is larger than LONGEST_SIDE.
+
+    Args:
+        image: uint8 (C, H, W) with C 1 or 3.
+        white: the pixel value that is shown white.
     """
-    first = _ordered(next(iter(page.run.models.values())))
-    images = [None if page.images is None else page.images.get(row.index) for row in first]
-    shapes = sorted({tuple(image.shape) for image in images if image is not None})
-    return {
-        "index": [row.index for row in first],
-        "label": [row.label for row in first],
-        "picture": [
-            None if image is None else pictures.number(to_data_url(image, white=page.white))
-            for image in images
-        ],
-        "shapes": shapes,
-        "reduced": any(max(shape[1:]) > LONGEST_SIDE for shape in shapes),
-        "answers": [_answers(rows) for rows in page.run.models.values()],
-        "outcomes": _outcomes(page.attacks, [row.index for row in first]),
-        "outcome_names": OUTCOMES,
-        "soft": page.run.sample.votes == "soft",
-    }
+    values = image.permute(1, 2, 0).cpu().numpy().astype(np.float64) * 255 / white
+    pixels = np.rint(values).astype(np.uint8)
+    picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    stream, kind = io.BytesIO(), "png"
+    if max(picture.size) > LONGEST_SIDE:
+        kind = "jpeg"  # downscaled anyway, and a PNG of a photo is four times as large
+        picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    picture.save(stream, format=kind.upper(), optimize=True, quality=JPEG_QUALITY)
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def _ordered(rows: Sequence[Certificate]) -> list[Certificate]:
-    return sorted(rows, key=lambda row: row.index)
+def _class_names(run: MeasuredRun, dataset: Dataset | None) -> list[str]:
+    rows = [row for own in run.models.values() for row in own]
+    used = max(
+        max(len(row.estimation_counts), (row.label or 0) + 1, row.prediction + 1) for row in rows
+    )
+    if dataset is None:
+        return [f"class {number}" for number in range(used)]
+    if len(dataset.class_names) < used:
+        raise BadInput(
+            f"classes of {run.name}",
+            expected=f"at most {len(dataset.class_names)}, those of {dataset.name}",
+            got=used,
+            fix="pass the --data-root that it was certified with",
+        )
+    return list(dataset.class_names)
 
 
 def _answers(rows: Sequence[Certificate]) -> dict[str, list[Any]]:
-    ordered = _ordered(rows)
     return {
-        "prediction": [row.prediction for row in ordered],
-        "radius": [in_units(row.radius) for row in ordered],
-        "votes": [_top_votes(row.estimation_counts) for row in ordered],
-        "n": [row.n for row in ordered],
+        "prediction": [row.prediction for row in rows],
+        "radius": [in_units(row.radius) for row in rows],
+        "votes": [_top_votes(row.estimation_counts) for row in rows],
+        "n": [row.n for row in rows],
     }
 
 
@@ -73,12 +135,28 @@ def _top_votes(counts: Sequence[int]) -> list[int]:
     return [number for name in top if counts[name] for number in (name, counts[name])]
 
 
-def _outcomes(attacks: Sequence[AttackOutcome], indices: Sequence[int]) -> list[Any]:
-    groups = attack_groups(attacks)
-    found: dict[int, list[list[int]]] = {}
-    for row in sorted(attacks, key=lambda row: groups[row.model, row.attack, row.eps]):
-        group = groups[row.model, row.attack, row.eps]
-        found.setdefault(row.index, []).append(
-            [group, OUTCOMES.index(row.outcome), row.prediction, int(row.alarm)]
-        )
-    return [found.get(index) for index in indices] if attacks else []
+def _attacks(
+    run: MeasuredRun, attacks: Sequence[AttackedRun]
+) -> tuple[list[dict[str, Any]], dict[int, list[list[int]]]]:
+    """Accuracy under each attack at each radius, and the outcomes of every image."""
+    points = list[dict[str, Any]]()
+    outcomes = dict[int, list[list[int]]]()
+    named = zip(attacks, attack_labels(attacks), strict=True)
+    for attack, label in sorted(named, key=lambda pair: (pair[0].model, pair[1])):
+        for point in attack_points(attack, [run]):
+            alarms = {row.index for row in point.alarms or ()}
+            for row in point.outcomes if point.radius else ():
+                answer = [OUTCOMES.index(row.outcome), row.prediction, int(row.index in alarms)]
+                outcomes.setdefault(row.index, []).append([len(points), *answer])
+            points.append(
+                {
+                    "model": attack.model,
+                    "attack": label,
+                    "radius": in_units(point.radius),
+                    "eps": plain_number(point.radius),
+                    "count": len(point.outcomes),
+                    "robust": sum(row.resists for row in point.outcomes),
+                    "alarms": len(alarms),
+                }
+            )
+    return points, outcomes

@@ -1,37 +1,27 @@
-// A figure's legend: its entries are buttons that toggle curves, and they show the values read.
+// A figure's legend: its entries are buttons that toggle curves and show their values.
 
-/** Everything with a legend entry: the ensemble, then the others by ACR, then the attacks. */
+/** Everything with a legend entry: models as the report's figures order them, then attacks. */
 function makeSeries(run) {
-  const looks = new Map();
-  for (const model of run.models) {
-    if (model.kind === "ensemble") continue;
-    const number = looks.size;
-    looks.set(model, {
-      class: `curve series-${number % SERIES}`,
-      "stroke-dasharray": DASHES[number % DASHES.length] || null,
-    });
-  }
-  const models = run.models.map((model) => ({
-    key: `model ${model.name}`,
-    name: model.name,
-    model,
-    look: looks.get(model) ?? { class: "curve ensemble" },
-  }));
-  const acr = ({ model }) => Number(model.curves[run.bound].acr);
-  models.sort((one, other) => {
-    const first = (series) => Number(series.model.kind !== "ensemble");
-    return first(one) - first(other) || acr(other) - acr(one);
-  });
-  // An attack has a shape of its own, and the colour of whom it attacks.
+  const look = ({ series }) =>
+    series === null
+      ? { class: "curve ensemble" }
+      : {
+          class: `curve series-${series % SERIES}`,
+          "stroke-dasharray": DASHES[series % DASHES.length] || null,
+        };
+  const models = run.models
+    .toSorted((one, other) => one.rank - other.rank)
+    .map((model) => ({ key: `model ${model.name}`, name: model.name, model, look: look(model) }));
+  // Each attack has its own marker, in the colour of the attacked model.
   const kinds = [...new Set(run.attacks.map(({ attack }) => attack))];
   const keys = run.attacks.map(({ model, attack }) => JSON.stringify([model, attack]));
   const attacks = [...new Set(keys)].map((key) => {
     const [model, attack] = JSON.parse(key);
     const points = run.attacks.filter((point) => point.model === model && point.attack === attack);
     const fewer = points[0].count === run.count ? "" : `, ${points[0].count} images`;
-    const look = models.find(({ name }) => name === model).look.class.replace("curve", "mark");
+    const own = models.find(({ name }) => name === model).look.class.replace("curve", "mark");
     const name = `${model} under ${attack} attack${fewer}`;
-    return { key, name, points, mark: kinds.indexOf(attack), look: { class: look } };
+    return { key, name, points, mark: kinds.indexOf(attack), look: { class: own } };
   });
   return [...models, ...attacks];
 }
@@ -40,16 +30,9 @@ function makeLegend(state) {
   const heading = make("span");
   const entries = state.series.map((series) => makeEntry(state, series));
   const element = make(
-    "div",
-    { class: "legend" },
-    make(
-      "p",
-      { class: "legend-head" },
-      make("span", {}, "Curve"),
-      make("span", {}, "ACR"),
-      heading,
-    ),
-    make("ul", {}, ...entries.map((entry) => make("li", {}, entry.button))),
+    "div.legend",
+    make("p.legend-head", make("span", "Curve"), make("span", "ACR"), heading),
+    make("ul", ...entries.map((entry) => make("li", entry.button))),
   );
 
   function updateRadius() {
@@ -64,8 +47,8 @@ function makeLegend(state) {
 
 /** A button that shows or hides its curve, with the curve's values in it. */
 function makeEntry(state, series) {
-  const acr = make("span", { class: "value acr" });
-  const value = make("span", { class: "value at" });
+  const acr = make("span.value.acr");
+  const value = make("span.value.at");
   const swatch = draw("svg", { class: "swatch", viewBox: "0 0 30 12", "aria-hidden": "true" });
   swatch.append(
     series.model
@@ -84,7 +67,7 @@ function makeEntry(state, series) {
       },
     },
     swatch,
-    make("span", { class: "name" }, series.name),
+    make("span.name", series.name),
     acr,
     value,
   );

@@ -1,4 +1,4 @@
-// Puts the parts in their places.
+// The theme, the provenance, and putting the sections in their places.
 
 function startTheme(button) {
   const root = document.documentElement;
@@ -30,7 +30,7 @@ function summarise({ runs, tables, others }) {
   ].join(" · ");
 }
 
-/** Parts that there is nothing for, and the ways to them. */
+/** Hide sections without content, and the links to them. */
 function leaveOut(...parts) {
   for (const part of parts) {
     document.getElementById(part).hidden = true;
@@ -40,12 +40,29 @@ function leaveOut(...parts) {
   }
 }
 
-/** What the table does not have needs no explanation. */
+/** Explain only what the table has. */
 function explainOnly(rows) {
   const summaries = rows.some(({ kind }) => kind === "average" || kind === "envelope");
   const best = rows.some(({ cells }) => cells.some(([, , bold]) => bold));
   document.getElementById("about-summaries").hidden = !summaries;
   document.getElementById("about-best").hidden = !best;
+}
+
+/** The data, settings, code and machine behind a run, closed at first. */
+function makeProvenance(run) {
+  const sections = run.provenance.map(([title, values]) =>
+    make(
+      "section",
+      make("h4", title),
+      make(
+        "dl",
+        ...values.map(([name, value]) =>
+          make("div", make("dt", name), make("dd", value)),
+        ),
+      ),
+    ),
+  );
+  return make("details", make("summary", run.name), ...sections);
 }
 
 const content = JSON.parse(document.getElementById("content").textContent);

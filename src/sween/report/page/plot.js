@@ -1,15 +1,15 @@
-// A figure's plot: the curves that are shown, and a radius to read them at by pointer or by keys.
+// A figure's plot: the visible curves, and a radius to read them at, set by pointer or keys.
 
 const STEP = 100; // the radius moves by hundredths; every value read is exact there
 
-/** A series' value at the radius in view, null where it has none there. */
+/** A series' value at the chosen radius, null where it has none there. */
 function valueAt(state, series) {
   if (series.model) {
     const { radii } = series.model.curves[state.bound];
     return countReaching(radii, state.radius) / state.run.count;
   }
   const point = series.points.find(({ radius }) => radius === state.radius);
-  return point ? point.resisting / point.count : null;
+  return point ? point.robust / point.count : null;
 }
 
 function visible(state) {
@@ -31,11 +31,11 @@ function makePlot(state) {
     },
     svg,
   );
-  const title = state.run.attacks.length ? "certified or attacked accuracy" : "certified accuracy";
+  const title = state.run.attacks.length ? "accuracy, certified or under attack" : "certified accuracy";
   let scales = null;
   let guide = null;
 
-  // Attacked radii between the steps are reached too: a mark is read at its own radius.
+  // Attacked radii between the steps can be reached too: a mark is read at its own radius.
   const between = state.run.attacks.map((point) => point.radius).filter((at) => at % STEP);
 
   function move(radius) {
@@ -61,7 +61,7 @@ function makePlot(state) {
     scales = makeScales(Math.round(element.clientWidth) || 600, limits);
     svg.setAttribute("viewBox", `0 0 ${scales.width} ${scales.height}`);
     svg.setAttribute("height", scales.height);
-    guide = draw("g", { class: "guide" });
+    guide = draw("g.guide");
     svg.replaceChildren(drawAxes(scales, units, title), drawSeries(state, scales), guide);
     updateGuide();
   }
@@ -112,7 +112,7 @@ function drawSeries(state, scales) {
   }
   for (const series of visible(state)) {
     for (const point of series.points ?? []) {
-      const [x, y] = [scales.x(point.radius), scales.y(point.resisting / point.count)];
+      const [x, y] = [scales.x(point.radius), scales.y(point.robust / point.count)];
       group.append(drawMark(series, x, y));
     }
   }

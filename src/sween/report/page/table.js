@@ -1,24 +1,23 @@
-// Tables: sorted by a click on a heading, back in their first order by the third.
+// Tables: a click on a heading sorts, a third click restores the original order.
 
-/** A table other than that of all models, with its title and what is to be said about it. */
+/** A table other than that of all models, with its title and notes. */
 function makeOther(content) {
   return make(
-    "section",
-    { class: "other" },
-    make("h3", {}, content.title),
+    "section.other",
+    make("h3", content.title),
     ...makeFacts(content),
     makeTable(content, content.title),
     ...makeNotes(content),
   );
 }
 
-/** What holds for all rows of a table, said once. */
+/** What holds for all rows of a table, stated once. */
 function makeFacts({ facts }) {
-  return facts.length ? [make("p", { class: "facts" }, facts.join(" · "))] : [];
+  return facts.length ? [make("p.facts", facts.join(" · "))] : [];
 }
 
 function makeNotes({ notes }) {
-  return notes.map((note) => make("p", { class: "note" }, note));
+  return notes.map((note) => make("p.note", note));
 }
 
 function makeTable(content, label) {
@@ -36,7 +35,7 @@ function makeTable(content, label) {
     const button = make("button", action);
     const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
     // Breaks between words only: a non-breaking hyphen in "two-class".
-    button.append(make("span", {}, column.heading.replaceAll("-", "\u2011")), arrow);
+    button.append(make("span", column.heading.replaceAll("-", "\u2011")), arrow);
     return make("th", { scope: "col", "aria-sort": "none", class: columnClass(column) }, button);
   });
 
@@ -59,17 +58,17 @@ function makeTable(content, label) {
   rows.forEach((row, place) => {
     row.element.classList.toggle("first-of-run", place > 0 && rows[place - 1].run !== row.run);
   });
-  const head = make("thead", {}, ...makeHead(headings, content.columns));
-  const table = make("table", { class: "results" }, head, body);
+  const head = make("thead", ...makeHead(headings, content.columns));
+  const table = make("table.results", head, body);
   return makeScroll(table, label);
 }
 
-/** A box in which a wide table scrolls; where columns are out of view, it says so. */
+/** A box in which a wide table scrolls, with a hint where columns are out of view. */
 function makeScroll(table, label) {
   const attributes = { class: "scroll", tabindex: "0", role: "region", "aria-label": label };
   const box = make("div", attributes, table);
-  const hint = make("p", { class: "hint" }, "Scroll sideways for more columns");
-  const element = make("div", { class: "table-box" }, hint, make("div", { class: "edges" }, box));
+  const hint = make("p.hint", "Scroll sideways for more columns");
+  const element = make("div.table-box", hint, make("div.edges", box));
   const update = () => {
     const left = box.scrollLeft > 1;
     const right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
@@ -82,20 +81,19 @@ function makeScroll(table, label) {
   return element;
 }
 
-/** The headings, and above those of radii what stands in their columns. */
+/** The headings, and above those of radii what their columns contain. */
 function makeHead(headings, columns) {
   const radii = columns.filter((column) => column.radius).length;
-  if (radii === 0) return [make("tr", {}, ...headings)];
+  if (radii === 0) return [make("tr", ...headings)];
   const before = columns.findIndex((column) => column.radius);
   return [
     make(
-      "tr",
-      { class: "groups" },
+      "tr.groups",
       make("td", { colspan: before }),
       make("th", { colspan: radii, scope: "colgroup" }, "certified accuracy % at radius"),
       make("td", { colspan: columns.length - before - radii }),
     ),
-    make("tr", {}, ...headings),
+    make("tr", ...headings),
   ];
 }
 
@@ -104,17 +102,17 @@ function makeRow(row, columns, several) {
     const column = columns[place];
     const content = make(best ? "strong" : "span", {}, text);
     if (column.heading !== "Model") {
-      const below = short ? make("small", { class: "interval" }, short) : null;
+      const below = short ? make("small.interval", short) : null;
       return make("td", { class: columnClass(column), title: interval }, content, below);
     }
     // Where the page is narrow the column of runs is out of sight, so the name says it too.
-    const run = several ? make("small", { class: "of-run" }, row.run) : null;
+    const run = several ? make("small.of-run", row.run) : null;
     return make("th", { class: columnClass(column), scope: "row" }, content, run);
   });
   return make("tr", { class: `kind-${row.kind}` }, ...cells);
 }
 
-/** Where a table is wider than a phone, begin at its numbers; the model's name stays in view. */
+/** Where a table is much wider than the screen, start at its numbers; the name stays in view. */
 function showNumbers(box) {
   if (box.scrollWidth < 1.5 * box.clientWidth) return;
   const [first, model] = [box.querySelector("th.at-radius"), box.querySelector("tbody .model")];

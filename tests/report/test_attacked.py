@@ -1,4 +1,4 @@
-"""Attacks beside certificates: the same images count on both sides, and no alarm is lost."""
+"""Attacks next to certificates: the same images count on both sides, and no alarm is lost."""
 
 import csv
 import dataclasses
@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 
 from sween.attack import AttackOutcome
-from sween.evaluation import average_certified_radius
+from sween.errors import BadInput
+from sween.evaluation import certified_accuracy
 from sween.records import Certificate
-from sween.report import write_report
+from sween.report import load_run, write_report
+from sween.report.attacked import attacks_on, load_attacked
 from sween.runs.attacked_certificates import certified_name, differences
 from tests.evaluation.certificates import abstained, certificate
-from tests.report.folders import write_run
-from tests.report.page.samples import read_page
-from tests.report.test_more_tables import OUTCOMES, SETTINGS, _outcome, write_attacked
-
-OF_SWEEN: dict[str, Any] = {"model": "sween", "fingerprint": "f" * 64, **SETTINGS}
+from tests.report.folders import (
+    CANDIDATES,
+    OF_SWEEN,
+    OUTCOMES,
+    attack_outcome,
+    ensemble_rows,
+    write_attacked,
+    write_run,
+)
+from tests.report.page.samples import read_report
 
 
 def _lines(report: Path, name: str) -> list[dict[str, str]]:
@@ -29,26 +36,132 @@ def _certificates(radius: float, count: int = 4, **fields: Any) -> list[Certific
     return [certificate(index, radius, model="sween", **fields) for index in range(10, 10 + count)]
 
 
-def test_what_the_judge_declined_counts_as_it_was_certified(tmp_path: Path) -> None:
-    """Few votes abstain where many certify: attacked accuracy must not be below certified."""
+def test_the_table_of_attacks(tmp_path: Path) -> None:
+    rows = ensemble_rows()
+    config = {"ensemble": "sween", "members": CANDIDATES, **OF_SWEEN}
+    run = write_run(tmp_path / "run", rows, **config)
+    folder = write_attacked(tmp_path / "attacks")
+    text = write_report([run, folder], tmp_path / "report").read_text()
+    own = [row for row in rows if row.model == "sween"]
+    certified = [100 * value for value in certified_accuracy(own, [0.0, 0.25, 0.75])]
+    for eps, known, robust, broken, gone in (
+        (0.0, certified[0], 75.0, 0.0, 0.0),
+        (0.25, certified[1], 75.0, 0.0, 25.0),
+        (0.75, certified[2], 50.0, 25.0, 25.0),
+    ):
+        shares = (f"{share:.1f}" for share in (known, robust, broken, gone, 0, 25))
+        cells = (f"{eps:.2f}", *shares, str(int(eps == 0.75)), "4", "10:14", "8", "5", "100")
+        assert f"| attacks | 0.50 | sween | pgd | {' | '.join(cells)} |" in text
+    lines = _lines(tmp_path / "report" / "report.md", "attacks")
+    assert [float(row["empirical_accuracy"]) for row in lines] == [0.75, 0.75, 0.5]
+    assert "pgd & 0.75 & " in (tmp_path / "report" / "attacks.tex").read_text()
+
+
+def test_attacks_alone(tmp_path: Path) -> None:
+    folder = write_attacked(tmp_path / "pgd-run", images=9, skipped="7")
+    report = write_report([folder], tmp_path / "out")
+    text, content = report.read_text(), read_report(report)
+    assert "| pgd | 0.25 | - | 75.0 |" in text
+    assert text.count("| 25.0 | - | 4 of 9 |") == 3  # no certificates, nothing said of alarms
+    assert (content["table"], content["runs"]) == (None, [])
+    (table,) = content["tables"]
+    radius = [column["heading"] for column in table["columns"]].index("radius")
+    assert [row["cells"][radius][1] for row in table["rows"]] == [0.0, 0.25, 0.75]
+    assert "50.0 (6.7 to 93.3), 75.0 (19.4 to 99.4)" in table["notes"][0]
+    assert table["notes"][1] == "pgd-run: 1 image could not be read and is not counted."
+    assert all(f"\n{note}\n" in text for note in table["notes"])
+    (made,) = content["others"]
+    assert made["name"] == "Attack pgd-run"
+    assert ["attack", "pgd"] in made["provenance"][0][1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "config"),
+    [
+        (_certificates(0.6), {"votes": "soft"}),  # another classifier
+        (_certificates(0.6, 3), {}),  # not of all attacked images
+    ],
+)
+def test_other_certificates_give_no_certified_accuracy(
+    tmp_path: Path, rows: list[Certificate], config: dict[str, Any]
+) -> None:
+    run = write_run(tmp_path / "run", rows, **OF_SWEEN, **config)
+    report = write_report([run, write_attacked(tmp_path / "attacks")], tmp_path / "out")
+    assert "| pgd | 0.75 | - |" in report.read_text()
+    assert read_report(report)["runs"][0]["attacks"] == []
+
+
+def test_the_page_raises_the_same_alarm(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", _certificates(0.6), **OF_SWEEN)
+    report = write_report([run, write_attacked(tmp_path / "attacks")], tmp_path / "out")
+    assert [row["alarms"] for row in _lines(report, "attacks")] == ["0", "0", "1"]
+    own = read_report(report)["runs"][0]
+    assert [point["alarms"] for point in own["attacks"]] == [0, 0, 1]
+    assert ["samples", "8"] in dict(own["provenance"])["Attack attacks"]
+
+
+def test_attacks_of_one_name_stay_apart_in_the_page(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", _certificates(0.1), **OF_SWEEN)
+    fewer = [row for row in OUTCOMES if row.index < 12]
+    folders = [write_attacked(tmp_path / "all"), write_attacked(tmp_path / "some", fewer)]
+    points = read_report(write_report([run, *folders], tmp_path / "out"))["runs"][0]["attacks"]
+    assert [(point["attack"], point["count"]) for point in points] == [
+        *[("pgd (all)", 4)] * 3,
+        *[("pgd (some)", 2)] * 3,
+    ]
+    other = write_attacked(tmp_path / "other", fingerprint="e" * 64)
+    assert attacks_on(load_run(run), [load_attacked(other)]) == []
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "message"),
+    [
+        ([], "rows of attacks"),
+        (OUTCOMES[:-1], r"radius 0\.75: expected every image once"),
+        ([*OUTCOMES, OUTCOMES[0]], r"radius 0\.25: expected every image once"),
+        ([dataclasses.replace(OUTCOMES[0], steps=0.5)], "steps 0.5"),  # type: ignore[arg-type]
+        ([dataclasses.replace(OUTCOMES[0], outcome="fine")], "got fine"),
+    ],
+)
+def test_damaged_attacks_are_refused(
+    tmp_path: Path, outcomes: list[AttackOutcome], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        load_attacked(write_attacked(tmp_path / "attacks", outcomes))
+
+
+def test_another_label_in_an_attack_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", _certificates(0.5), **OF_SWEEN)
+    outcomes = [dataclasses.replace(row, label=2) for row in OUTCOMES]
+    attack = write_attacked(tmp_path / "pgd", outcomes)
+    with pytest.raises(BadInput, match="label of image 10 in pgd: expected 1 as in run, got 2"):
+        write_report([run, attack], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_attack_abstained_on_counts_as_certified(tmp_path: Path) -> None:
+    """Few votes abstain where many certify: accuracy under attack must not be below certified."""
     run = write_run(tmp_path / "run", _certificates(0.6), **OF_SWEEN)
     outcomes = [
-        *(_outcome(10, eps, "declined", clean_prediction=-1, prediction=-1) for eps in (0.2, 0.5)),
-        *(_outcome(11, eps, "wrong", clean_prediction=0, prediction=0) for eps in (0.2, 0.5)),
-        *(_outcome(index, eps, "robust") for index in (12, 13) for eps in (0.2, 0.5)),
+        *(
+            attack_outcome(10, eps, "declined", clean_prediction=-1, prediction=-1)
+            for eps in (0.2, 0.5)
+        ),
+        *(attack_outcome(11, eps, "wrong", clean_prediction=0, prediction=0) for eps in (0.2, 0.5)),
+        *(attack_outcome(index, eps, "robust") for index in (12, 13) for eps in (0.2, 0.5)),
     ]
     report = write_report([run, write_attacked(tmp_path / "pgd", outcomes)], tmp_path / "out")
     rows = _lines(report, "attacks")
     assert [float(row["empirical_accuracy"]) for row in rows] == [1.0, 1.0, 1.0]
     assert [float(row["certified_accuracy"]) for row in rows] == [1.0, 1.0, 1.0]
-    page = read_page(report.with_name("report.html"))[1]["runs"][0]["attacks"]
-    assert [point["resisting"] for point in page] == [4, 4, 4]
+    page = read_report(report)["runs"][0]["attacks"]
+    assert [point["robust"] for point in page] == [4, 4, 4]
 
 
-def test_a_certificate_of_another_class_makes_a_right_answer_wrong(tmp_path: Path) -> None:
+def test_a_certificate_of_another_class_makes_a_correct_answer_wrong(tmp_path: Path) -> None:
     rows = [*_certificates(0.6, 3), certificate(13, 0.6, model="sween", prediction=0)]
     run = write_run(tmp_path / "run", rows, **OF_SWEEN)
-    outcomes = [_outcome(index, 0.5, "robust") for index in range(10, 14)]
+    outcomes = [attack_outcome(index, 0.5, "robust") for index in range(10, 14)]
     report = write_report([run, write_attacked(tmp_path / "pgd", outcomes)], tmp_path / "out")
     assert [float(row["wrong"]) for row in _lines(report, "attacks")] == [0.25, 0.25]
 
@@ -56,7 +169,7 @@ def test_a_certificate_of_another_class_makes_a_right_answer_wrong(tmp_path: Pat
 def test_an_abstaining_certificate_changes_nothing(tmp_path: Path) -> None:
     rows = [abstained(index, model="sween") for index in range(10, 14)]
     run = write_run(tmp_path / "run", rows, **OF_SWEEN)
-    report = write_report([run, write_attacked(tmp_path / "pgd", OUTCOMES)], tmp_path / "out")
+    report = write_report([run, write_attacked(tmp_path / "pgd")], tmp_path / "out")
     assert [float(row["declined"]) for row in _lines(report, "attacks")] == [0.25] * 3
 
 
@@ -64,20 +177,20 @@ def test_an_abstaining_certificate_changes_nothing(tmp_path: Path) -> None:
 def test_an_alarm_by_any_run_is_raised_and_named(tmp_path: Path, order: tuple[str, str]) -> None:
     for name, radius in (("short", 0.1), ("long", 0.6)):
         write_run(tmp_path / name, _certificates(radius), **OF_SWEEN)
-    attack = write_attacked(tmp_path / "pgd", OUTCOMES)
+    attack = write_attacked(tmp_path / "pgd")
     report = write_report([*(tmp_path / name for name in order), attack], tmp_path / "out")
     assert [row["alarms"] for row in _lines(report, "attacks")] == ["0", "0", "1"]
     (alarm,) = _lines(report, "alarms")
     assert (alarm["attack"], alarm["model"], alarm["index"]) == ("pgd", "sween", "12")
     assert (float(alarm["distance"]), float(alarm["certified_radius"])) == (0.375, 0.6)
     assert alarm["image_kept"] == "no"
-    titles = [table["title"] for table in read_page(report.with_name("report.html"))[1]["tables"]]
+    titles = [table["title"] for table in read_report(report)["tables"]]
     assert "Alarms" in titles
 
 
 def test_no_alarm_no_table(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", _certificates(0.1), **OF_SWEEN)
-    report = write_report([run, write_attacked(tmp_path / "pgd", OUTCOMES)], tmp_path / "out")
+    report = write_report([run, write_attacked(tmp_path / "pgd")], tmp_path / "out")
     assert not report.with_name("alarms.csv").exists()
 
 
@@ -86,7 +199,7 @@ def test_an_exit_is_paired_with_the_certificates_of_that_exit(tmp_path: Path) ->
     rows += [dataclasses.replace(row, model="sween+exact", radius=0.6) for row in rows]
     run = write_run(tmp_path / "run", rows, exit="none", exits={"sween+exact": "exact"}, **OF_SWEEN)
     for exit_name, certified in (("none", 0.0), ("exact", 1.0), ("paper(x)", None)):
-        attack = write_attacked(tmp_path / f"to-{exit_name}", OUTCOMES, exit=exit_name)
+        attack = write_attacked(tmp_path / f"to-{exit_name}", exit=exit_name)
         report = write_report([run, attack], tmp_path / f"out-{exit_name}")
         shares = [row["certified_accuracy"] for row in _lines(report, "attacks")]
         assert shares[1] == ("" if certified is None else str(certified))
@@ -103,11 +216,11 @@ def test_runs_that_name_an_exit_differently_raise_the_same_alarm(
         tmp_path / "several", several, exit="none", exits={"sween+exact": "exact"}, **OF_SWEEN
     )
     write_run(tmp_path / "single", _certificates(0.6), exit="exact", **OF_SWEEN)
-    attack = write_attacked(tmp_path / "pgd", OUTCOMES, exit="exact")
+    attack = write_attacked(tmp_path / "pgd", exit="exact")
     report = write_report([*(tmp_path / name for name in order), attack], tmp_path / "out")
     assert [row["alarms"] for row in _lines(report, "attacks")] == ["0", "0", "1"]
     assert len(_lines(report, "alarms")) == 1
-    content = read_page(report.with_name("report.html"))[1]
+    content = read_report(report)
     for run, name in enumerate(order):
         points = content["runs"][run]["attacks"]
         model = "sween+exact" if name == "several" else "sween"
@@ -125,7 +238,7 @@ def test_a_run_that_certifies_another_class_hides_no_alarm(
 ) -> None:
     write_run(tmp_path / "label", _certificates(0.6), **OF_SWEEN)
     write_run(tmp_path / "other", _certificates(0.9, prediction=0), **OF_SWEEN)
-    attack = write_attacked(tmp_path / "pgd", OUTCOMES)
+    attack = write_attacked(tmp_path / "pgd")
     report = write_report([*(tmp_path / name for name in order), attack], tmp_path / "out")
     assert [row["alarms"] for row in _lines(report, "attacks")] == ["0", "0", "1"]
     (alarm,) = _lines(report, "alarms")
@@ -177,39 +290,5 @@ def test_models_are_compared_under_the_same_attack_alone(tmp_path: Path) -> None
     base = attack("base", OUTCOMES)
     for folders, bold in (([base, weaker], 0), ([base, elsewhere], 0), ([base, same], 1)):
         text = write_report(folders, tmp_path / f"out{len(folders)}{folders[1].name}").read_text()
-        table, meaning = text.split("## What the columns mean")
-        assert table.count("**") == 2 * bold
-        assert ("**Bold**" in meaning) == bool(bold)
-
-
-def test_the_adaptive_table_is_that_of_the_rows(tmp_path: Path) -> None:
-    """Recomputed here; every image has evaluations and votes of its own."""
-    rows = []
-    for model, exit_name, factor in (("sween", "none", 3), ("sween+exact", "exact", 2)):
-        for index in range(4):
-            n = 1000 * (index + 1)
-            rows.append(
-                certificate(
-                    index,
-                    0.1 * (index + 1),
-                    model=model,
-                    exit=exit_name,
-                    member_evaluations=factor * (n + 100) + 7 * index,
-                    n=n,
-                    samples=n + 100,
-                    sampling="tolerance",
-                )
-            )
-    config = {**OF_SWEEN, "exits": {"sween+exact": "exact"}, "tolerance": 0.05}
-    report = write_report([write_run(tmp_path / "run", rows, **config)], tmp_path / "out")
-    for line in _lines(report, "adaptive"):
-        own = [row for row in rows if row.model == line["model"]]
-        assert line["run"] == "run"
-        assert line["exit"] == own[0].exit
-        assert float(line["evaluations"]) == sum(row.member_evaluations for row in own) / 4
-        each = sum(row.member_evaluations / row.samples for row in own) / 4
-        assert float(line["evaluations_of_a_noisy_image"]) == pytest.approx(each)
-        assert float(line["acr"]) == average_certified_radius(own)
-        shown = f"{sum(row.member_evaluations for row in own) / 4:,.0f}"
-        assert shown in report.read_text()
-        assert shown in report.with_name("adaptive.tex").read_text()
+        assert text.partition("## What the columns mean")[0].count("**") == 2 * bold
+        assert ("**Bold**" in text) == bool(bold)

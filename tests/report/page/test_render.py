@@ -1,4 +1,4 @@
-"""The written file: self-contained, safe against hostile names, whole or not there."""
+"""The page as one file: self-contained, and safe against hostile names."""
 
 import base64
 import hashlib
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sween.errors import BadInput
-from sween.report.page import write_page
-from sween.report.page.writer import SCRIPTS, STYLES, _join, to_json_block
+from sween.report.page import render_page
+from sween.report.page.render import SCRIPTS, STYLES, _join, to_json_block
 
-from .samples import CLASSES, HOSTILE, measured, page_run, random_rows, read_page
+from .samples import CLASSES, HOSTILE, measured, random_rows, read_page, toys
 
 ROWS = random_rows(4)
 
@@ -30,10 +30,11 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def write(tmp_path: Path, **fields: object) -> str:
-    title = str(fields.pop("title", "Certified robustness"))
-    write_page(tmp_path / "page.html", [page_run(measured(ROWS), **fields)], title=title)
-    return read_page(tmp_path / "page.html")[0]
+def render(name: str = "name", title: str = "Certified robustness") -> str:
+    """A page with that name for a class and a setting."""
+    run = measured(ROWS, config={name: [name]})
+    images = toys(4, classes=[name, *CLASSES[1:]])
+    return render_page([run], datasets={run.name: images}, title=title)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,9 @@ def write(tmp_path: Path, **fields: object) -> str:
     ],
 )
 def test_hostile_names_stay_text(tmp_path: Path, name: str) -> None:
-    plain = Elements(write(tmp_path)).found
-    text = write(tmp_path, class_names=[name, *CLASSES[1:]], title=name, config={name: [name]})
+    plain, text = Elements(render()).found, render(name, title=name)
     assert [tag for tag, _ in Elements(text).found] == [tag for tag, _ in plain]
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
     run = read_page(tmp_path / "page.html")[1]["runs"][0]
     assert run["classes"][0] == name
     assert [name, name] in dict(run["provenance"])["config.toml"]
@@ -65,8 +66,8 @@ def test_json_cannot_end_its_block() -> None:
     assert block.isascii()
 
 
-def test_the_page_asks_for_nothing(tmp_path: Path) -> None:
-    for tag, attributes in Elements(write(tmp_path)).found:
+def test_the_page_loads_nothing() -> None:
+    for tag, attributes in Elements(render()).found:
         for name in ("src", "href", "action", "data"):
             value = attributes.get(name)
             assert value is None or value.startswith(("#", "data:")), (tag, attributes)
@@ -81,8 +82,8 @@ def test_names_are_never_inserted_as_markup() -> None:
     assert "</" not in sources
 
 
-def test_the_policy_allows_this_script_and_style_alone(tmp_path: Path) -> None:
-    text = write(tmp_path)
+def test_the_policy_allows_this_script_and_style_alone() -> None:
+    text = render()
     policy = next(
         html.unescape(attributes["content"] or "")
         for tag, attributes in Elements(text).found
@@ -96,21 +97,14 @@ def test_the_policy_allows_this_script_and_style_alone(tmp_path: Path) -> None:
         assert f"{directive} 'sha256-{digest}';" in policy
 
 
-def test_no_placeholder_is_left_and_alpha_is_named(tmp_path: Path) -> None:
-    text = write(tmp_path)
+def test_no_placeholder_is_left_and_alpha_is_named() -> None:
+    text = render()
     assert "{{" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
     assert "(α&nbsp;=&nbsp;0.001)" in text
 
 
-def test_the_file_is_whole_or_absent(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text("before", encoding="utf-8")
+def test_a_page_needs_content_and_different_names() -> None:
     with pytest.raises(BadInput, match="run-a 2 times"):
-        write_page(tmp_path / "page.html", [page_run(measured(ROWS))] * 2)
+        render_page([measured(ROWS)] * 2)
     with pytest.raises(BadInput, match="at least one, got none"):
-        write_page(tmp_path / "page.html", [])
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "before"
-
-
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    assert write(tmp_path) == write(tmp_path)
+        render_page([])
