@@ -147,7 +147,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def refuse_doubles(
+def refuse_duplicates(
     what: str, names: Sequence[str], *, fix: str, expected: str = "a different name for each"
 ) -> None:
     """Refuse names that are not distinct."""
