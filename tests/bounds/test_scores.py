@@ -239,8 +239,8 @@ def test_run_verify_and_forgery(tmp_path: Path) -> None:
     [
         ("--votes soft --members", "one classifier"),
         ("--votes soft --exit exact", "a mean needs every member"),
-        ("--votes soft --sampling decide --radius 0.5", "sampling fixed and bound cohen"),
-        ("--votes soft --bound two-class", "sampling fixed and bound cohen"),
+        ("--votes soft --sampling decide --radius 0.5", "expected sampling fixed, got decide"),
+        ("--votes soft --bound two-class", "expected bound cohen, got two-class"),
         ("--votes sotf", "did you mean 'soft'"),
     ],
 )
