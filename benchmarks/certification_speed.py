@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from fma_peak import fma_flops
 
-from sween.bench import measure, settled, to_table
+from sween.bench import calibrate_batch_norm, measure, to_table
 from sween.models import count_flops, create_model
 from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
@@ -125,7 +125,9 @@ def main() -> None:
     device = torch.device(arguments.device)
     rows = []
     for arch in arguments.arch or ["resnet20"]:
-        model = settled(create_model(arch, num_classes=10, image_shape=SHAPE), SHAPE).to(device)
+        model = calibrate_batch_norm(
+            create_model(arch, num_classes=10, image_shape=SHAPE), SHAPE
+        ).to(device)
         result = measure(
             model,
             torch.full(SHAPE, 128 / 255),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from sween.bench import settled
+from sween.bench import calibrate_batch_norm
 from sween.engine.kernels import FusedResNet
 from sween.engine.kernels.cifar_resnet import Argument, Launch
 from sween.models import count_flops, create_model
@@ -91,7 +91,7 @@ def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterato
     images = torch.rand(options.rows, *IMAGE_SHAPE, device="cuda")
     for arch in options.arch or ["resnet20"]:
         model = create_model(arch, num_classes=10, image_shape=IMAGE_SHAPE)
-        model = settled(model, IMAGE_SHAPE).to(images.device)
+        model = calibrate_batch_norm(model, IMAGE_SHAPE).to(images.device)
         flops = 2 * count_flops(model, IMAGE_SHAPE)
         for form, launch in forms.items():
             timed = Timed(launch)

@@ -1,4 +1,4 @@
-"""Works that begin at the same instant, a thread each."""
+"""Functions that start at the same instant, one thread each."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def at_once(works: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Their results, in the works' order."""
+    """Their results, in order."""
     start = threading.Barrier(len(works))
 
     def run(work: Callable[[], Result]) -> Result:

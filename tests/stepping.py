@@ -1,4 +1,4 @@
-"""Running the steps of a work, for tests of what it returns."""
+"""Runs the steps of a task, for tests of its result."""
 
 from typing import TypeVar
 
@@ -8,6 +8,6 @@ Result = TypeVar("Result")
 
 
 def finish(steps: Steps[Result]) -> Result:
-    """What the steps return, with nothing in between."""
+    """The result of a task, run without interleaving."""
     (result,) = interleave([steps])
     return result

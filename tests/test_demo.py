@@ -1,4 +1,4 @@
-"""The demo keeps its promise: the weighted ensemble beats the best of its candidates."""
+"""The demo's claim: the weighted ensemble beats the best of its candidates."""
 
 from pathlib import Path
 

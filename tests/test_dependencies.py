@@ -1,4 +1,4 @@
-"""pyproject.toml names what the package imports, and nothing else."""
+"""pyproject.toml declares exactly what the package imports."""
 
 import ast
 import re
@@ -15,10 +15,10 @@ PROJECT: dict[str, Any] = tomllib.loads(
 )["project"]
 
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
-"""Packages that are installed under another name than they are imported by."""
+"""Packages whose name differs from that of their module."""
 
 TOOLS = "dev"
-"""The extra that holds what tests and checks use."""
+"""The extra for tests and checks."""
 
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
@@ -53,7 +53,7 @@ def dotted(path: Path) -> str:
 
 
 def distribution(requirement: str) -> str:
-    """The normalised name at the beginning of a requirement."""
+    """The normalised package name of a requirement."""
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert found, requirement
     return re.sub(r"[-_.]+", "-", found[0]).lower()
@@ -78,7 +78,7 @@ def probed(source: str) -> set[str]:
 
 
 def imported_at_once(source: str) -> set[str]:
-    """What importing a module imports: not in functions, nor for a type checker alone."""
+    """What importing a module imports: neither inside functions nor only for type checkers."""
     names = set[str]()
     for node in ast.parse(source).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -110,11 +110,11 @@ def test_every_declared_package_is_used() -> None:
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_what_is_optional_is_imported_only_when_it_is_used(module: str) -> None:
+def test_optional_packages_are_imported_only_when_used(module: str) -> None:
     assert third_party(imported_at_once(SOURCES[module])) - DEPENDENCIES == set()
 
 
-def test_the_python_versions_are_those_that_are_allowed() -> None:
+def test_declared_python_versions_are_consistent() -> None:
     least, below = map(int, re.findall(r"3\.(\d+)", PROJECT["requires-python"]))
     named = [line.rpartition(" :: ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
     assert named == [f"3.{minor}" for minor in range(least, below)]

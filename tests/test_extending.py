@@ -43,7 +43,7 @@ def _size(counts: tuple[int, ...], settings: CertifySettings) -> int:
 def _half(
     count: Counts, runner_up_count: Counts, n: Counts, *, alpha: float, sigma: float
 ) -> Floats:
-    """A toy: half of Cohen's radius, which holds all the more."""
+    """A toy: half of Cohen's radius, which is still sound."""
     return radius_cohen(count, n, alpha=alpha, sigma=sigma) / 2
 
 

@@ -1,4 +1,4 @@
-"""What importing costs: no torch for the bounds, no optional parts for the core, little time."""
+"""The cost of importing: no torch for the bounds, no optional packages for the core, fast."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_the_bounds_import_without_torch() -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-def test_the_package_imports_in_a_blink() -> None:
+def test_the_package_imports_quickly() -> None:
     script = (
         "import time; began = time.perf_counter(); import sween; print(time.perf_counter() - began)"
     )

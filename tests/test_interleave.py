@@ -1,4 +1,4 @@
-"""Work in turns: what waits for a number lets others go on."""
+"""Interleaved tasks: while one waits for a copy, others run."""
 
 import itertools
 
@@ -17,27 +17,27 @@ def _work(name: str, stops: int, log: list[str], here: bool = False) -> Steps[st
     return name
 
 
-def test_works_take_turns() -> None:
+def test_tasks_take_turns() -> None:
     log: list[str] = []
     results = list(interleave(_work(name, 2, log) for name in "abc"))
     assert results == ["a", "b", "c"]
     assert log == ["a0", "b0", "a1", "b1", "a.", "c0", "b.", "c1", "c."]
 
 
-def test_others_are_begun_before_one_waits() -> None:
+def test_other_tasks_start_before_the_host_waits() -> None:
     log: list[str] = []
     list(interleave((_work(name, 1, log) for name in "abc"), at_once=3))
     assert log == ["a0", "b0", "c0", "a.", "b.", "c."]
 
 
-def test_whoever_has_its_number_goes_on_first() -> None:
+def test_a_task_resumes_as_soon_as_its_copy_is_ready() -> None:
     log: list[str] = []
     assert list(interleave(_work(name, 2, log, here=True) for name in "ab")) == ["a", "b"]
     assert log == ["a0", "a1", "a.", "b0", "b1", "b."]
 
 
-def test_what_never_stops_is_done_at_once_and_taken_one_by_one() -> None:
-    """So that one batch at a time is in memory where no number has to come."""
+def test_tasks_without_copies_run_one_by_one() -> None:
+    """So that only one batch is in memory if there are no copies to wait for."""
     log: list[str] = []
     turns = interleave(_work(name, 0, log) for name in "abc")
     assert log == []
@@ -46,8 +46,8 @@ def test_what_never_stops_is_done_at_once_and_taken_one_by_one() -> None:
     assert list(turns) == ["b", "c"]
 
 
-def test_a_result_goes_out_as_soon_as_its_number_is_there() -> None:
-    """A set of images that was read, while batches of the next one are queued one by one."""
+def test_a_result_is_yielded_as_soon_as_it_is_ready() -> None:
+    """A request whose counts were read while batches of the next are queued one by one."""
     log: list[str] = []
     here = iter([False, False, True])
 
@@ -82,7 +82,7 @@ def test_finish_and_done() -> None:
     assert log == ["a0", "a1", "a2", "a."]
 
 
-def test_what_is_on_the_host_is_there_at_once() -> None:
+def test_host_tensors_need_no_copy() -> None:
     own = torch.arange(3)
     assert list(to_host_async(own)) == []
     (got,) = finish(to_host_async(own))

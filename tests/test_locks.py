@@ -1,4 +1,4 @@
-"""One writer a folder: many processes at once, folders that vanish, leftovers of killed ones."""
+"""One writer per folder: many processes at once, vanishing folders, leftovers of killed ones."""
 
 import errno
 import fcntl
@@ -26,11 +26,11 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_the_second_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with FolderLock(tmp_path / "a" / "run") as lock:
         (lock.folder / "rows").write_text("row\n")
         before = everything(tmp_path)
-        said = r"run: expected to be the only one .*another process or thread.*wait for it"
+        said = r"run: expected .*another process or thread.*wait for it"
         with pytest.raises(FolderBusy, match=said):
             FolderLock(tmp_path / "a" / "run")
         with pytest.raises(FolderBusy), run_folder(lock.folder, {"a": 1}, rows="rows.jsonl"):
@@ -41,23 +41,23 @@ def test_the_second_is_refused_and_touches_nothing(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-def test_what_was_made_and_stays_empty_goes(tmp_path: Path) -> None:
+def test_created_folders_that_stay_empty_are_removed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with FolderLock(tmp_path / "there" / "a" / "b"):
         assert everything(tmp_path) == ["there", "there/a", "there/a/b"]
     assert everything(tmp_path) == ["there"]
     with FolderLock(tmp_path / "there"):
         pass
-    assert everything(tmp_path) == ["there"], "an empty folder of the user's is not ours"
+    assert everything(tmp_path) == ["there"], "the user's empty folder is kept"
     with FolderLock(tmp_path / "there" / "a" / "b") as lock:
         (lock.folder.parent / "file").touch()
     assert everything(tmp_path) == ["there", "there/a", "there/a/file"]
 
 
-def test_a_folder_that_vanishes_before_it_is_locked_is_made_again(
+def test_a_folder_that_vanishes_before_locking_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever held the lock failed, and removed the folder that was already open here."""
+    """The holder of the lock failed and removed the folder, which was already open here."""
     lock, calls = fcntl.flock, []
 
     def late(descriptor: int, how: int) -> None:
@@ -75,7 +75,7 @@ def test_a_folder_that_vanishes_before_it_is_locked_is_made_again(
     assert everything(tmp_path) == []
 
 
-def test_the_folder_of_the_next_one_is_left(tmp_path: Path) -> None:
+def test_the_next_writers_folder_is_kept(tmp_path: Path) -> None:
     first = FolderLock(tmp_path / "run")
     (tmp_path / "run").rmdir()  # by a user, say
     with FolderLock(tmp_path / "run"):
@@ -98,12 +98,12 @@ def test_a_file_system_without_locks_is_named(
     write_text(tmp_path / "file", "written all the same")
     (tmp_path / ".sween-abcdefgh.tmp").touch()
     remove_leftovers(tmp_path)
-    assert everything(tmp_path) == [".sween-abcdefgh.tmp", "file"], "it may be somebody's"
+    assert everything(tmp_path) == [".sween-abcdefgh.tmp", "file"], "it may be in use"
 
 
 @pytest.fixture(params=[errno.EBADF, errno.EOPNOTSUPP])
 def files_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where locks are on byte ranges of files that are open for writing."""
+    """As with byte-range locks, which need a file open for writing."""
     lock = fcntl.flock
 
     def files(descriptor: int, how: int) -> None:
@@ -115,7 +115,7 @@ def files_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("files_alone")
-def test_where_folders_cannot_be_locked_a_file_in_them_is(tmp_path: Path) -> None:
+def test_a_file_is_locked_if_folders_cannot_be(tmp_path: Path) -> None:
     out = tmp_path / "a" / "run"
     with FolderLock(out):
         assert everything(tmp_path) == ["a", "a/run", "a/run/.sween-lock"]
@@ -131,10 +131,10 @@ def test_where_folders_cannot_be_locked_a_file_in_them_is(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [stat.S_ISDIR, stat.S_ISREG])
-def test_no_room_for_another_lock_is_no_reason_to_lock_or_remove_another_file(
+def test_no_locks_available_does_not_remove_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[int], bool]
 ) -> None:
-    """ENOLCK may be said to one process while another has the lock."""
+    """ENOLCK may be returned to one process while another holds the lock."""
     (tmp_path / ".sween-lock").touch()
 
     def full(descriptor: int, _how: int) -> None:
@@ -148,10 +148,10 @@ def test_no_room_for_another_lock_is_no_reason_to_lock_or_remove_another_file(
 
 
 @pytest.mark.usefixtures("files_alone")
-def test_a_lock_file_that_vanishes_before_it_is_locked_is_made_again(
+def test_a_lock_file_that_vanishes_before_locking_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one before removed it and the folder, or another made it anew: the lock is on nothing."""
+    """The previous holder removed it, or another process recreated it: this lock is void."""
     lock, calls = fcntl.flock, []
 
     def late(descriptor: int, how: int) -> None:
@@ -174,7 +174,7 @@ def test_a_lock_file_that_vanishes_before_it_is_locked_is_made_again(
 
 
 @pytest.mark.usefixtures("files_alone")
-def test_the_lock_file_of_the_next_one_is_left(tmp_path: Path) -> None:
+def test_the_next_writers_lock_file_is_kept(tmp_path: Path) -> None:
     first = FolderLock(tmp_path / "run")
     (tmp_path / "run" / ".sween-lock").unlink()  # by a user, say
     with FolderLock(tmp_path / "run"):
@@ -183,9 +183,9 @@ def test_the_lock_file_of_the_next_one_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["link", "link/run"])
-def test_a_link_that_leads_nowhere_is_named(tmp_path: Path, place: str) -> None:
+def test_a_broken_link_is_reported(tmp_path: Path, place: str) -> None:
     (tmp_path / "link").symlink_to("unplugged")
-    with pytest.raises(BadInput, match=r"link: expected a folder, got a link to unplugged, which"):
+    with pytest.raises(BadInput, match=r"link: expected a folder, got a link to unplugged"):
         FolderLock(tmp_path / place)
     assert everything(tmp_path) == ["link"]
 
@@ -259,7 +259,7 @@ _CONTEND = """
     ],
 )
 def test_many_processes_at_one_instant(tmp_path: Path, fail: int, files_alone: int) -> None:
-    """Every row of a process that ended well is there, whatever the others did."""
+    """Every row of a process that succeeded is there, whatever the others did."""
     numbers = map(str, (ROUNDS, PROCESSES, fail, files_alone))
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_CONTEND), str(tmp_path), *numbers],
@@ -275,7 +275,7 @@ def test_many_processes_at_one_instant(tmp_path: Path, fail: int, files_alone: i
         assert set(codes) <= {0, 2, 3}
         assert set(codes[:fail]) <= {2, 3}
         won = [number for number, code in enumerate(codes) if code == 0]
-        assert won or fail, "somebody must get it"
+        assert won or fail, "one process must get it"
         assert sorted(json.loads(row)["process"] for row in rows.splitlines()) == won
         if won:
             assert files == ["config.toml", "environment.json", "rows.jsonl", "run"]
@@ -283,7 +283,7 @@ def test_many_processes_at_one_instant(tmp_path: Path, fail: int, files_alone: i
             assert files in ([], ["run"]), "no config that would refuse the corrected command"
 
 
-def test_a_temporary_in_use_is_no_leftover(tmp_path: Path) -> None:
+def test_a_temporary_file_in_use_is_kept(tmp_path: Path) -> None:
     with atomic_path(tmp_path / "file") as file:
         before = everything(tmp_path)
         with FolderLock(tmp_path):
@@ -292,7 +292,7 @@ def test_a_temporary_in_use_is_no_leftover(tmp_path: Path) -> None:
     assert everything(tmp_path) == ["file"]
 
 
-def test_only_our_leftovers_go(tmp_path: Path) -> None:
+def test_only_sweens_leftovers_are_removed(tmp_path: Path) -> None:
     strangers = (".sween-abc.tmp", ".sween-ABCDEFGH.tmp", "sween-abcdefgh.tmp", ".file-abcdefgh.md")
     for name in (*strangers, ".sween-abcdefgh.tmp"):
         (tmp_path / name).write_text(name)
@@ -317,7 +317,7 @@ _KILLED = """
 """
 
 
-def test_what_a_killed_writer_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_the_next_writer_removes_leftovers_of_a_killed_one(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(out)]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
@@ -326,10 +326,10 @@ def test_what_a_killed_writer_left_goes_with_the_next(tmp_path: Path) -> None:
         assert list(out.iterdir()) == []
 
 
-def test_a_temporary_taken_for_a_leftover_is_replaced(
+def test_a_temporary_file_removed_as_a_leftover_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its making and its marking another process may find it unmarked."""
+    """Between its creation and its lock another process may find it unlocked."""
     lock = fcntl.flock
     removed: list[Path] = []
 

@@ -17,7 +17,7 @@ def words(*values: int) -> tuple[torch.Tensor, ...]:
 
 
 def one_word_at_a_time(counter: list[int], key: list[int]) -> list[int]:
-    """The generator as Salmon et al. print it, in Python's whole numbers."""
+    """The generator as printed by Salmon et al., in Python integers."""
     c, k = list(counter), list(key)
     for _ in range(10):
         p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
@@ -41,7 +41,7 @@ def one_word_at_a_time(counter: list[int], key: list[int]) -> list[int]:
 def test_known_answers(
     counter: tuple[int, ...], key: tuple[int, ...], answer: tuple[int, ...]
 ) -> None:
-    """The vectors that Random123, the authors' library, is tested with."""
+    """The test vectors of Random123, the authors' library."""
     drawn: Words = philox(words(*counter), words(*key))  # type: ignore[arg-type]
     assert tuple(int(word) for word in drawn) == answer
     assert one_word_at_a_time(list(counter), list(key)) == list(answer)
@@ -86,7 +86,7 @@ def test_extreme_words_give_finite_normals(monkeypatch: pytest.MonkeyPatch) -> N
     assert 6.7 < float(draws.abs().max()) < 6.8
 
 
-def test_draws_do_not_depend_on_how_many_are_asked_for_or_with_whom() -> None:
+def test_draws_do_not_depend_on_their_number_or_on_other_streams() -> None:
     keys = [derive_key(0, "p", example) for example in range(3)]
     together = philox_normals(keys, (5, 2), CPU)
     assert torch.equal(together[1], philox_normals(keys[1:2], (5, 2), CPU)[0])

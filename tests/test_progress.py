@@ -46,7 +46,7 @@ def test_lines_have_done_total_rate_and_time_left(
         clock.now += 60
         advance(600, "done")
     captured = capsys.readouterr()
-    assert captured.out == "", "results stay alone on standard output"
+    assert captured.out == "", "stdout is for results"
     assert captured.err.splitlines() == [
         "certify 200/1000  10.0/s  80 s left  last radius 0.512",
         "certify 400/1000  10.0/s  60 s left",
@@ -54,7 +54,7 @@ def test_lines_have_done_total_rate_and_time_left(
     ]
 
 
-def test_lines_come_now_and_then(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_lines_are_periodic(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with track("train", 1000) as advance:
         for _ in range(1000):
             clock.now += 0.1
@@ -117,7 +117,7 @@ WORK = {
         *("120.0k/1.2M", "1.2M/1.2M"),
     ),
 }
-"""Description, total, units a step, note, and how the count begins and ends."""
+"""Description, total, units per step, note, and how the count begins and ends."""
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -149,8 +149,8 @@ def test_the_bar_is_one_line_that_fits(work: str, width: int) -> None:
         assert description[:7] in ended
     if width >= 140:
         assert description in ended
-        assert ended.count("━") == progress.MOST_BAR
-        assert 0 < going[4].count("━") < progress.MOST_BAR
+        assert ended.count("━") == progress.MAX_BAR
+        assert 0 < going[4].count("━") < progress.MAX_BAR
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,8 @@ def test_times_are_short(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_last_note_is_the_one_of_the_end(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool
-) -> None:
-    """The votes of the last image are counted before its row is there to be told of."""
+def test_the_last_line_has_the_final_note(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """The votes of the last image are counted before its row can be reported."""
     stream = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
@@ -199,7 +197,7 @@ def test_the_last_note_is_the_one_of_the_end(
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_an_error_inside_goes_through(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_an_error_inside_propagates(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
 
     def work() -> None:

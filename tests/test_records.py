@@ -1,4 +1,4 @@
-"""Rows of certificates: nothing changes on the way to disk and back, damage is found."""
+"""Rows of certificates: a lossless round trip to disk, and detection of damage."""
 
 import dataclasses
 import json
@@ -74,7 +74,7 @@ def with_fields(**fields: Any) -> Certificate:
 
 
 def changed(value: Any) -> Any:
-    """Another value of the same JSON type, as little different as it gets."""
+    """Another value of the same JSON type, as close as possible."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -180,14 +180,14 @@ def test_a_value_of_another_type_is_refused_by_name(name: str, value: object) ->
     assert repr(value) in str(caught.value)
 
 
-def test_a_whole_number_is_a_radius_too() -> None:
+def test_an_integer_is_a_valid_radius() -> None:
     row = {**to_row(SAMPLE), "radius": 1, "radius_cohen": 1, "sigma": 1}
     assert from_row(row).radius == 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["radius", "radius_cohen", "lower_bound", "seconds"])
-def test_no_row_is_made_of_a_number_json_does_not_have(name: str, value: float) -> None:
+def test_numbers_that_json_lacks_make_no_row(name: str, value: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         to_row(with_fields(**{name: value}))
 
@@ -237,7 +237,7 @@ def test_a_radius_is_never_rounded_up_and_never_by_a_whole_digit(
         (-0.0001, "-0.001"),
     ],
 )
-def test_radii_for_people(radius: float, text: str) -> None:
+def test_radii_for_display(radius: float, text: str) -> None:
     assert format_radius(radius) == text
 
 

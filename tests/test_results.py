@@ -1,4 +1,4 @@
-"""What is shipped in results/ verifies, and the README says what it says."""
+"""The folders in results/ verify, and the README agrees with them."""
 
 import gzip
 import importlib
@@ -28,7 +28,7 @@ def test_every_shipped_certificate_is_re_derived(folder: Path) -> None:
     assert verify_folder(folder).rows > 0
 
 
-def test_certificates_that_are_under_way_are_re_derived_too() -> None:
+def test_unfinished_certificates_are_re_derived_too() -> None:
     for folder in UNFINISHED:
         assert CertificationRun.read(folder).rows
 
@@ -67,7 +67,7 @@ def test_the_readme_shows_the_measured_tables() -> None:
 @pytest.mark.parametrize(
     "name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/results.md"]
 )
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_are_not_broken(name: str) -> None:
     page = ROOT / name
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
@@ -79,8 +79,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("measured")
 
 
-def test_the_table_beside_the_papers_rows(tmp_path: Path, measured: ModuleType) -> None:
-    """With the digits run in the place of a CIFAR-10 one of sigma 0.50."""
+def test_the_comparison_with_the_papers_rows(tmp_path: Path, measured: ModuleType) -> None:
+    """With the digits run in place of a CIFAR-10 run with sigma 0.50."""
     shutil.copytree(ROOT / "results" / "published", tmp_path / "published")
     shutil.copytree(
         ROOT / "results" / "digits-demo", tmp_path / "cifar10-sween3-gaussian-sigma0.50"
@@ -103,7 +103,7 @@ def test_the_table_beside_the_papers_rows(tmp_path: Path, measured: ModuleType) 
     assert f"**{format_radius(sum(right) / len(rows))}**" in lines[6]
 
 
-def test_published_rows_are_whole() -> None:
+def test_published_rows_are_complete() -> None:
     rows = tomllib.loads((ROOT / "results/published/cifar10.toml").read_text())["row"]
     assert len(rows) == 30
     for row in rows:

@@ -1,4 +1,4 @@
-"""Run folders: whole files or none, configs that read back, and no mixing of settings."""
+"""Run folders: complete files or none, configs that round-trip, and no mixing of settings."""
 
 import json
 import math
@@ -34,7 +34,7 @@ TABLES = st.dictionaries(st.text(), VALUES, max_size=4)
 CONFIGS = st.dictionaries(st.text(), VALUES | TABLES, max_size=6)
 
 
-def test_atomic_path_appears_whole(tmp_path: Path) -> None:
+def test_atomic_path_appears_complete(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "file.txt"
     with atomic_path(path) as temporary:
         temporary.write_text("half")
@@ -138,12 +138,12 @@ def test_tuples_are_lists_and_tables_come_last() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1}, Path("x"), {"deep": {"deeper": 1}}])
-def test_what_has_no_toml_is_refused(value: object) -> None:
+def test_values_without_toml_are_refused(value: object) -> None:
     with pytest.raises(TypeError, match="no TOML for"):
         to_toml({"table": {"key": value}})
 
 
-def test_a_run_starts_and_is_taken_up_again(tmp_path: Path) -> None:
+def test_a_run_starts_and_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "run"
     start_run(folder, CONFIG)
     assert read_config(folder) == CONFIG
@@ -196,13 +196,13 @@ def test_a_run_that_fails_before_its_first_row_leaves_nothing(tmp_path: Path) ->
     assert read_config(tmp_path / "a" / "b") == CONFIG
     with pytest.raises(ValueError, match="inside"):
         fail("")
-    assert read_config(tmp_path / "a" / "b") == CONFIG, "an older run's files are not ours"
+    assert read_config(tmp_path / "a" / "b") == CONFIG, "an older run's files are kept"
 
 
 def test_rows_without_a_config_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("row\n")
     with (
-        pytest.raises(CheckpointError, match=r"config\.toml beside rows\.jsonl"),
+        pytest.raises(CheckpointError, match=r"config\.toml .*rows\.jsonl"),
         run_folder(tmp_path, CONFIG, rows="rows.jsonl"),
     ):
         pass
@@ -227,7 +227,7 @@ def test_folders_without_a_usable_config_are_named(tmp_path: Path) -> None:
             start_run(tmp_path, CONFIG)
 
 
-def test_the_environment_says_what_a_measured_number_needs() -> None:
+def test_the_environment_records_hardware_and_versions() -> None:
     environment = describe_environment()
     wanted = {"sween", "commit", "date", "python", "torch", "numpy", "scipy", "platform"}
     assert set(environment) == wanted | {"processor", "cpu_count", "threads", "gpu"}
@@ -237,7 +237,7 @@ def test_the_environment_says_what_a_measured_number_needs() -> None:
     json.dumps(environment, allow_nan=False)
 
 
-def test_the_environment_tells_nothing_about_folders() -> None:
+def test_the_environment_reveals_no_paths() -> None:
     text = json.dumps(describe_environment())
     here = Path(__file__).resolve()
     for private in (Path.home(), Path.cwd(), here.parents[1], here.parents[2]):

@@ -1,4 +1,4 @@
-"""Every stream of noise is its own: by seed, purpose, example and block, and by nothing else."""
+"""Noise streams depend on seed, purpose, example and block, and on nothing else."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def test_a_shorter_draw_is_the_start_of_a_longer_one() -> None:
     assert torch.equal(draw(1, "p", 2, 3, size=10), draw(1, "p", 2, 3, size=100)[:10])
 
 
-def test_keys_are_what_they_were() -> None:
+def test_keys_are_stable_across_versions() -> None:
     """Recorded votes are reproducible only while these hold."""
     assert derive_key(0, "estimation") == 0x939B1F02290492084F3DE4D11CB17AA4
     assert derive_key(-1, "estimation", 7, 3) == 0x466DF3F7D8CE2AADD89EE557F522049B
@@ -106,7 +106,7 @@ def test_the_global_generators_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7, -3])
-def test_why_the_cpu_stream_is_not_torchs(seed: int) -> None:
+def test_torchs_cpu_generator_would_repeat_streams(seed: int) -> None:
     """torch's CPU generator keeps 32 bits of its seed, so that far seeds repeat its draws."""
     far = seed + 2**32
     near_draw = torch.randn(100, generator=torch.Generator().manual_seed(seed))

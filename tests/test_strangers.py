@@ -1,4 +1,4 @@
-"""What people write who have a model and data of their own: scripts, run as such."""
+"""Scripts of users with their own model and data, run as scripts."""
 
 import os
 import subprocess

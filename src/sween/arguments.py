@@ -1,4 +1,4 @@
-"""Numbers as people pass them, to plain ones: at the door of every public function."""
+"""Converts numeric arguments of public functions to plain Python numbers."""
 
 import numbers
 import operator
@@ -7,14 +7,14 @@ from sween.errors import BadInput
 
 
 def whole_number(name: str, value: object) -> int:
-    """A plain int of anything that is a whole number, numpy's included; refuse the rest."""
+    """Convert any integer, including numpy's, to a plain int; refuse anything else."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise BadInput(name, expected="a whole number", got=repr(value), fix=f"pass {name} as int")
     return operator.index(value)
 
 
 def real_number(name: str, value: object) -> float:
-    """A plain float of any real number, numpy's included; refuse the rest."""
+    """Convert any real number, including numpy's, to a plain float; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadInput(name, expected="a number", got=repr(value), fix=f"pass {name} as float")
     return float(value)

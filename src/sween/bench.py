@@ -1,4 +1,4 @@
-"""How fast this machine certifies, beside a loop as published code has it, in the same run."""
+"""Certification throughput on this machine, compared with the loop of the published code."""
 
 import contextlib
 import dataclasses
@@ -21,40 +21,39 @@ from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier
 
 REFERENCE_BATCH = 1000
-"""Of the reference loop, as in the published code."""
+"""Batch size of the reference loop, as in the published code."""
 
-SETTLING_BATCH = 16
-"""Noisy images that an untrained network's batch norms are given to settle on."""
+CALIBRATION_BATCH = 16
+"""Noisy images from which the batch norm statistics of an untrained network are estimated."""
 
 SEED = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """What was measured of one model.
+    """Measured throughput of one model.
 
     Attributes:
         model: its name.
-        members: networks evaluated for a noisy image where no exit saves any.
-        samples_per_second: noisy images voted on.
-        evaluations_per_second: network evaluations; fewer than members times samples with an exit.
-        reference_samples_per_second: the same in the reference loop.
-        ratio: samples a second over the reference's.
-        seconds_per_certificate: of n0 + n noisy images, at the measured rate.
-        certificates_per_second: the same the other way round.
+        members: network evaluations per noisy image without an early exit.
+        samples_per_second: noisy images voted on per second.
+        evaluations_per_second: network evaluations; with an exit fewer than members times samples.
+        reference_samples_per_second: the same for the reference loop.
+        ratio: samples per second relative to the reference loop.
+        seconds_per_certificate: for n0 + n noisy images, at the measured rate.
+        certificates_per_second: its inverse.
         sigma: noise level.
         n0: votes that select the class.
         n: votes that bound its probability.
-        prepare_seconds: folding, compiling and probing, once.
-        precision: the arithmetic that votes.
+        prepare_seconds: one-off time for folding, compiling and checking the networks.
+        precision: arithmetic of the networks.
         exit: early exit of an ensemble.
-        noise: its law.
-        forward_rows: rows of a forward pass.
+        noise: distribution of the noise.
+        forward_rows: rows per forward pass.
         device: kind of device.
-        memory_bytes: the most that was held, on a GPU by tensors, on a CPU by the process with
-            all that it had loaded.
-        reference_memory_bytes: the same in the reference loop.
-        rates: samples a second of each round, ours and the reference's in turn.
+        memory_bytes: peak memory; of tensors on a GPU, of the whole process on a CPU.
+        reference_memory_bytes: the same for the reference loop.
+        rates: samples per second of each round, as (sween, reference) pairs.
     """
 
     model: str
@@ -93,9 +92,9 @@ def measure(
     exit: str | ExitPolicy = "none",
     **options: Any,
 ) -> BenchResult:
-    """Samples a second of a model and of the reference loop, in turns, and their ratio.
+    """Samples per second of a model and of the reference loop, measured alternately.
 
-    The rates are medians over rounds; taking turns lets both feel the same machine.
+    The rates are medians over rounds; alternating exposes both to the same load on the machine.
 
     Args:
         model: a module or a `WeightedEnsemble`, on the device to measure.
@@ -103,12 +102,12 @@ def measure(
         name: of the model.
         sigma: noise level.
         num_classes: M.
-        n0: for the time of a certificate.
-        n: for the time of a certificate.
-        seconds: of each turn.
-        rounds: turns of each.
+        n0: selection votes of a certificate, for its time.
+        n: estimation votes of a certificate, for its time.
+        seconds: duration of each measurement.
+        rounds: measurements of each loop.
         exit: early exit of an ensemble.
-        options: of `SmoothedClassifier`.
+        options: passed to `SmoothedClassifier`.
     """
     smoothed = SmoothedClassifier(
         model, sigma=sigma, num_classes=num_classes, exit=exit, name=name, **options
@@ -135,7 +134,7 @@ def measure(
         reference_votes(model, image, sigma=sigma, num_classes=num_classes, batches=batches)
         return REFERENCE_BATCH * batches
 
-    # So that nothing is done for the first time; on a GPU two batches may be in memory at once.
+    # Warm-up; on a GPU two batches may be in memory at the same time.
     ours(2 if engine.device.type == "cuda" else 1)
     own_memory = _memory(engine.device)
     _reset_memory(engine.device)
@@ -168,7 +167,7 @@ def measure(
 
 
 def _rate(run: Callable[[int], int], seconds: float) -> float:
-    """Samples a second over about so many seconds; each call counts on the host, so it is done."""
+    """Samples per second over about `seconds`; each call ends with its counts on the host."""
     began, done, batches = time.perf_counter(), 0, 1
     while time.perf_counter() - began < seconds:
         before = time.perf_counter()
@@ -179,11 +178,10 @@ def _rate(run: Callable[[int], int], seconds: float) -> float:
 
 
 @torch.no_grad()
-def settled(model: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
-    """An untrained model in evaluation mode whose batch norms know noisy images.
+def calibrate_batch_norm(model: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
+    """Estimate an untrained model's batch norm statistics on noisy images; set evaluation mode.
 
-    Without that the activations of a deep network grow from block to block, beyond what float16
-    can hold.
+    Without this the activations of a deep network grow from block to block and overflow float16.
     """
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -191,7 +189,7 @@ def settled(model: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over passes
     generator = torch.Generator().manual_seed(SEED)
-    model.train()(0.5 + 0.5 * torch.randn(SETTLING_BATCH, *shape, generator=generator))
+    model.train()(0.5 + 0.5 * torch.randn(CALIBRATION_BATCH, *shape, generator=generator))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     return model.eval()
@@ -213,16 +211,16 @@ def reference_votes(
 
 
 def _reset_memory(device: torch.device) -> None:
-    """Forget what was held before, as far as the system lets one."""
+    """Reset the peak memory, where the system supports it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with contextlib.suppress(OSError):  # Linux alone has it
+    with contextlib.suppress(OSError):  # exists on Linux only
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _memory(device: torch.device) -> int:
-    """The most bytes held since then."""
+    """Peak memory in bytes since the last reset."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     with contextlib.suppress(OSError):

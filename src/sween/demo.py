@@ -1,6 +1,7 @@
-"""The whole flow on the embedded digits: train, weigh, certify, report. Minutes on two cores.
+"""The whole workflow on the bundled digits: train, weigh, certify. Takes minutes on two cores.
 
-Settings were chosen on the weight-solving split alone; the test digits are only certified.
+Settings were chosen on the weight-solving split alone; test digits are used for nothing but
+certification.
 """
 
 import dataclasses
@@ -26,13 +27,13 @@ CANDIDATES: tuple[tuple[str, int, float], ...] = (
 """Architecture, epochs and learning rate of each candidate."""
 
 WEIGHT_METHOD = "sgd"
-"""The paper's practice. Solving on smoothed probabilities puts all weight on one digit network:
-that risk does not see that members which err on different noise vote better together."""
+"""The paper's practice. Solving on smoothed probabilities would put all weight on one digit
+network: that risk ignores that members which err on different noise draws vote better together."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoResult:
-    """What the demo made: the ensemble, how it was weighed, and all certificates."""
+    """Results of the demo: the ensemble, the solution for its weights, and all certificates."""
 
     ensemble: LoadedEnsemble
     solution: WeightSolution
@@ -51,14 +52,14 @@ def run_demo(
     """Train three candidates, solve the weights and certify the held-out digits.
 
     Args:
-        out: folder for runs, ensemble and certificates; a stopped demo goes on where it stopped.
+        out: folder for runs, ensemble and certificates; an interrupted demo is resumed.
         seed: of training, weights and certification.
-        samples: n, the votes a digit.
+        samples: n, the votes per digit.
         positions: which test digits; all by default.
         quiet: no progress display.
     """
     out = Path(out)
-    settings = CertifySettings(n=samples, seed=seed)  # refuses a hopeless n before the work
+    settings = CertifySettings(n=samples, seed=seed)  # refuses too small an n before training
     dataset = load_dataset("digits")
     runs = [
         _candidate(dataset, out / "candidates" / arch, arch, epochs, rate, seed, quiet)

@@ -1,20 +1,20 @@
-"""Everything sween raises on purpose.
+"""Exceptions and warnings that sween raises deliberately.
 
 SweenError
 ├── BadInput (ValueError)      exit code 2: what, expected, got, the fix, in one line
-│   ├── UnknownName            a name that is not registered, with the nearest one that is
+│   ├── UnknownName            a name that is not registered, with the closest one that is
 │   ├── DataError              a file or folder of images that cannot be used
 │   ├── CheckpointError        a checkpoint, run or ensemble folder that does not match
-│   ├── RunMismatch            rows that do not fit their votes, their config or each other
-│   ├── FolderBusy             a folder that somebody else is writing in
+│   ├── RunMismatch            rows inconsistent with their votes, their config or each other
+│   ├── FolderBusy             another process or thread is writing to the folder
 │   └── ContractError          a model that breaks the contract of a member
-├── MissingExtra (ImportError) exit code 2: an optional part is not installed
-├── OutOfMemory (MemoryError)  exit code 2: there was no room for what was asked
-└── CheckFailed                exit code 1: the input was fine, the thing checked was not
+├── MissingExtra (ImportError) exit code 2: an optional dependency is not installed
+├── OutOfMemory (MemoryError)  exit code 2: not enough memory
+└── CheckFailed                exit code 1: valid input, but a check failed
 
 SmallSampleWarning             sound, but almost everything will abstain
 PreparationWarning             sound, but slower than it could be
-RepeatedNoiseWarning           each answer holds, but two images were given the same noise
+RepeatedNoiseWarning           each answer is valid, but different images shared their noise
 """
 
 import difflib
@@ -24,11 +24,11 @@ from pathlib import Path
 
 
 class SweenError(Exception):
-    """Base of every error that sween raises on purpose."""
+    """Base class of all errors that sween raises deliberately."""
 
 
 class BadInput(SweenError, ValueError):
-    """An argument or a file that cannot be used; the message is one line with the fix."""
+    """An argument or file that cannot be used; the message is one line and includes the fix."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class BadInput(SweenError, ValueError):
 
 
 class UnknownName(BadInput):
-    """A name outside a registry; names the nearest one and all of them."""
+    """A name that is not registered; the message lists all names and the closest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         choices = sorted(known)
@@ -61,7 +61,7 @@ class UnknownName(BadInput):
 class DataError(BadInput):
     """A file or folder of images that cannot be used.
 
-    `unreadable` is true of an image file that no option makes readable.
+    `unreadable` is true for an image file that no option makes readable.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class DataError(BadInput):
 
 
 class CheckpointError(BadInput):
-    """A checkpoint, run or ensemble folder that does not match what was asked for."""
+    """A checkpoint, run or ensemble folder that does not match the request."""
 
 
 class RunMismatch(BadInput):
-    """A run folder that contradicts itself; `finding` names the place and what differs there."""
+    """A run folder that contradicts itself; `finding` says where and how."""
 
     def __init__(self, where: str, finding: str, *, fix: str) -> None:
         self.finding = f"{where}: {finding}"
@@ -91,7 +91,7 @@ class RunMismatch(BadInput):
 
 
 class FolderBusy(BadInput):
-    """A folder that another process or thread is writing in; nothing there was touched."""
+    """Another process or thread is writing to the folder; nothing there was changed."""
 
 
 class ContractError(BadInput):
@@ -108,46 +108,49 @@ class MissingExtra(SweenError, ImportError):
 
 
 class OutOfMemory(SweenError, MemoryError):
-    """There was no room for what was asked, which may be right in itself."""
+    """Not enough memory for an otherwise valid request."""
 
     def __init__(self, what: str, error: BaseException) -> None:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
         super().__init__(
-            f"memory ran out {what}: {said}; free some memory, or use a smaller network, smaller "
-            "images or another --device"
+            f"memory ran out {what}: {first_line(error)}; free some memory, or use a smaller "
+            "network, smaller images or another --device"
         )
 
 
 class CheckFailed(SweenError):
-    """The input was fine; what was checked does not hold."""
+    """The input was valid, but a check failed."""
 
 
 class SmallSampleWarning(UserWarning):
-    """The certificates are sound, but with so few samples almost everything abstains."""
+    """The certificates are sound, but with so few samples almost every image abstains."""
 
 
 class PreparationWarning(UserWarning):
-    """A model could not be made as fast as asked for; its answers are as sound."""
+    """A model runs slower than requested; its answers are just as sound."""
 
 
 class RepeatedNoiseWarning(UserWarning):
-    """Different images were evaluated under the same noise.
+    """Different images were evaluated with the same noise.
 
-    Each answer holds on its own, but they are not independent of each other.
+    Each answer is valid on its own, but the answers are not independent of each other.
     """
 
 
-def go_on_without(what: str, error: Exception, *, stacklevel: int = 2) -> None:
-    """Warn, with the error's first line, that something cannot be done and is left out."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    message = f"{what}, going on without: {reason}"
+def warn_fallback(what: str, error: Exception, *, stacklevel: int = 2) -> None:
+    """Warn that a faster path failed, with the first line of the error."""
+    message = f"{what}, falling back to a slower path: {first_line(error)}"
     warnings.warn(message, PreparationWarning, stacklevel=stacklevel + 1)
 
 
-def refuse_doubles(
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def refuse_duplicates(
     what: str, names: Sequence[str], *, fix: str, expected: str = "a different name for each"
 ) -> None:
-    """Refuse names of which one comes twice."""
+    """Refuse names that are not distinct."""
     for name in names:
         if names.count(name) > 1:
             raise BadInput(

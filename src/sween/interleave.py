@@ -1,9 +1,9 @@
-"""Work queued on a device in steps, in turns with other work, so that the device never waits.
+"""Interleaves tasks that wait for device-to-host copies, so that the device always has work queued.
 
-A few numbers have to come back to the host: how many inputs an early exit leaves, where members
-come in passes of a fixed shape, and the counts of a set of images. Whoever needs one starts its
-copy and gives up its turn; others queue their work until the number is there, and where there is no
-room for more, the host waits while the device has something to do.
+A few numbers have to come back to the host: how many inputs are left after an early exit, if
+members run in passes of a fixed shape, and the counts of a set of images. A task that needs one
+starts an asynchronous copy and yields; other tasks queue their work until the copy has finished.
+Once as many tasks are in flight as allowed, the host waits, while the device still has work to do.
 """
 
 from collections import deque
@@ -15,27 +15,27 @@ import torch
 Result = TypeVar("Result")
 
 Steps = Generator[Callable[[], bool], None, Result]
-"""Stops wherever a number is on its way to the host, saying how to learn whether it is there; goes
-on with it, waiting if need be; returns what it found."""
+"""A task: yields a readiness check whenever it starts a device-to-host copy, waits for that copy
+when resumed, and returns its result."""
 
 AT_ONCE = 2
-"""Pieces of work that take turns: while one waits for a number, the other keeps the device busy."""
+"""Tasks in flight: while one waits for a copy, the other keeps the device busy."""
 
 
 def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A host's tensor on a device, without waiting until the device has done what is queued."""
+    """Copy a host tensor to a device without waiting for the work queued there."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def to_host_async(*tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
-    """Tensors of one device on the host; gives up its turn while they come from a GPU."""
+    """Copy tensors of one device to the host; yields while they are copied from a GPU."""
     if tensors[0].device.type != "cuda":
         return [tensor.cpu() for tensor in tensors]
     copies = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
-    for own, tensor in zip(copies, tensors, strict=True):
-        own.copy_(tensor, non_blocking=True)
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record(torch.cuda.current_stream(tensors[0].device))
     yield arrived.query
@@ -44,32 +44,32 @@ def to_host_async(*tensors: torch.Tensor) -> Steps[list[torch.Tensor]]:
 
 
 def done(result: Result) -> Steps[Result]:
-    """What needs no step."""
+    """A task whose result is already known."""
     yield from ()
     return result
 
 
-def interleave(works: Iterable[Steps[Result]], at_once: int = AT_ONCE) -> Iterator[Result]:
-    """The results of all works, each as soon as it is there.
+def interleave(tasks: Iterable[Steps[Result]], at_once: int = AT_ONCE) -> Iterator[Result]:
+    """The results of all tasks, each as soon as it is available.
 
-    The work that was begun first goes on once its number has come. Until then others are begun,
-    as long as there is room; then the host waits for the number. Works that stop equally often end
-    in their order.
+    The oldest task resumes once its copy has finished. Until then new tasks are started, up to
+    `at_once`; beyond that the host waits for the copy. Tasks that yield equally often finish in
+    order.
 
     Args:
-        works: taken one by one, as there is room for them.
-        at_once: how many may be begun and not ended.
+        tasks: consumed one by one, as slots become free.
+        at_once: the most tasks in flight.
     """
-    coming, begun = iter(works), deque[tuple[Steps[Result], Callable[[], bool]]]()
+    coming, started = iter(tasks), deque[tuple[Steps[Result], Callable[[], bool]]]()
     while True:
-        work = None
-        if not begun or (len(begun) < at_once and not begun[0][1]()):
-            work = next(coming, None)
-        if work is None and begun:
-            work, _ = begun.popleft()
-        if work is None:
+        task = None
+        if not started or (len(started) < at_once and not started[0][1]()):
+            task = next(coming, None)
+        if task is None and started:
+            task, _ = started.popleft()
+        if task is None:
             return
         try:
-            begun.append((work, next(work)))
+            started.append((task, next(task)))
         except StopIteration as end:
             yield end.value

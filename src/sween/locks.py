@@ -1,8 +1,8 @@
-"""Who may write in a folder: one process at a time; and what killed ones left there.
+"""Folder locks: one writer at a time, and removal of temporary files left by killed processes.
 
 Locks are the kernel's (flock), on the folder itself: they end with the process that holds them,
-however it ends, and leave no file behind. Where a file system, such as one over a network, locks
-only files, a file in the folder is locked. They hold among the processes of one machine.
+however it ends, and leave no file behind. On file systems that can only lock files, such as network
+file systems, a file in the folder is locked instead. Locks apply to the processes of one machine.
 """
 
 import contextlib
@@ -22,26 +22,26 @@ from sween.errors import BadInput, FolderBusy
 _PREFIX, _SUFFIX = ".sween-", ".tmp"
 _TEMPORARY = re.compile(r"\.sween-[a-z0-9_]{8}\.tmp")
 _LOCK_FILE = ".sween-lock"
-"""Not the name of a temporary: one that a killed process left is locked, and removed, by the next
-writer, and by nobody else."""
+"""Not the name of a temporary file: if a killed process leaves it behind, only the next writer
+locks and removes it."""
 
 _ATTEMPTS = 100
-"""A folder that vanishes so often between two calls is being fought over."""
+"""After this many disappearances of the folder between two calls, report it as busy."""
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _NO_FOLDER_LOCKS = (errno.EBADF, *_NO_LOCKS)
-"""Said of every folder of a file system, so that all processes lock the file instead. EBADF: locks
-are those of byte ranges, as over NFS, on files open for writing, which no folder can be."""
+"""These apply to every folder of a file system, so all processes lock the file instead. EBADF: NFS
+emulates flock by byte-range locks, which need a file open for writing; a folder cannot be."""
 
 
 class FolderLock:
-    """The sole right to write in a folder, from here to the end of the block.
+    """An exclusive lock on writing to a folder, held until the end of the block.
 
-    A folder that is not there is made, and removed again, with the parents made for it, if it is
-    still empty at the end. Temporary files that a killed process left in it are removed.
+    A missing folder is created; if it is still empty at the end, it is removed together with the
+    parents created for it. Temporary files left there by killed processes are removed.
 
     Raises:
-        FolderBusy: somebody else, in this process or another, has the right; nothing was touched.
+        FolderBusy: another thread or process holds the lock; nothing was changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,8 +55,8 @@ class FolderLock:
         for attempt in range(_ATTEMPTS):
             parts = (self.folder, *self.folder.parents)
             self._made = [part for part in parts if not part.exists()]
-            # Whoever holds the lock may remove the folder between any two lines here: then there is
-            # nothing to open, or what was opened is a folder that no path leads to any more.
+            # The holder of the lock may remove the folder between any two lines here: then there is
+            # nothing to open, or the folder that was opened no longer has a path.
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 descriptor = self._take()
@@ -90,7 +90,7 @@ class FolderLock:
             raise self._busy() from None
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                self._locked.unlink(missing_ok=True)  # nobody else can have locked it either
+                self._locked.unlink(missing_ok=True)  # no other process can have locked it either
                 self._remove_made()
             if error.errno in (errno.ENOLCK, *_NO_LOCKS):
                 raise self._no_locks(error) from None
@@ -100,8 +100,8 @@ class FolderLock:
     def _busy(self) -> FolderBusy:
         return FolderBusy(
             str(self.folder),
-            expected="to be the only one writing there",
-            got="another process or thread at work in that folder",
+            expected="no other writer",
+            got="another process or thread writing to that folder",
             fix="wait for it, or choose another --out",
         )
 
@@ -114,7 +114,7 @@ class FolderLock:
         )
 
     def release(self) -> None:
-        """Give the right back; what was made for it and is still empty goes."""
+        """Release the lock; remove folders that were created for it and are still empty."""
         ours = _leads_to(self._locked, self._descriptor)
         if self._locked == self.folder:
             if ours:
@@ -123,13 +123,13 @@ class FolderLock:
             return
         if ours:
             self._locked.unlink(missing_ok=True)
-        # NFS keeps a file that is open in its folder. Whoever has the lock by now has a file there
-        # too, so that the folder is not empty and stays.
+        # NFS keeps an open file in its folder until it is closed. A process that has taken the lock
+        # by now also has a file there, so the folder is not empty and is kept.
         os.close(self._descriptor)
         self._remove_made()
 
     def _remove_made(self) -> None:
-        with contextlib.suppress(OSError):  # the first that is not empty
+        with contextlib.suppress(OSError):  # stops at the first that is not empty
             for part in self._made:
                 part.rmdir()
 
@@ -160,7 +160,7 @@ def temporary_file(folder: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of ours whose process is gone, as far as one may."""
+    """Remove sween's temporary files whose process has ended, as far as permissions allow."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             if _TEMPORARY.fullmatch(entry.name):
@@ -169,18 +169,18 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_hidden_entry(name: str) -> bool:
-    """Whether a name is one of those that sween gives to what is not there to stay."""
+    """Whether a name is one that sween gives to its temporary files and folders."""
     return name.startswith(_PREFIX)
 
 
 def _claim(path: Path, descriptor: int) -> bool:
-    """Mark a temporary as one in use; False where somebody took it for a leftover just before."""
+    """Mark a temporary file as in use; False if another process just removed it as a leftover."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # no locks on this file system: nobody will take it for a leftover either
+        return True  # no locks on this file system, so no process can remove it as a leftover
     return _leads_to(path, descriptor)
 
 
@@ -195,7 +195,7 @@ def _remove_unclaimed(path: Path) -> None:
 
 
 def _open_locked(path: Path, flags: int) -> int:
-    """Open and lock; BlockingIOError where somebody else has the lock."""
+    """Open and lock; BlockingIOError if the lock is already held."""
     descriptor = os.open(path, flags, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,13 +210,13 @@ def _refuse_broken_link(path: Path) -> None:
         raise BadInput(
             str(path),
             expected="a folder",
-            got=f"a link to {path.readlink()}, which is not there",
-            fix="make that folder, or choose another --out",
+            got=f"a link to {path.readlink()}, which does not exist",
+            fix="create that folder, or choose another --out",
         )
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:
-    """Whether a path still names the very file or folder that is open."""
+    """Whether a path still refers to the open file or folder."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:

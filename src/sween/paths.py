@@ -1,4 +1,4 @@
-"""Paths as callers give them, strings or path objects, converted once at the door."""
+"""Paths given by callers, as strings or path objects, converted once in the public functions."""
 
 import os
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from pathlib import Path
 from sween.errors import BadInput
 
 AnyPath = str | os.PathLike[str]
-"""Of every argument that names a file or folder."""
+"""The type of every argument that names a file or folder."""
 
 
 def as_paths(what: str, paths: Iterable[AnyPath]) -> list[Path]:
-    """Several paths; a lone one is refused, since the letters of a string are strings too."""
+    """A list of paths; a single path is refused, since iterating a string gives its characters."""
     if isinstance(paths, str | os.PathLike):
         raise BadInput(
             what,

@@ -1,8 +1,8 @@
 """Philox4x32-10 (Salmon et al. 2011) in torch operations: keyed, counter-based noise on any device.
 
-A stream is named by 128 bits: 64 are the cipher's key, 64 the upper half of its counter; the lower
-half counts draws. Word for word it gives the published generator, on a GPU as on a CPU, in whatever
-shape it is asked for, and torch.compile makes one kernel of it.
+A stream is identified by 128 bits: 64 are the cipher's key, 64 the upper half of its counter; the
+lower half counts draws. The output equals the published generator's bit for bit, on CPUs and GPUs
+and for any shape, and torch.compile turns it into a single kernel.
 """
 
 import math
@@ -21,11 +21,11 @@ Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
-    """Four random 32-bit words of each counter and key; all of them int64 tensors below 2**32."""
+    """Four random 32-bit words per counter and key, all as int64 tensors below 2**32."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
-        # The products wrap around at 64 bits, which leaves both halves right.
+        # The products wrap around at 64 bits; both halves are still correct.
         left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
             ((right >> 32) & _MASK) ^ c1 ^ k0,
@@ -38,24 +38,24 @@ def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
 
 
 def stream_words(streams: Sequence[int], device: torch.device) -> torch.Tensor:
-    """The 128-bit names of streams as (S, 4) words: two of key, two of counter."""
+    """The 128-bit identifiers of streams as (S, 4) words: two of the key, two of the counter."""
     words = [[(stream >> shift) & _MASK for shift in (0, 32, 64, 96)] for stream in streams]
     table = torch.tensor(words, dtype=torch.int64).view(-1, 4)
     return to_device_async(table, device)
 
 
 def counters(count: int, device: torch.device) -> torch.Tensor:
-    """The counters that `count` draws of a stream take: four draws each."""
+    """The counters needed for `count` draws of a stream, at four draws per counter."""
     return torch.arange(-(-count // 4), device=device)
 
 
 def random_words(streams: torch.Tensor, steps: torch.Tensor) -> Words:
-    """Four words of every counter of each stream: (S, len(steps)) each.
+    """Four words per counter of each stream: (S, len(steps)) each.
 
     Args:
-        streams: as `stream_words` gives them.
-        steps: counters. An argument, since a compiler that knows what they are computes with them
-            in 32 bits.
+        streams: as returned by `stream_words`.
+        steps: counters. An argument, since a compiler that knew their values would use 32-bit
+            arithmetic.
     """
     shape = (len(streams), len(steps))
     k0, k1, c2, c3 = (streams[:, i : i + 1].expand(shape) for i in range(4))
@@ -63,10 +63,10 @@ def random_words(streams: torch.Tensor, steps: torch.Tensor) -> Words:
 
 
 def normal_draws(streams: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Four float32 N(0, 1) draws of every counter of each stream, by Box and Muller's transform.
+    """Four float32 N(0, 1) draws per counter of each stream, by the Box-Muller transform.
 
-    32-bit uniforms end the tails at 6.764 standard deviations, about where torch's own CUDA normals
-    end; certificates refuse more votes than that allows (`sween.smoothing.certify.check_tail`).
+    32-bit uniforms truncate the tails at 6.764 standard deviations, about where torch's own CUDA
+    normals end; certification refuses more votes than that allows (`sween.smoothing.tail`).
 
     Returns:
         (S, 4 * len(steps))
@@ -76,7 +76,7 @@ def normal_draws(streams: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
 
 
 def _box_muller(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # One half added: the logarithm never sees 0.
+    # One half is added so that the logarithm never sees 0.
     radius = torch.sqrt(-2 * torch.log((one.float() + 0.5) * 2.0**-32))
     angle = other.float() * (2 * math.pi * 2.0**-32)
     return radius * torch.cos(angle), radius * torch.sin(angle)

@@ -1,4 +1,4 @@
-"""Progress with rate and time left: one line on a terminal, a line now and then in a log."""
+"""Progress with rate and time left: one live line on a terminal, periodic lines in a log."""
 
 import contextlib
 import sys
@@ -15,14 +15,14 @@ Advance = Callable[[int, str], None]
 
 SECONDS_BETWEEN_LINES = 15.0
 
-MOST_BAR, LEAST_BAR = 24, 6
-LEAST_DESCRIPTION = 8
-"""Columns; where even this much does not fit, the note is cut as well."""
+MAX_BAR, MIN_BAR = 24, 6
+MIN_DESCRIPTION = 8
+"""In columns; if even these do not fit, the note is truncated as well."""
 
 
 @contextlib.contextmanager
 def track(description: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
-    """Show progress on standard error while the block runs; results stay alone on stdout."""
+    """Show progress on standard error while the block runs; stdout is left to results."""
     if quiet:
         yield lambda _done, _note: None
     elif sys.stderr.isatty():
@@ -42,7 +42,7 @@ def _bar(description: str, total: int) -> Iterator[Advance]:
 
 
 class _Line(ProgressColumn):
-    """Everything in one column, which alone knows how much room there is for each part."""
+    """The whole line as a single column, so that its parts can share the available width."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(table_column=Column(no_wrap=True))
@@ -51,7 +51,7 @@ class _Line(ProgressColumn):
     def render(self, task: Task) -> Text:
         total, done = int(task.total or 0), int(task.completed)
         elapsed = task.finished_time or task.elapsed or 0.0
-        # The recent speed; of units that take minutes each, the mean.
+        # The recent speed; the mean if units take minutes each.
         speed = task.finished_speed or task.speed or (done / elapsed if elapsed else 0.0)
         if done >= total:
             when = f"took {format_seconds(elapsed)}"
@@ -77,21 +77,21 @@ def _fit(
 ) -> Text:
     """Description, bar, numbers and note on one line of at most `width` columns.
 
-    The numbers stay whole: the bar gives way first, then the description, then the note.
+    The numbers are never truncated: the bar shrinks first, then the description, then the note.
     """
     tail = "  ".join([*numbers, *([note] if note else [])])
     room = width - len(description) - len(tail) - 4
-    if room >= LEAST_BAR:
-        size = min(room, MOST_BAR)
+    if room >= MIN_BAR:
+        size = min(room, MAX_BAR)
         filled = int(size * min(share, 1.0))
         return Text.assemble(
             f"{description}  ",
             (glyph * filled, "bar.complete"),
-            # Without colours the two would look alike.
+            # Spaces, since without colours both parts of the bar would look alike.
             (" " * (size - filled)),
             f"  {tail}",
         )
-    least = min(len(description), LEAST_DESCRIPTION)
+    least = min(len(description), MIN_DESCRIPTION)
     tail = _cut(tail, width - least - 2)
     return Text(_cut(f"{_cut(description, max(width - len(tail) - 2, least))}  {tail}", width))
 
@@ -110,14 +110,14 @@ def format_count(count: int) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """Units a second, to three digits or so."""
+    """Units per second, to about three digits."""
     if rate >= 10_000:
         return f"{format_count(int(rate))}/s"
     return f"{rate:.{0 if rate >= 100 else 1 if rate >= 10 else 2}f}/s"
 
 
 def format_seconds(seconds: float) -> str:
-    """A time in at most five characters or so: 45s, 2m05s, 12m, 3h20m."""
+    """A duration in about five characters: 45s, 2m05s, 12m, 3h20m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -150,7 +150,7 @@ def _log(description: str, total: int) -> Iterator[Advance]:
         write(f"{left:.0f} s left")
 
     yield advance
-    # The last line comes when the block is done: the note that came with the last unit may have
-    # been made before what it tells of.
+    # The last line is written when the block ends: the note passed with the last unit may be older
+    # than the result it describes.
     if used and done_so_far >= total:
         write(f"took {time.monotonic() - started:.1f} s")

@@ -1,8 +1,8 @@
-"""Per-example results as JSON rows: written one at a time, read back strictly, resumable.
+"""Per-example results as JSON rows: appended one at a time, validated on reading, resumable.
 
-A row is one line, appended by one `write` call, so a kill at any instant can tear only the last
-line. Readers ignore a torn last line, writers remove it before they go on. Every row carries a
-checksum of its other fields, so that any single changed character is found.
+A row is one line, appended by one `write` call, so a kill at any instant can truncate only the last
+line. Readers ignore a truncated last line; writers remove it before they append. Every row carries
+a checksum of its other fields, which detects any single changed character.
 """
 
 import dataclasses
@@ -23,21 +23,22 @@ from sween.errors import BadInput, FolderBusy
 from sween.paths import AnyPath
 
 SCHEMA = 1
-"""Version of the row layout; readers refuse rows from a newer one."""
+"""Version of the row schema; readers refuse rows of any other version."""
 
 ABSTAIN = -1
-"""The prediction of a classifier that declines to answer."""
+"""The prediction of a classifier that abstains."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """One image's certified answer, with the votes that prove it.
+    """The certified prediction for one image, with the votes that prove it.
 
-    With probability at least 1 - `alpha` over the noise, unless `prediction` is ABSTAIN, the
-    smoothed classifier answers `prediction` on the whole open l2 ball of `radius` around the image.
-    `radius_cohen` and `radius_two_class` each hold with probability 1 - `alpha` on their own, not
-    both at once; choose the bound before looking. `lower_bound` is that bound's own lower bound on
-    the class's probability, at 0.9 alpha for the two-class one.
+    Unless `prediction` is ABSTAIN, no l2 perturbation smaller than `radius` changes the prediction
+    of the smoothed classifier: no adversarial example lies in the open ball of that radius around
+    the image. This holds with probability at least 1 - `alpha` over the noise. `radius_cohen` and
+    `radius_two_class` each hold with probability 1 - `alpha`, but not jointly: choose the bound
+    before looking at the votes. `lower_bound` is the chosen bound's lower confidence bound on the
+    probability of the class, at level 0.9 alpha for the two-class bound.
     """
 
     index: int
@@ -65,16 +66,16 @@ class Certificate:
     forward_rows: int
     member_evaluations: int
     seconds: float
-    """On the clock; of images that are counted together, or on a GPU one behind the other, a mean
-    says more than one of them."""
+    """Wall-clock time. Images that share a batch, or that overlap on a GPU, are timed only roughly:
+    use the mean over many."""
     model: str
     seed: int
     run: str | None = None
-    """Names the config of the run that the row belongs to; None outside a run folder."""
+    """Identifies the config of the row's run; None outside a run folder."""
     selection_scores: tuple[int, ...] | None = None
-    """Soft votes: the class's pilot scores in steps of 1/1024, as bin, count, bin, count, ..."""
+    """Soft votes: histogram of the class's pilot scores in steps of 1/1024: bin, count, ..."""
     estimation_scores: tuple[int, ...] | None = None
-    """Soft votes: its fresh scores, likewise; then `estimation_counts` are for comparison only."""
+    """Soft votes: the same for its fresh scores; `estimation_counts` then serve comparison only."""
 
     @property
     def abstained(self) -> bool:
@@ -82,16 +83,16 @@ class Certificate:
 
     @property
     def correct(self) -> bool:
-        """Whether the certified prediction is the true label; False when either is missing."""
+        """Whether the prediction is the true label; False if it abstained or has no label."""
         return not self.abstained and self.prediction == self.label
 
     @property
     def radius_if_correct(self) -> float:
-        """What counts towards the average certified radius: 0 where wrong or abstained."""
+        """The image's share in the average certified radius: 0 if misclassified or abstained."""
         return self.radius if self.correct else 0.0
 
     def __str__(self) -> str:
-        """One line for people; the radius is rounded down."""
+        """One readable line; the radius is rounded down."""
         if self.abstained:
             answer = "abstained"
         else:
@@ -110,14 +111,14 @@ _TUPLES = ("selection_counts", "estimation_counts", "selection_scores", "estimat
 
 
 def row_checksum(row: Mapping[str, Any]) -> str:
-    """Checksum of a row's content, whatever the order of its keys."""
+    """Checksum of a row's content, independent of the order of its keys."""
     content = {name: value for name, value in row.items() if name != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def to_row(certificate: Certificate) -> dict[str, Any]:
-    """The JSON object of a certificate, checksum included."""
+    """A certificate as a JSON object, including its checksum."""
     row: dict[str, Any] = {"schema": SCHEMA}
     for name in _FIELDS:
         value = getattr(certificate, name)
@@ -127,10 +128,10 @@ def to_row(certificate: Certificate) -> dict[str, Any]:
 
 
 def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
-    """The certificate of a JSON object, refusing missing, extra or newer fields.
+    """Parse a certificate from a JSON object; refuse missing or unknown fields and other schemas.
 
-    The checksum is not judged here, so that a damaged run can be looked at; whoever relies on the
-    rows of a run folder reads them by `sween.runs.certification.read_run`.
+    The checksum is not verified here, so that a damaged run can be inspected; use
+    `sween.runs.certification.read_run` to read rows that can be relied on.
     """
     schema = row.get("schema")
     if schema != SCHEMA:
@@ -145,7 +146,7 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
     if missing or extra:
         raise BadInput(
             f"{where}: fields",
-            expected="those of a certificate",
+            expected="the fields of a certificate",
             got=f"missing {missing}, unknown {extra}",
             fix="restore the file from its source",
         )
@@ -153,7 +154,7 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
     if wrong:
         raise BadInput(
             f"{where}: values",
-            expected="those of a certificate",
+            expected="values of a certificate's types",
             got=", ".join(wrong),
             fix="restore the file from its source",
         )
@@ -164,7 +165,7 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
 
 
 def fits_type(value: object, annotation: Any) -> bool:
-    """Whether a JSON value is of a field's type; a whole number is a float too."""
+    """Whether a JSON value has a field's type; an integer is also a valid float."""
     if annotation == tuple[int, ...] | None:
         return value is None or fits_type(value, tuple[int, ...])
     if get_origin(annotation) is tuple:
@@ -181,7 +182,7 @@ def fits_type(value: object, annotation: Any) -> bool:
 
 
 def to_line(row: Mapping[str, Any]) -> bytes:
-    """The one text of a row: other text that reads back as the same row was not written here."""
+    """The canonical text of a row: any other text for the same row was not written by sween."""
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
@@ -199,7 +200,7 @@ def _finite(text: str) -> float:
 
 
 def read_rows(path: AnyPath) -> list[dict[str, Any]]:
-    """All rows of a .jsonl or .jsonl.gz file; a torn last line is left out."""
+    """All rows of a .jsonl or .jsonl.gz file; a truncated last line is ignored."""
     path = Path(path)
     rows: list[dict[str, Any]] = []
     try:
@@ -211,7 +212,7 @@ def read_rows(path: AnyPath) -> list[dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 raise BadInput(
                     f"{path}, line {number}",
-                    expected="one JSON object a line",
+                    expected="one JSON object per line",
                     got=error,
                     fix="restore the file from its source, or delete that line and run again",
                 ) from None
@@ -225,7 +226,7 @@ def read_rows(path: AnyPath) -> list[dict[str, Any]]:
             rows.append(row)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise BadInput(
-            str(path), expected="a whole gzip file", got=error, fix="restore the file"
+            str(path), expected="a complete gzip file", got=error, fix="restore the file"
         ) from None
     return rows
 
@@ -240,12 +241,12 @@ def records_file(folder: AnyPath) -> Path:
         str(folder),
         expected="a folder with certificates.jsonl or certificates.jsonl.gz",
         got="neither" if folder.is_dir() else "no such folder",
-        fix="name a folder written by `sween certify`",
+        fix="pass a folder written by `sween certify`",
     )
 
 
 def read_certificates(path: AnyPath) -> list[Certificate]:
-    """All certificates of a file or of a run folder, as they stand there: nothing is verified."""
+    """All certificates of a file or run folder, without verification."""
     path = Path(path)
     file = records_file(path) if path.is_dir() or not path.exists() else path
     return [
@@ -255,7 +256,7 @@ def read_certificates(path: AnyPath) -> list[Certificate]:
 
 
 class RowWriter:
-    """Appends rows to a .jsonl file, alone; removes a torn last line first."""
+    """Appends rows to a .jsonl file under a lock; first removes a truncated last line."""
 
     def __init__(self, path: AnyPath) -> None:
         self.path = Path(path)
@@ -266,13 +267,13 @@ class RowWriter:
             self.close()
             raise FolderBusy(
                 str(path),
-                expected="to be the only one writing it",
-                got="another process or thread at work in that folder",
+                expected="no other writer",
+                got="another process or thread writing to that folder",
                 fix="wait for it, or choose another --out",
             ) from None
-        self._drop_torn_line()
+        self._drop_truncated_line()
 
-    def _drop_torn_line(self) -> None:
+    def _drop_truncated_line(self) -> None:
         size = os.fstat(self._descriptor).st_size
         if size == 0 or os.pread(self._descriptor, 1, size - 1) == b"\n":
             return
@@ -280,7 +281,7 @@ class RowWriter:
         os.ftruncate(self._descriptor, content.rfind(b"\n") + 1)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows at once; a failed write (a full disk) leaves none of them behind."""
+        """Append all rows or none: a failed write, such as on a full disk, is undone."""
         text = b"".join(to_line(row) for row in rows)
         before = os.fstat(self._descriptor).st_size
         written = 0
@@ -309,8 +310,8 @@ class RowWriter:
 
 
 def format_radius(radius: float, digits: int = 3) -> str:
-    """A radius for people: rounded down, since a radius rounded up is a false certificate."""
-    # In decimal: radius * 10**digits rounds, which would turn 1.001 into 1.000.
+    """A radius for display, rounded down: rounded up, it would be a false certificate."""
+    # In decimal, since radius * 10**digits rounds, which would turn 1.001 into 1.000.
     context = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
     unit = decimal.Decimal(1).scaleb(-digits)
     floored = decimal.Decimal(repr(float(radius) + 0.0)).quantize(unit, context=context)

@@ -1,6 +1,6 @@
-"""A run folder: config.toml, environment.json, metrics.jsonl and what the run made.
+"""A run folder: config.toml, environment.json, metrics.jsonl and the run's results.
 
-Files are written beside their final name and renamed, so that a reader never sees half of one.
+Files are written under a temporary name and renamed, so a reader never sees a partial file.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.chmod(0o644)
             temporary.replace(path)
     except OSError as error:
-        error.filename = str(path)  # a failed write knows no name, and nobody knows the temporary
+        error.filename = str(path)  # a failed write has no name, and the temporary one is unknown
         raise
 
 
@@ -52,10 +52,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def to_toml(config: Mapping[str, Any]) -> str:
-    """TOML of a config whose values are plain, lists of plain values, or tables of those.
+    """A config as TOML; values are scalars, lists of scalars, or tables of these.
 
-    The standard library reads TOML but does not write it; run configs need no more than this.
-    None is left out: TOML has no null, and an absent key reads back as the default.
+    The standard library reads TOML but does not write it, and run configs need no more than this.
+    None is omitted: TOML has no null, and a missing key reads back as the default.
     """
     tables = {key: value for key, value in config.items() if isinstance(value, Mapping)}
     lines = _toml_lines({key: value for key, value in config.items() if key not in tables})
@@ -82,7 +82,7 @@ def _toml_value(value: object) -> str:
     if isinstance(value, int):
         return repr(int(value))
     if isinstance(value, float):
-        return repr(float(value))  # numpy's float64 is a float with a repr of its own
+        return repr(float(value))  # numpy's float64 is a float with a different repr
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
@@ -91,7 +91,7 @@ def _toml_value(value: object) -> str:
 
 
 def read_config(folder: AnyPath) -> dict[str, Any]:
-    """The config.toml of a run folder."""
+    """Read the config.toml of a run folder."""
     folder = Path(folder)
     path = folder / "config.toml"
     if not path.is_file():
@@ -99,7 +99,7 @@ def read_config(folder: AnyPath) -> dict[str, Any]:
             str(folder),
             expected="a run folder with config.toml",
             got="no such folder" if not folder.exists() else "no config.toml in it",
-            fix="name a folder written by sween",
+            fix="pass a folder written by sween",
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ def read_config(folder: AnyPath) -> dict[str, Any]:
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two configs, one readable item a key."""
+    """The differences between two configs, one readable item per key."""
     keys = sorted({*old, *new})
     return [
         f"{key} {_short(old.get(key))} -> {_short(new.get(key))}"
@@ -120,20 +120,20 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 
 
 def _short(value: object) -> str:
-    """A value for people; of a fingerprint its beginning."""
+    """A value for display; a fingerprint is abbreviated."""
     if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value):
         return f"{value[:8]}..."
     return repr(value)
 
 
 def run_tag(config: Mapping[str, Any]) -> str:
-    """A short name for a config, which rows carry to say which run they belong to."""
+    """A short identifier of a config, stored in every row to identify its run."""
     text = json.dumps(config, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def check_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds a run with another config: rows of two settings never mix."""
+    """Refuse a folder that holds a run with another config: rows of two configs never mix."""
     if (folder / "config.toml").exists():
         differences = config_differences(read_config(folder), tomllib.loads(to_toml(config)))
         if differences:
@@ -146,7 +146,7 @@ def check_config(folder: Path, config: Mapping[str, Any]) -> None:
 def start_run(folder: Path, config: Mapping[str, Any]) -> None:
     """Create the folder with config and environment, or check that it holds the same config.
 
-    A folder with the same config is taken up again; see `check_config` for one with another.
+    A run with the same config is resumed; for a different config see `check_config`.
     """
     check_config(folder, config)
     if (folder / "config.toml").exists():
@@ -158,7 +158,7 @@ def start_run(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _note_other_environment(folder: Path) -> None:
-    """A run taken up on another machine or version says so in environment-2.json and so on."""
+    """If a run is resumed on another machine or version, record that in environment-2.json etc."""
     now = describe_environment()
     files = sorted(folder.glob("environment*.json"), key=lambda path: (len(path.name), path.name))
     for file in files:
@@ -174,21 +174,21 @@ def _note_other_environment(folder: Path) -> None:
 def run_folder(
     folder: Path, config: Mapping[str, Any], *, rows: str, lock: FolderLock | None = None
 ) -> Iterator[Path]:
-    """`start_run` for a block that appends to the file `rows`, whose path it gives.
+    """`start_run` for a block that appends to the file `rows`; yields the path of that file.
 
-    Nobody else writes in the folder while the block runs. A block that fails before its first row
-    leaves nothing behind: no folder that holds a config and would refuse the corrected command.
-    Rows without a config are refused, since nobody can tell what they are rows of; so are packed
-    rows, since one cannot append to them.
+    The folder is locked against other writers while the block runs. A block that fails before its
+    first row leaves nothing behind, so that no config remains that would refuse the corrected
+    command. Rows without a config are refused, since their settings are unknown; so are compressed
+    rows, which cannot be appended to.
 
     Args:
-        folder: of the run, new or to be taken up.
+        folder: of the run, new or to be resumed.
         config: of the run.
         rows: name of the file.
-        lock: of that folder, where the caller has it already; taken for the block otherwise.
+        lock: on that folder, if the caller already holds it; otherwise taken for the block.
 
     Raises:
-        FolderBusy: another process or thread writes there; nothing was touched.
+        FolderBusy: another process or thread is writing there; nothing was changed.
     """
     with FolderLock(folder) if lock is None else contextlib.nullcontext():
         path = folder / rows
@@ -199,7 +199,7 @@ def run_folder(
             start_run(folder, config)
             yield path
         except FolderBusy:
-            raise  # the rows are being written from another machine: the files may be its own
+            raise  # another machine is writing the rows: the new files may belong to its run
         except Exception:
             if not path.exists() or path.stat().st_size == 0:
                 with contextlib.suppress(OSError):
@@ -212,21 +212,21 @@ def _check_rows(path: Path) -> None:
     if not path.exists() and path.with_name(f"{path.name}.gz").exists():
         raise BadInput(
             f"{path}.gz",
-            expected="unpacked rows to go on from",
-            got="packed ones",
-            fix="unpack it with gunzip, or choose another --out",
+            expected="uncompressed rows to resume from",
+            got="compressed ones",
+            fix="decompress it with gunzip, or choose another --out",
         )
     if path.exists() and not path.with_name("config.toml").exists():
         raise CheckpointError(
             str(path.parent),
-            expected=f"config.toml beside {path.name}",
+            expected=f"config.toml next to {path.name}",
             got="none",
             fix="restore it, or choose another --out",
         )
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, hardware, commit and date: what a measured number needs beside it."""
+    """Versions, hardware, commit and date, to accompany every measured number."""
     return {
         "sween": __version__,
         "commit": _git_commit(),
@@ -244,13 +244,13 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """The commit this source runs from, with + where the tree has changes; None where unknown.
+    """The commit of this source, with + if the tree has changes; None if unknown.
 
-    SWEEN_COMMIT says it where git cannot, as on a machine that was sent the source alone.
+    SWEEN_COMMIT overrides it where there is no git repository, such as for a copy of the source.
     """
-    told = os.environ.get("SWEEN_COMMIT")
-    if told:
-        return told
+    given = os.environ.get("SWEEN_COMMIT")
+    if given:
+        return given
     source = Path(__file__).resolve().parent
     command = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:

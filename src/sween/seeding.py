@@ -1,12 +1,12 @@
 """Everything random in sween is keyed by (seed, purpose, example, block), never by global state.
 
-Two draws with different keys come from independent streams; one key always gives the same draw,
-whichever worker, batch size or order asked for it. Keys are 128 bits of BLAKE2b, so streams of one
-run do not collide: torch's CPU generator keeps only 32 bits of its seed, which over the thousand
-noise blocks of one certificate would repeat a block about once in eight thousand images, and a
-repeated block breaks the independence that every confidence bound here rests on. Hence the CPU
-stream is numpy's counter-based Philox with the full key, and a GPU's is Philox in torch operations,
-with the full key too. The two kinds of device draw different noise.
+Draws with different keys come from independent streams; a key always gives the same draw, whatever
+the worker, batch size or order. Keys are 128 bits of BLAKE2b, so the streams of a run do not
+collide. torch's CPU generator keeps only 32 bits of its seed: over the thousand noise blocks of a
+certificate that would repeat a block in about one of eight thousand images, and a repeated block
+breaks the independence that every confidence bound here relies on. Hence the CPU uses numpy's
+counter-based Philox with the full key, and the GPU uses Philox in torch operations, also with the
+full key. CPUs and GPUs draw different noise.
 """
 
 import hashlib
@@ -21,28 +21,28 @@ from sween.errors import BadInput
 from sween.philox import counters, normal_draws, stream_words
 
 Normals = Callable[[Sequence[int], tuple[int, ...], torch.device], torch.Tensor]
-"""Draws N(0, 1) of several streams: see `normals_of`."""
+"""Draws N(0, 1) from several streams; see `normals_of`."""
 
 NOISE_BLOCK = 100
-"""Noise vectors drawn per key: part of every result's definition, so changing it changes counts."""
+"""Noise vectors per key; every count depends on it, so changing it changes results."""
 
 
 def fresh_seed() -> int:
-    """A seed from the operating system, which nobody could have known before.
+    """An unpredictable seed from the operating system.
 
-    53 bits, so that every reader of JSON gives it back as it is.
+    53 bits, so that every JSON parser reads it exactly.
     """
     return secrets.randbits(53)
 
 
 def derive_key(seed: int, purpose: str, example: int = 0, block: int = 0) -> int:
-    """The 128-bit key of one stream."""
+    """The 128-bit key of a stream."""
     try:
         numbers = struct.pack("<qqq", seed, example, block)
     except struct.error:
         raise BadInput(
             "seed, example and block of a random stream",
-            expected="whole numbers from -2**63 to 2**63 - 1",
+            expected="integers from -2**63 to 2**63 - 1",
             got=f"{seed}, {example}, {block}",
             fix="choose a smaller seed",
         ) from None
@@ -62,8 +62,8 @@ def numpy_generator(
 def torch_seed(seed: int, purpose: str, example: int = 0, block: int = 0) -> int:
     """A 63-bit seed for `torch.Generator.manual_seed`.
 
-    For initialisation, shuffling and the like. Not for certification noise on a CPU, where torch
-    would keep 32 bits of it: use `standard_normal`.
+    For initialisation, shuffling and the like. Not for certification noise, since on a CPU torch
+    keeps only 32 bits of it: use `standard_normal`.
     """
     return derive_key(seed, purpose, example, block) & (2**63 - 1)
 
@@ -77,12 +77,12 @@ def standard_normal(
     block: int,
     device: torch.device,
 ) -> torch.Tensor:
-    """Independent float32 N(0, 1) draws of one stream, the same on every call with that key."""
+    """Independent float32 N(0, 1) draws from one stream, the same on every call with that key."""
     return normals_of([derive_key(seed, purpose, example, block)], shape, device)[0]
 
 
 def normals_of(keys: Sequence[int], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """float32 N(0, 1) draws of several streams, named by their keys: (len(keys), *shape)."""
+    """float32 N(0, 1) draws from several streams, given by their keys: (len(keys), *shape)."""
     if device.type == "cpu":
         draws = np.empty((len(keys), *shape), dtype=np.float32)
         for draw, key in zip(draws, keys, strict=True):
@@ -98,13 +98,13 @@ def philox_normals(
     device: torch.device,
     draw: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = normal_draws,
 ) -> torch.Tensor:
-    """`normals_of` by Philox in torch operations, as a GPU draws them.
+    """`normals_of` by Philox in torch operations, as used on a GPU.
 
     Args:
         keys: of the streams.
         shape: of each stream's draws.
         device: any.
-        draw: `normal_draws`, or what a compiler made of it.
+        draw: `normal_draws`, or its compiled form.
     """
     count = torch.Size(shape).numel()
     draws = draw(stream_words(keys, device), counters(count, device))
@@ -112,7 +112,7 @@ def philox_normals(
 
 
 def noise_blocks(n: int) -> Iterator[tuple[int, int]]:
-    """The blocks that n noise draws take: (block, how many of its draws are used)."""
+    """The blocks needed for n noise draws: (block, how many of its draws are used)."""
     for block in range(-(-n // NOISE_BLOCK)):
         yield block, min(NOISE_BLOCK, n - block * NOISE_BLOCK)
 
@@ -124,7 +124,7 @@ def noisy_copies(
 
     Args:
         images: (N, C, H, W).
-        keys: N streams of noise, one an image.
+        keys: N noise streams, one per image.
         sigma: noise level.
         normals: draws the noise; `normals_of` by default.
     """

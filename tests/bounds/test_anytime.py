@@ -1,4 +1,4 @@
-"""Anytime-valid bounds: exact to the safe side, valid at every look, and as frugal as expected."""
+"""Anytime-valid bounds: conservative, valid at every look, and as efficient as expected."""
 
 import mpmath
 import numpy as np
@@ -67,7 +67,7 @@ def test_evidence_to_fifty_digits(k: int, n: int, q: float) -> None:
     assert float(log_evidence(k, n, q)) == pytest.approx(wanted, abs=float(margin(n)) / 2)
 
 
-def test_evidence_is_the_ratio_it_is_said_to_be() -> None:
+def test_evidence_is_the_documented_likelihood_ratio() -> None:
     """By summing over a fine grid of alternatives: independent of the beta functions."""
     k, n, q = 37, 50, 0.4
     m = 1 - q
@@ -78,7 +78,7 @@ def test_evidence_is_the_ratio_it_is_said_to_be() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 20_000), st.floats(0, 1), st.floats(1e-6, 0.2))
-def test_the_bound_is_where_the_evidence_reaches_its_mark(
+def test_the_bound_is_where_the_evidence_reaches_its_threshold(
     n: int, share: float, alpha: float
 ) -> None:
     k = round(share * n)
@@ -90,11 +90,11 @@ def test_the_bound_is_where_the_evidence_reaches_its_mark(
         assert (
             below <= (n - k) / n or float(log_evidence(k, n, below)) < -np.log(alpha) + 2 * MARGIN
         )
-    # It looks everywhere, so it is never tighter than the bound for one look.
+    # It is valid at all looks, so it is never tighter than the bound for one look.
     assert bound >= float(upper_bound_of_miss(k, n, alpha)) * (1 - 1e-6)
 
 
-def test_nothing_seen_nothing_known() -> None:
+def test_no_successes_give_the_trivial_bound() -> None:
     assert float(anytime_upper_bound_of_miss(0, 100, 0.01)) == 1.0
 
 
@@ -117,7 +117,7 @@ def _paths(p: float, purpose: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_all_looks_together_fail_at_most_alpha_of_the_time(name: str) -> None:
-    """Whenever one stops: at no look may the bound be below the truth. Both shares of alpha."""
+    """For any stopping rule: at no look may the bound be below the truth. Both shares of alpha."""
     p = ADVERSARIAL[name]
     counts, sizes = _paths(p, name)
     early = log_evidence(counts, sizes, 1 - p) >= -np.log(EARLY_SHARE * ALPHA)
@@ -157,7 +157,7 @@ def test_false_decisions_stay_within_alpha(name: str) -> None:
 @pytest.mark.parametrize("alpha", [0.05, 0.001])
 @pytest.mark.parametrize("missed", [0.0, 0.002, 0.1, 0.4])
 def test_looks_spend_half_of_alpha_and_the_last_the_other_half(alpha: float, missed: float) -> None:
-    """At 50 digits: an early bound stands on evidence of 2/alpha, the last one on a tail too.
+    """At 50 digits: an early bound needs evidence of 2/alpha, the last one may use the tail too.
 
     Early looks at all of alpha and a last one at half of it would fail 1.5 alpha of the time.
     """
@@ -173,7 +173,7 @@ def test_looks_spend_half_of_alpha_and_the_last_the_other_half(alpha: float, mis
 
 @pytest.mark.parametrize("radius", [0.25, 0.5, 1.0])
 def test_a_radius_is_granted_only_where_the_bound_reaches_it(radius: float) -> None:
-    """At every look at which the sampling stops, and not by a thousandth less than the radius."""
+    """At every look at which sampling stops, and not at a radius a thousandth larger."""
     granted = 0
     for n in (200, 1_000, 5_000):
         for count in range(n // 2, n + 1, max(1, n // 200)):
@@ -186,14 +186,14 @@ def test_a_radius_is_granted_only_where_the_bound_reaches_it(radius: float) -> N
             assert decisions[repr(radius)] == reached
             needed = float(special.ndtr(-radius / 0.5))
             if stops and n - count < needed * n:
-                assert reached, "stopped as certified, so it is"
+                assert reached, "stopped as certified, so it must be"
             granted += int(reached)
     assert granted >= 5
 
 
 @pytest.mark.parametrize("radius", [0.25, 0.5])
 def test_the_first_count_that_stops_as_certified_is_certified(radius: float) -> None:
-    """A stop for a radius a thousandth smaller would come a few votes of many too early."""
+    """Stopping for a radius a thousandth smaller would come a few votes too early."""
     n = 50_000
     needed = float(special.ndtr(-radius / 0.5))
     counts = np.arange(round(n * (1 - needed)) + 1, n)
@@ -218,14 +218,14 @@ def test_a_radius_is_granted_up_to_the_last_bit() -> None:
 
 
 def test_the_simulation_would_catch_looks_without_a_correction() -> None:
-    """Trap 5: the bound for one look, used at all of them."""
+    """The bound for one look, used at all of them."""
     counts, sizes = _paths(0.5, "one half")
     naive = upper_bound_of_miss(counts, sizes, ALPHA) < 0.5
     assert int(naive.any(axis=1).sum()) > 3 * most_failures(RUNS, ALPHA)
 
 
 def test_the_simulation_would_catch_a_threshold_of_half_the_evidence() -> None:
-    """A fault of a published code: log(1/(2 alpha)) where log(1/alpha) is needed."""
+    """A bug of published code: log(1/(2 alpha)) where log(1/alpha) is needed."""
     counts, sizes = _paths(0.5, "one half")
     honest = (log_evidence(counts, sizes, 0.5) >= -np.log(ALPHA)).any(axis=1).sum()
     loose = (log_evidence(counts, sizes, 0.5) >= -np.log(2 * ALPHA)).any(axis=1).sum()
@@ -244,7 +244,7 @@ def test_the_simulation_would_catch_a_threshold_of_half_the_evidence() -> None:
         (1.5, 0.9999, 9_800),
     ],
 )
-def test_as_few_samples_as_published(radius: float, p: float, expected: int) -> None:
+def test_as_few_samples_as_in_the_publication(radius: float, p: float, expected: int) -> None:
     """Mean samples at sigma .5, alpha .001, against independent simulations of this procedure."""
     generator = numpy_generator(0, f"samples {radius} {p}")
     sizes = looks(100_000)
@@ -258,7 +258,7 @@ def test_as_few_samples_as_published(radius: float, p: float, expected: int) -> 
         before = size
         if not active.any():
             break
-    # Looks here fall on whole noise blocks, which costs up to half of one.
+    # Looks are at whole noise blocks here, which costs up to half of one.
     assert 0.8 * expected <= used.mean() <= 1.2 * expected + NOISE_BLOCK
 
 

@@ -1,4 +1,4 @@
-"""Clopper-Pearson bounds against 50 digits: never on the unsafe side, never far on the safe one."""
+"""Clopper-Pearson bounds against 50 digits: always conservative, and close to exact."""
 
 import mpmath
 import numpy as np
@@ -20,7 +20,7 @@ from sween.seeding import numpy_generator
 from tests.smoothing.reference import binomial_lower_tail
 
 CLOSE = 3e-8
-"""The largest relative distance in q from the exact bound, on the safe side."""
+"""The largest relative distance in q from the exact bound, on the conservative side."""
 
 CASES = [
     (count, n, alpha)
@@ -28,14 +28,14 @@ CASES = [
     for share in (0.0, 1e-6, 1e-3, 0.01, 0.1, 0.35, 0.5, 0.9, 0.99)
     for alpha in (0.05, 0.001, 0.0001, 1e-9)
     if (count := round(share * n)) < n
-    # what rounds to the same count at a small n is checked once
+    # counts that coincide after rounding at a small n are checked once
     if share == 0.0 or count != 0
 ]
 
 
 def assert_tight(count: int, n: int, alpha: float) -> None:
     bound = float(upper_bound(count, n, alpha))
-    # The exact bound is where the tail equals alpha, and the tail falls as the bound grows.
+    # At the exact bound the tail equals alpha, and the tail decreases as the bound grows.
     assert binomial_lower_tail(count, n, bound) <= alpha or bound == 1.0
     nearer = bound / (1 + CLOSE)
     # At or below the observed share the tail is about 1/2 or more.
@@ -43,14 +43,14 @@ def assert_tight(count: int, n: int, alpha: float) -> None:
 
 
 @pytest.mark.parametrize(("count", "n", "alpha"), CASES)
-def test_never_unsafe_and_never_far(count: int, n: int, alpha: float) -> None:
+def test_bounds_are_conservative_and_tight(count: int, n: int, alpha: float) -> None:
     assert_tight(count, n, alpha)
 
 
 @pytest.mark.parametrize(
     "count", [0, 1, 37, 1_000, 10**6, 10**8, 499_000_000, 900_000_000, 999_999_990]
 )
-def test_a_thousand_million_votes(count: int) -> None:
+def test_a_billion_votes(count: int) -> None:
     assert_tight(count, 10**9, 0.001)
 
 
@@ -63,12 +63,12 @@ LANDMARKS = sorted(
     }
     | {1000 * thousands - 1 for thousands in range(1, 11)}
 )
-"""Counts where implementations change their method: powers, thousands and their neighbours."""
+"""Counts at which implementations switch methods: powers, thousands and their neighbours."""
 
 
 @pytest.mark.parametrize("n", [10**5, 5 * 10**5, 10**7, 10**8, 10**9])
 def test_counts_around_powers_and_thousands(n: int) -> None:
-    """scipy's inverse is wrong at 999 of very many, by a factor of 7 in the tail at n = 1e9."""
+    """scipy's inverse is wrong for 999 of very many, by a factor of 7 in the tail at n = 1e9."""
     for position, count in enumerate(LANDMARKS):
         for alpha in ALPHAS[position % 2 :: 2] if count != 999 else ALPHAS:
             if 0 < count < n and float(upper_bound(count, n, alpha)) < 1:
@@ -87,7 +87,7 @@ def _anywhere(seed: int, cases: int) -> list[tuple[int, int, float]]:
 
 
 def _check_anywhere(seed: int, cases: int) -> None:
-    """Safe and near; and the function that says so is as accurate as it is taken to be."""
+    """Conservative and tight; and the function that checks it is as accurate as assumed."""
     for count, n, alpha in _anywhere(seed, cases):
         bound = float(upper_bound(count, n, alpha))
         if bound < 1:
@@ -117,7 +117,7 @@ def test_every_small_count_and_every_thousand(n: int) -> None:
 
 @pytest.mark.parametrize("n", [10**4, 5 * 10**5, 10**7, 10**7 + 1, 10**9])
 def test_bounds_grow_with_the_count_everywhere(n: int) -> None:
-    """Every count of long stretches, among them those where scipy's inverse leaps."""
+    """Every count of long ranges, including those where scipy's inverse jumps."""
     for alpha in (1e-20, 1e-3, 0.2):
         for first in (0, n // 10, n // 2, n - 3_000):
             counts = np.arange(first, min(first + 3_000, n) + 1)
@@ -161,7 +161,7 @@ def test_ends() -> None:
 
 
 def test_the_bound_is_one_sided() -> None:
-    """Trap 12: a two-sided interval at alpha would spend alpha / 2 on this side."""
+    """A two-sided interval at alpha would spend alpha / 2 on this side."""
     ours = float(upper_bound(30, 100, 0.05))
     one_sided = stats.binomtest(30, 100).proportion_ci(confidence_level=0.90).high
     two_sided = stats.binomtest(30, 100).proportion_ci(confidence_level=0.95).high

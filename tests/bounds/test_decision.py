@@ -1,4 +1,4 @@
-"""What votes prove, and settings that could prove nothing."""
+"""Decisions from votes, and settings that could never certify anything."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ from sween.smoothing.prediction import Prediction, check_predict_settings
 from tests.smoothing.reference import binomial_lower_tail, exact_upper_bound
 
 
-def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
+def test_both_radii_are_kept_and_the_chosen_bound_decides() -> None:
     selection, estimation = [10, 90], [450, 550]
     cohen = decide(selection, estimation, alpha=0.001, sigma=0.5, bound="cohen")
     two_class = decide(selection, estimation, alpha=0.001, sigma=0.5, bound="two-class")
@@ -34,7 +34,7 @@ def test_both_radii_are_kept_and_the_bound_asked_for_decides() -> None:
 def test_the_lower_bound_is_at_the_level_that_its_row_spends_on_the_class(
     bound: str, share: float
 ) -> None:
-    """At another level it would be wrong too often, or would not be the radius's own."""
+    """At another level it would fail too often, or would not match the radius."""
     decision = decide([90, 10], [550, 450], alpha=0.001, sigma=0.5, bound=bound)
     exact = 1 - exact_upper_bound(450, 1000, mpmath.mpf(share) / 1000)
     assert -1e-8 < decision.lower_bound / exact - 1 <= 0
@@ -52,7 +52,7 @@ def test_the_selection_votes_alone_choose_the_class() -> None:
 
 
 def test_ties_go_to_the_lowest_class() -> None:
-    """Trap 11: a tie broken at random would make the answer depend on more than the votes."""
+    """A tie broken at random would make the prediction depend on more than the votes."""
     assert decide([0, 50, 50], [0, 900, 100], alpha=0.001, sigma=0.5).candidate == 1
     assert decide_prediction([5, 50, 50], alpha=0.9999)[0] == ABSTAIN
 
@@ -113,12 +113,12 @@ def test_impossible_settings(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(("field", "near"), [("bound", "cohn"), ("sampling", "fixd")])
-def test_unknown_names_come_with_the_nearest(field: str, near: str) -> None:
+def test_unknown_names_suggest_the_closest(field: str, near: str) -> None:
     with pytest.raises(UnknownName, match="did you mean"):
         CertifySettings(**{field: near})  # type: ignore[arg-type]
 
 
-def test_whole_numbers_of_any_kind_and_nothing_else() -> None:
+def test_any_integer_type_is_accepted_and_nothing_else() -> None:
     settings = CertifySettings(n=np.int64(200), n0=np.int32(50))  # type: ignore[arg-type]
     assert (settings.n, settings.n0) == (200, 50)
     assert type(settings.n) is int

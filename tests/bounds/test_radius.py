@@ -1,4 +1,4 @@
-"""Radii from counts: published numbers, abstention, order."""
+"""Radii from counts: published numbers, abstention, monotonicity."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_known_radii(p_class: float, p_rival: float, cohen: float, two_class: fl
 
 
 def test_half_the_votes_abstain() -> None:
-    """Trap 7: at a lower bound of exactly 1/2 or below there is nothing to certify."""
+    """At a lower bound of 1/2 or below there is nothing to certify."""
     counts = np.arange(0, 1001)
     radii = radius_cohen(counts, 1000, alpha=0.001, sigma=1.0)
     misses = upper_bound(1000 - counts, 1000, 0.001)
@@ -60,13 +60,13 @@ def test_half_the_votes_abstain() -> None:
 
 
 @pytest.mark.parametrize("bound", ["cohen", "two-class"])
-def test_abstention_is_judged_after_rounding(bound: str) -> None:
-    """A bound a hair below 1/2 that rounding outward lifts above it certifies nothing."""
+def test_abstention_is_decided_after_rounding(bound: str) -> None:
+    """A bound just below 1/2 that conservative rounding lifts above it certifies nothing."""
     n, level = 10**9, level_of_class(0.001, bound)
     misses = n // 2 - np.arange(40_000, 60_000)
     inverse = special.betainccinv(misses + 1, n - misses, level)
     between = (inverse < 0.5) & (upper_bound(misses, n, level) >= 0.5)
-    assert np.any(between), "of a thousand million votes some bound lies there"
+    assert np.any(between), "of a billion votes some bound lies there"
     for miss in misses[between].tolist():
         decision = decide([90, 10], [n - miss, miss], alpha=0.001, sigma=1.0, bound=bound)
         assert (decision.prediction, decision.radius) == (ABSTAIN, 0.0)
@@ -112,7 +112,7 @@ def test_two_class_is_at_least_cohen_at_its_own_level(n: int, data: st.DataObjec
 
 
 def test_radius_keeps_its_digits_near_certainty() -> None:
-    """Working with q = 1 - p: ndtri(1 - q) would lose digits at n = 1e9."""
+    """Thanks to q = 1 - p: ndtri(1 - q) would lose digits at n = 1e9."""
     n = 10**9
     exact = -special.ndtri(-np.expm1(np.log(0.001) / n))
     assert float(radius_cohen(n, n, alpha=0.001, sigma=1.0)) == pytest.approx(exact, rel=1e-8)
@@ -135,7 +135,7 @@ def test_fewest_votes() -> None:
 
 @pytest.mark.parametrize("sigma", [0.12, 0.1, 0.3, 1 / 3])
 def test_noise_and_radius_share_one_level(sigma: float) -> None:
-    """float32 noise has a float32 level: 2.2e-8 below .12, and no radius may be of more."""
+    """float32 noise has a float32 level, 2.2e-8 below .12, and no radius may use a larger one."""
     level = noise_level(sigma)
     assert level != sigma
     keys, images = [derive_key(0, "level")], torch.zeros(1, 1, 4, 4)
@@ -158,7 +158,7 @@ def test_noise_and_radius_share_one_level(sigma: float) -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.0625, 0.25, 0.5, 1.0, 2])
-def test_levels_that_float32_has_stay_as_they_are(sigma: float) -> None:
+def test_float32_noise_levels_are_unchanged(sigma: float) -> None:
     assert noise_level(sigma) == sigma
     miss = float(upper_bound(100, 1000, 0.001))
     wanted = -sigma * special.ndtri(miss) * (1 - 1e-12)
@@ -176,7 +176,7 @@ def test_overlapping_classes() -> None:
         radius_two_class(7, 6, 10, alpha=0.001, sigma=1.0)
 
 
-def test_an_unknown_bound_is_no_bound() -> None:
+def test_an_unknown_bound_is_refused() -> None:
     with pytest.raises(UnknownName, match="bound 'best'"):
         decide([90, 10], [600, 400], alpha=0.001, sigma=1.0, bound="best")
 

@@ -1,4 +1,4 @@
-"""Sizes chosen from pilot votes: sound with fresh votes, near what was promised, within budget."""
+"""Sizes chosen from pilot votes: sound with fresh votes, near the tolerance, within budget."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_sizes_grow_to_the_largest() -> None:
     ("p", "expected"),
     [(0.70, 15_000), (0.90, 5_800), (0.99, 8_200), (0.999, 33_000), (1.0, 51_000)],
 )
-def test_tolerance_asks_for_about_what_was_published(p: float, expected: int) -> None:
+def test_tolerance_needs_about_the_published_samples(p: float, expected: int) -> None:
     size = size_for_tolerance(round(p * N0), N0, tolerance=0.05, largest=100_000, alpha=0.001)
     assert 0.7 * expected <= size <= 1.3 * expected
 
@@ -52,7 +52,7 @@ def test_tolerance_is_sound(p: float) -> None:
 
 @pytest.mark.parametrize("p", ADVERSARIAL)
 def test_budget_is_sound(p: float) -> None:
-    """Sizes depend on the pilots of all images; the votes that are bounded do not."""
+    """Sizes depend on the pilots of all images; the votes behind the bounds do not."""
     generator = numpy_generator(0, f"budget {p}")
     pilots = generator.binomial(N0, p, RUNS)
     chosen = np.asarray(
@@ -65,7 +65,7 @@ def test_budget_is_sound(p: float) -> None:
 
 
 def test_the_simulation_would_catch_pilot_votes_in_the_bound() -> None:
-    """Trap 4: the pilot selects one of two equal classes, and is then counted for it."""
+    """The pilot selects one of two equally likely classes, and is then reused for its bound."""
     generator = numpy_generator(0, "reused pilot")
     votes = generator.binomial(N0, 0.5, RUNS)
     pilots = np.maximum(votes, N0 - votes)
@@ -130,7 +130,7 @@ def test_a_larger_budget_never_buys_less() -> None:
     assert totals[-1] <= 300 * 100_000
 
 
-def test_hopeless_images_get_nothing() -> None:
+def test_hopeless_images_get_no_votes() -> None:
     chosen = sizes_for_budget([300, 950], N0, budget=20_000, largest=100_000, alpha=0.001)
     assert chosen[0] == 0
     assert chosen[1] > 10_000

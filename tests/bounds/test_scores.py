@@ -1,4 +1,4 @@
-"""Soft votes: a bound on a mean that holds, scores rounded down, rows that can be derived again."""
+"""Soft votes: a sound bound on a mean, scores rounded down, rows that can be re-derived."""
 
 import json
 from itertools import pairwise
@@ -47,7 +47,7 @@ MEANS = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_false_bounds_stay_within_alpha(name: str) -> None:
-    """Vectorised: the mean is refuted where the wealth of a bet on it reaches 1/alpha."""
+    """Vectorised: the mean is rejected if the wealth of a bet against it reaches 1/alpha."""
     generator = numpy_generator(0, f"soft {name}")
     pilots, scores = LAWS[name](generator, (RUNS, N0)), LAWS[name](generator, (RUNS, N))
     floored = np.floor(scores * SCORE_STEPS) / SCORE_STEPS
@@ -57,7 +57,7 @@ def test_false_bounds_stay_within_alpha(name: str) -> None:
     rates = np.minimum(rates, 0.999 / mean)
     wealth = np.log1p(rates[:, None] * (floored - mean)).sum(axis=1)
     assert int((wealth >= goal).sum()) <= most_failures(RUNS, ALPHA)
-    # And `soft_miss` is that bound: it refutes the mean in the same runs.
+    # And `soft_miss` is that bound: it rejects the mean in the same runs.
     refuted = np.flatnonzero(wealth >= goal)[:60]
     for run in {*refuted.tolist(), *range(40)}:
         bound = soft_miss(histogram(pilots[run]), histogram(scores[run]), n=N, alpha=ALPHA)
@@ -66,7 +66,7 @@ def test_false_bounds_stay_within_alpha(name: str) -> None:
 
 
 def test_the_simulation_would_catch_a_class_chosen_by_its_own_scores() -> None:
-    """Trap 4 for soft votes: of fifty equal classes the luckiest, bounded by what made it so."""
+    """The luckiest of fifty equal classes, bounded by the very scores that selected it."""
     generator = numpy_generator(0, "luckiest")
     hits = generator.binomial(N, 0.5, (RUNS, 50))
     rate = np.sqrt(2 * -np.log(ALPHA) / (N * 0.25))
@@ -81,7 +81,7 @@ def test_the_simulation_would_catch_a_class_chosen_by_its_own_scores() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 400), st.integers(1, 400), st.floats(1e-4, 0.2))
-def test_on_votes_it_is_sound_and_no_tighter_than_the_exact_bound(
+def test_on_hard_votes_it_is_no_tighter_than_the_exact_bound(
     count: int, n: int, alpha: float
 ) -> None:
     count = min(count, n)
@@ -91,7 +91,7 @@ def test_on_votes_it_is_sound_and_no_tighter_than_the_exact_bound(
     assert bound >= float(upper_bound_of_miss(count, n, alpha)) * (1 - 1e-6)
 
 
-def test_soft_beats_hard_where_errors_are_of_low_confidence() -> None:
+def test_soft_beats_hard_if_errors_have_low_confidence() -> None:
     generator = numpy_generator(0, "low confidence errors")
     scores = np.where(generator.random(10_000) < 0.8, 0.9, 0.45)  # 20% hard errors, mildly wrong
     soft = soft_miss(histogram(scores[:100]), histogram(scores), n=10_000, alpha=0.001)
@@ -101,7 +101,7 @@ def test_soft_beats_hard_where_errors_are_of_low_confidence() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
-    """A rate that knew the scores would void the theorem; here pilot and scores spread apart."""
+    """A rate that used the scores would void the theorem; here pilot and scores differ."""
     generator = numpy_generator(seed, "pilot of another law")
     pilot, scores = generator.beta(300, 100, 100), generator.beta(3, 1, 2000)
     got = soft_miss(histogram(pilot), histogram(scores), n=2000, alpha=0.001)
@@ -122,10 +122,10 @@ def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_bisection_stopped_at_any_time_is_on_the_safe_side(
+def test_a_bisection_stopped_at_any_time_is_conservative(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the two ends of the interval the answer is the one that is refuted."""
+    """The result is the end of the interval that is rejected."""
     generator = numpy_generator(seed, "bisection")
     pilot, scores = generator.beta(6, 2, 100), generator.beta(6, 2, 1000)
 
@@ -141,7 +141,7 @@ def test_a_bisection_stopped_at_any_time_is_on_the_safe_side(
 
 
 def test_scores_are_rounded_down() -> None:
-    """Rounded up they could bound a mean that is lower."""
+    """Rounded up, they could exceed the mean they bound."""
 
     class Sure(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -153,7 +153,7 @@ def test_scores_are_rounded_down() -> None:
     assert row[0].estimation_scores == (int(0.7 * SCORE_STEPS), 500)
 
 
-def test_lost_scores_count_as_nothing() -> None:
+def test_lost_scores_count_as_zero() -> None:
     pilot = histogram(np.full(100, 0.8))
     with_zeros = soft_miss(pilot, (0, 10, 819, 990), n=1000, alpha=0.001)
     assert soft_miss(pilot, (819, 990), n=1000, alpha=0.001) == with_zeros
@@ -161,7 +161,7 @@ def test_lost_scores_count_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("pairs", [(1,), (1025, 3), (5, -1), (-5, 1)])
-def test_a_histogram_that_is_none(pairs: tuple[int, ...]) -> None:
+def test_an_invalid_histogram_is_refused(pairs: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match="score histogram"):
         soft_miss((1024, 10), pairs, n=10, alpha=0.01)
 
@@ -239,8 +239,8 @@ def test_run_verify_and_forgery(tmp_path: Path) -> None:
     [
         ("--votes soft --members", "one classifier"),
         ("--votes soft --exit exact", "a mean needs every member"),
-        ("--votes soft --sampling decide --radius 0.5", "expected sampling fixed"),
-        ("--votes soft --bound two-class", "expected bound cohen"),
+        ("--votes soft --sampling decide --radius 0.5", "expected sampling fixed, got decide"),
+        ("--votes soft --bound two-class", "expected bound cohen, got two-class"),
         ("--votes sotf", "did you mean 'soft'"),
     ],
 )
@@ -254,7 +254,7 @@ def test_bad_options(options: str, part: str, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_lone_module_has_no_probabilities() -> None:
+def test_a_module_without_an_ensemble_has_no_probabilities() -> None:
     model = create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8)).eval()
     smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=10)
     with pytest.raises(BadInput, match="expected a WeightedEnsemble"):

@@ -128,7 +128,7 @@ MISFITS: dict[str, dict[str, Any]] = {
 def test_members_that_do_not_belong_together(field: str, made: Made, tmp_path: Path) -> None:
     other = write_member(tmp_path / "other", **MISFITS[field])
     line = f"weigh {made.runs[0]} {other} --out {tmp_path}/out"
-    assert_refused(line, f"{other}: {field}", "ensemble only members", watched=(tmp_path,))
+    assert_refused(line, f"{other}: {field}", "combine only members", watched=(tmp_path,))
 
 
 @pytest.mark.parametrize("verb", ["weigh", "certify"])
@@ -174,7 +174,7 @@ BAD_ENSEMBLES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "no fingerprints": (replaced("fingerprints = [", "fingerprints = []\nf = ["), ("0 finger",)),
     "no TOML": (replaced("kind =", "kind"), ("config.toml", "expected TOML", "restore")),
     "member missing": (remove_member, ("digits-mlp-seed2", "no such file", "check the path")),
-    "members exchanged": (exchange_members, ("digits-mlp-seed2", "exchanged")),
+    "members exchanged": (exchange_members, ("digits-mlp-seed2", "fingerprint", "replaced")),
 }
 
 

@@ -65,7 +65,7 @@ WEIGHING = [
     (f"{WEIGH} --samples 0", "samples", "at least 1, got 0", "raise it"),
     ("weigh {tmp}/none --out {out}", "/none", "no such file", "check the path"),
     ("weigh {certificates} --out {out}", "model.safetensors", "no such file", "check the path"),
-    (f"{WEIGH} --out {{run}}", "/run1", "other files", "choose another"),
+    (f"{WEIGH} --out {{run}}", "/run1", "such as config.toml", "choose another"),
     (f"{WEIGH} --out {{run}}/config.toml", "config.toml", "a file", "choose another"),
     (f"{WEIGH} --quiet --out /proc/sween/x", "/proc/sween", "No such file", "check the path"),
     (f"{WEIGH} --seed -9999999999999999999", "seed", "smaller seed"),
@@ -117,8 +117,8 @@ READING = [
     ("report {ensemble} --out {out}", "/ensemble", "certificates.jsonl", "`sween certify`"),
     ("report {run}/config.toml --out {out}", "config.toml", "idx"),
     ("report {certificates} --log-digits 0 {run}/config.toml --out {out}", "digits", "at least 1"),
-    ("predict {ensemble} x.png --n0 5", "--n0", "--certify with it"),
-    ("predict {ensemble} x.png --bound nonsense", "--bound", "--certify with it"),
+    ("predict {ensemble} x.png --n0 5", "--n0", "no --certify"),
+    ("predict {ensemble} x.png --bound nonsense", "--bound", "no --certify"),
     ("certify {ensemble} --indices 0 --n0 1000000000000 --out {out}", "n0", "at most 1000000000"),
     ("certify {ensemble} --indices 0 --alpha 5e-100 --out {out}", "alpha", "at least 1e-96"),
     (
@@ -129,7 +129,7 @@ READING = [
     ),
     ("certify {ensemble} --indices 0 --forward-rows 9999999999 --out {out}", "1 to 1000000"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
-    ("report {tmp}/none --out {out}", "/none", "no such folder", "name a folder"),
+    ("report {tmp}/none --out {out}", "/none", "no such folder", "pass a folder"),
     ("report {certificates} {certificates} --out {out}", "certificates 2 times", "rename one"),
     ("report {certificates} --radius -0.5 --out {out}", "radii", "-0.5"),
     ("report {certificates} --radius nan --out {out}", "radii", "nan"),
@@ -137,7 +137,7 @@ READING = [
     ("verify {tmp}/none", "/none", "no such folder", "`sween certify`"),
     ("verify {run}", "/run1", "neither", "`sween certify`"),
     ("predict {ensemble} {tmp}/none.png", "/none.png", "no such file", "check the path"),
-    ("predict {ensemble} {tmp}", "a folder with images", "name the files"),
+    ("predict {ensemble} {tmp}", "a folder with images", "the image files themselves"),
     ("predict {ensemble}", "images", "see sween --help"),
 ]
 

@@ -172,7 +172,7 @@ BAD: dict[str, Refusal] = {
     "negative weight": (
         lambda: sween.WeightedEnsemble([net(), net()], [1.5, -0.5]),
         BadInput,
-        ("weights", "-0.5", "shares of one whole"),
+        ("weights", "-0.5", "non-negative"),
     ),
     "three weights for two": (
         lambda: sween.WeightedEnsemble([net(), net()], [0.5, 0.3, 0.2]),
@@ -187,7 +187,7 @@ BAD: dict[str, Refusal] = {
     "their probabilities": (
         lambda: sween.WeightedEnsemble([net(), net(9)])(GOOD),
         ContractError,
-        ("10 classes", "got 9", "one data set"),
+        ("10 classes", "got 9", "same data set"),
     ),
     "weigh: method": (lambda: solve(method="convx"), UnknownName, ("'convx'", "'convex'")),
     "weigh: labels": (lambda: solve(labels=torch.tensor([0, 10])), BadInput, ("0 to 10",)),

@@ -64,7 +64,7 @@ BAD_RUNS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         with_line(4, lambda old: old.replace(b'"schema": 1', b'"schema": 2')),
         ("line 4", "schema", "version that wrote it"),
     ),
-    "no config": (remove_config, ("config.toml beside certificates.jsonl", "choose another")),
+    "no config": (remove_config, ("config.toml next to certificates.jsonl", "choose another")),
     "broken config": (break_config, ("config.toml", "expected TOML", "restore")),
     "packed": (pack, ("certificates.jsonl.gz", "gunzip")),
 }

@@ -176,7 +176,7 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
     "skipped beyond the data set": ({"skipped": "900"}, "a split of 360 images"),
     "weights that do not sum to 1": ({"weights": [0.5, 0.6]}, "sum 1.1"),
     "a negative weight": ({"weights": [1.5, -0.5]}, "non-negative numbers"),
-    "more weights than members": ({"weights": [0.5, 0.25, 0.25]}, "2 numbers, one a member"),
+    "more weights than members": ({"weights": [0.5, 0.25, 0.25]}, "2 numbers, one per member"),
     "weights that are text": ({"weights": ["a", "b"]}, "not a list of numbers"),
     "a weighting off the simplex": ({"weightings": {"w": [2.0, 3.0]}}, "w: weights: expected non"),
     "members that are not the candidates": (

@@ -206,7 +206,9 @@ def test_attacking_other_images_than_those_certified(
         network, root, tmp_path / "out", f"--every 4 --certificates {tmp_path}/known", verb="attack"
     )
     swap(root, 0, 6)
-    assert_refused(line, "the very classifier", "contents ", watched=(tmp_path / "known",))
+    assert_refused(
+        line, "certificates of the classifier", "contents ", watched=(tmp_path / "known",)
+    )
     swap(root, 0, 6)
     succeed(line)
 

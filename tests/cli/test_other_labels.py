@@ -80,7 +80,7 @@ def test_an_attack_with_other_labels_than_the_certificates(
     )
     other = relabelled(load_dataset("digits"))
     monkeypatch.setattr("sween.cli.attack.dataset_of", lambda *_, **__: other)
-    assert_refused(line, "the very classifier", "labels '", watched=(tmp_path,))
+    assert_refused(line, "certificates of the classifier", "labels '", watched=(tmp_path,))
     own = read_config(known)
     older = {name: value for name, value in own.items() if name != "labels"}
     assert differences(own, older) == differences(older, own) == []

@@ -74,6 +74,7 @@ def test_predict_answers_for_the_classifier_that_exact_noise_certifies(
     code, _, stderr = run_line(f"predict {made.ensemble} {tmp_path}/grey.png --noise exact")
     assert code == 2
     assert "17 grey levels" in stderr
+    assert "a pixel of value 100" in stderr
     assert len(stderr.splitlines()) == 1
 
 

@@ -30,7 +30,7 @@ def test_an_honest_run_comes_out_again(mode: str, made: Made, tmp_path: Path) ->
     models = 4 if mode == "members" else 1
     first, second = succeed(f"{line} all").splitlines()
     assert first.startswith(f"{4 * models} rows re-derived: 4 images")
-    wanted = f"{4 * models} rows of 4 images (all: 1:8:2) recounted: every vote is the same"
+    wanted = f"{4 * models} rows of 4 images (all: 1:8:2) recounted: all votes are identical"
     assert second == wanted
     again = succeed(f"{line} 2 --seed 3").splitlines()[1]
     assert again.startswith(f"{2 * models} rows of 2 images (chosen by --seed 3: ")
@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "no ensemble": (
         "{certificates} --recount 2",
-        ("--model", "none of the zoo has it", "pass the folder"),
+        ("--model", "no zoo model has that fingerprint", "ensemble folder"),
     ),
     "no number": ("{certificates} --recount some", ("a number of images, or all", "got some")),
     "no images": ("{certificates} --recount 0", ("a number of images, or all", "got 0")),

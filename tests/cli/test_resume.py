@@ -70,7 +70,7 @@ def test_an_interrupt_says_how_to_go_on(made: Made, tmp_path: Path) -> None:
     assert stdout == ""
     assert (
         stderr
-        == "sween: stopped; train, certify and attack go on from what they saved when run again\n"
+        == "sween: interrupted; run the same command again to resume train, certify or attack\n"
     )
     assert 3 <= len(rows_of(out)) < 24
 

@@ -14,7 +14,7 @@ import torch
 from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.conftest import Made
 
-STOPPED = "sween: stopped; train, certify and attack go on from what they saved when run again\n"
+STOPPED = "sween: interrupted; run the same command again to resume train, certify or attack\n"
 
 ENTRIES = {
     "module": ["-m", "sween", "--version"],

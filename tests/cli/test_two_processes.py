@@ -67,7 +67,7 @@ def check_loser(code: int, stdout: str, stderr: str) -> None:
     assert code == 2, stderr
     assert stdout == ""
     assert stderr.startswith("sween: error: ")
-    assert "another process or thread at work in that folder; wait for it" in stderr
+    assert "another process or thread writing to that folder; wait for it" in stderr
     assert stderr.count("\n") == 1
 
 

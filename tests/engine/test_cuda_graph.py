@@ -1,4 +1,4 @@
-"""Members compiled for real, on a CPU."""
+"""Members compiled by torch.compile on a CPU."""
 
 import pytest
 
@@ -13,8 +13,8 @@ from sween.smoothing import SmoothedClassifier
     "ignore::UserWarning",
     "error::sween.errors.PreparationWarning",
 )
-def test_several_members_are_compiled_behind_the_same_code() -> None:
-    """Each is a recompilation to torch, of which it would allow a few only."""
+def test_several_members_of_one_class_are_compiled() -> None:
+    """torch counts each as a recompilation, of which it allows only a few by default."""
     ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
     images = load_dataset("digits").test.images(range(2))
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, compile=True)

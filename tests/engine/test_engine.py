@@ -1,4 +1,4 @@
-"""The vote engine: the same counts whatever the batch, constant memory, fresh noise."""
+"""The vote engine: counts independent of the batch, constant memory, fresh noise."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_counts_do_not_depend_on_the_batch_or_the_order(exit_name: str) -> None:
 
 
 @pytest.mark.parametrize("exit_name", ["none", "paper", "exact"])
-def test_counts_do_not_depend_on_asking_for_members(exit_name: str) -> None:
+def test_counts_do_not_depend_on_member_votes(exit_name: str) -> None:
     images, policy = _images(), ExitPolicy(exit_name, threshold=0.6)
     alone = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, exit=policy)
     panel = SmoothedClassifier(
@@ -113,11 +113,11 @@ def test_other_exits_vote_as_they_would_alone() -> None:
         own = [group[name] for group in groups]
         assert _counts(own) == _counts(rows)
         assert [row.member_evaluations for row in own] == [row.member_evaluations for row in rows]
-    with pytest.raises(BadInput, match="a different one for each"):
+    with pytest.raises(BadInput, match=r"distinct names, got model\+exact, model\+exact"):
         SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, other_exits=[exits[0], exits[0]])
 
 
-def test_more_votes_contain_fewer() -> None:
+def test_more_votes_extend_fewer_votes() -> None:
     """Counts of disjoint blocks add: the first 300 votes are the same in 300 and in 750."""
     smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
     engine, images = smoothed.engine, _images(1)
@@ -144,7 +144,7 @@ class _Recorder(nn.Module):
 def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Trap 10: the noisy copies of an image are never all in memory."""
+    """The noisy copies of an image are never all in memory."""
     recorder = _Recorder()
     smoothed = SmoothedClassifier(
         recorder, sigma=0.5, num_classes=2, batch_size=200, forward_rows=NOISE_BLOCK
@@ -182,7 +182,7 @@ def test_a_smaller_forward_shape_is_padded() -> None:
     ids=["fixed", "decide", "tolerance"],
 )
 def test_selection_and_estimation_never_share_noise(options: dict[str, Any]) -> None:
-    """Trap 4, in the engine: no noisy image is shown for both, nor twice for either."""
+    """No noisy image is used for both, nor twice for either."""
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
     (row,) = smoothed.certify(_images(1), settings=CertifySettings(n0=200, **options))
@@ -191,8 +191,8 @@ def test_selection_and_estimation_never_share_noise(options: dict[str, Any]) -> 
     assert len(torch.unique(rows, dim=0)) == row.samples
 
 
-def test_soft_votes_show_the_pilot_twice_and_never_for_the_bound() -> None:
-    """Its scores are collected once the class is known; the bound has fresh ones."""
+def test_soft_votes_never_use_the_pilot_in_the_bound() -> None:
+    """The pilot's scores are collected once the class is known; the bound uses fresh ones."""
     recorder = _Recorder()
     ensemble = WeightedEnsemble([recorder])
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
@@ -203,8 +203,8 @@ def test_soft_votes_show_the_pilot_twice_and_never_for_the_bound() -> None:
     assert len(torch.unique(torch.cat([pilot, fresh]), dim=0)) == row.samples == 600
 
 
-def test_a_budget_is_what_is_evaluated() -> None:
-    """The pilots that plan it are the pilots that select: no forward pass is done twice."""
+def test_a_budget_is_the_number_of_evaluations() -> None:
+    """The pilots that plan the budget also select the class: no forward pass is repeated."""
     recorder = _Recorder()
     smoothed = SmoothedClassifier(recorder, sigma=0.5, num_classes=2, forward_rows=NOISE_BLOCK)
     rows = smoothed.certify(_images(3), n=4_000, n0=200, sampling="budget", budget=6_000)
@@ -214,7 +214,7 @@ def test_a_budget_is_what_is_evaluated() -> None:
 
 
 def test_noise_has_the_right_size_in_pixel_units() -> None:
-    """Trap 9: the noise is added to [0,1] pixels, before anything the model does."""
+    """The noise is added to pixels in [0,1], before the model's own normalisation."""
     recorder = _Recorder()
     image = _images(1)
     smoothed = SmoothedClassifier(recorder, sigma=0.25, num_classes=2, forward_rows=NOISE_BLOCK)
@@ -237,7 +237,7 @@ def test_one_image_gives_one_result_and_a_batch_a_list() -> None:
 
 
 def test_a_tie_of_logits_votes_for_the_lowest_class() -> None:
-    """Trap 11."""
+    """So that the prediction depends on the votes alone."""
 
     class Constant(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -267,7 +267,7 @@ class _MixesItsBatch(nn.Module):
 
 @pytest.mark.parametrize("how", ["mean", "range", "tiny", "next"])
 def test_a_module_that_mixes_its_batch_is_refused(how: str) -> None:
-    """Trap 6, for members: such a module is no function of one image."""
+    """Such a module is not a function of one image."""
     model = _MixesItsBatch(how)
     with pytest.raises(ContractError, match="batch"):
         SmoothedClassifier(model, sigma=0.5, num_classes=3).certify(_images(1)[0], n=200)
@@ -276,8 +276,8 @@ def test_a_module_that_mixes_its_batch_is_refused(how: str) -> None:
         SmoothedClassifier(ensemble, sigma=0.5, num_classes=3).predict(_images(1)[0])
 
 
-def test_a_model_is_evaluated_in_evaluation_mode_and_left_as_it_was() -> None:
-    """Training between two certificates must not put batch norm on batch statistics."""
+def test_a_model_is_evaluated_in_evaluation_mode_and_restored() -> None:
+    """Training between two certificates must not switch batch norm to batch statistics."""
     model = create_model("digits-conv", num_classes=10, image_shape=SHAPE).eval()
     norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
     smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=10)
@@ -293,7 +293,7 @@ def test_a_model_is_evaluated_in_evaluation_mode_and_left_as_it_was() -> None:
 @pytest.mark.parametrize("wrong", [float("inf"), float("-inf")])
 @pytest.mark.parametrize("ensembled", [False, True])
 def test_an_infinite_answer_is_not_counted(wrong: float, ensembled: bool) -> None:
-    """An argmax, or a softmax for -inf, would make a vote of it; here of one copy in 700."""
+    """argmax, or softmax for -inf, would turn it into a vote; here for one copy in 700."""
 
     class Overflows(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -322,7 +322,7 @@ def test_exits_need_an_ensemble() -> None:
 
 
 class _Standardised(nn.Module):
-    """Scales each image by its own spread: no answer for an image of nothing, as padding is."""
+    """Scales each image by its own spread: NaN for an all-zero image, as used for padding."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1)
@@ -330,14 +330,14 @@ class _Standardised(nn.Module):
         return torch.stack([score, -score], dim=1)
 
 
-def test_answers_for_padding_are_nobodys_business() -> None:
+def test_non_finite_outputs_for_padding_are_ignored() -> None:
     smoothed = SmoothedClassifier(_Standardised(), sigma=0.5, num_classes=2, forward_rows=64)
     (row,) = smoothed.certify(_images(1), settings=SETTINGS)
     assert sum(row.estimation_counts) == SETTINGS.n
 
 
-def test_an_exchanged_member_votes() -> None:
-    """The panel follows the ensemble, not the list that it was made of."""
+def test_a_replaced_member_votes() -> None:
+    """The voters follow the ensemble, not the list it was built from."""
     ensemble, images = _ensemble(), _images(1)
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
     before = smoothed.certify(images, settings=SETTINGS, indices=[0])
@@ -348,10 +348,10 @@ def test_an_exchanged_member_votes() -> None:
     assert _counts(after) != _counts(before)
 
 
-def test_noise_that_draws_otherwise_when_compiled_is_used_plain(
+def test_wrongly_compiled_noise_falls_back_to_plain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a CPU the compiled noise is a GPU's, which draws other numbers: it must not be used."""
+    """On a CPU the compiled noise is that of a GPU, which differs: it must not be used."""
     images, smoothed = _images(1), SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10)
     wanted = _counts(smoothed.certify(images, settings=SETTINGS))
     monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))

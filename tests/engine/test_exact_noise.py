@@ -1,4 +1,4 @@
-"""Exact noise: the law of rounded Gaussian noise, and certificates that floats cannot betray."""
+"""Exact noise: rounded Gaussian noise, and certificates that rounding errors cannot break."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("sigma", "levels"), [(0.25, 255), (1.0, 255), (0.5, 16), (0.0625, 16)])
-def test_the_table_is_the_law_rounded_down(sigma: float, levels: int) -> None:
+def test_the_table_is_the_distribution_rounded_down(sigma: float, levels: int) -> None:
     table = noise_table(sigma, levels)
     masses = np.diff(table.cumulative.numpy(), prepend=0)
     steps = table.first + np.arange(len(masses))
@@ -38,7 +38,7 @@ def test_the_table_is_the_law_rounded_down(sigma: float, levels: int) -> None:
 
 
 def test_a_few_masses_to_fifty_digits() -> None:
-    """Against mpmath's own normal distribution function, not the complement used in the code."""
+    """Against mpmath's normal distribution function, not the complement used in the code."""
     import mpmath
 
     table = noise_table(0.5, 255)
@@ -61,7 +61,7 @@ def _steps(noise: ExactNoise, keys: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("draw", ["cpu", "gpu words"])
-def test_draws_follow_the_law(draw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_follow_the_distribution(draw: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sigma, levels = 0.5, 16
     noise = ExactNoise(sigma=sigma, levels=levels, compile=False)
     if draw == "gpu words":  # the generator of a GPU, run here
@@ -94,7 +94,7 @@ def test_copies_stay_on_the_grid_and_keep_the_image() -> None:
     noise = ExactNoise(sigma=0.25, levels=levels, compile=False)
     copies, _ = noise.copies(image, [derive_key(0, "p")])
     whole = (copies.double() * levels).round()
-    assert torch.equal(copies, whole.float() / levels), "a float for each whole number, no other"
+    assert torch.equal(copies, whole.float() / levels), "one float per integer"
     assert float(copies.min()) < 0, "not clipped to [0, 1]"
     shifted, _ = noise.copies(image + 7 / levels, [derive_key(0, "p")])
     assert torch.equal((shifted.double() * levels).round() - whole, torch.full_like(whole, 7))
@@ -120,7 +120,7 @@ def _certify(image: torch.Tensor, noise: str, n: int = 2_000) -> Certificate:
 
 
 def test_the_float_attack() -> None:
-    """Trap 15: float noise certifies a ball with an adversarial example in it; exact does not."""
+    """float32 noise certifies a ball with an adversarial example in it; exact noise does not."""
     image, attacked = torch.zeros(3, 32, 32), torch.full((3, 32, 32), 2.0**-8)
     distance = float((image - attacked).norm())
     assert distance < 0.22
@@ -134,8 +134,8 @@ def test_the_float_attack() -> None:
     assert honest.noise == "exact(levels=255)"
 
 
-def test_lost_draws_count_against_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a table that loses a hundredth: those votes are drawn, and are for nobody."""
+def test_lost_draws_count_against_the_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a table that loses a hundredth: those votes are drawn but count for no class."""
     whole = noise_table(0.5, 255)
     short = type(whole)(whole.first, (whole.cumulative.double() * 0.9999).long())
     monkeypatch.setattr("sween.engine.exact_noise.noise_table", lambda *_: short)
@@ -155,7 +155,7 @@ def test_lost_draws_count_against_the_answer(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_lost_draws_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In soft votes too: what is drawn beyond the table has a score of 0, not its network's."""
+    """With soft votes too: a draw beyond the table scores 0, whatever the network returns."""
     whole = noise_table(0.5, 255)
     short = type(whole)(whole.first, (whole.cumulative.double() * 0.9999).long())
     monkeypatch.setattr("sween.engine.exact_noise.noise_table", lambda *_: short)
@@ -178,7 +178,7 @@ def test_lost_draws_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.radius == float(radius_of_miss(miss, 0.5))
 
 
-def test_decisions_take_lost_votes_for_the_runner_up() -> None:
+def test_decisions_give_lost_votes_to_the_runner_up() -> None:
     full = decide([9, 1, 0], [900, 60, 40], alpha=0.001, sigma=1.0)
     lost = decide([9, 1, 0], [900, 60, 30], n=1000, alpha=0.001, sigma=1.0)
     worst = decide([9, 1, 0], [900, 70, 30], alpha=0.001, sigma=1.0)
@@ -189,7 +189,7 @@ def test_decisions_take_lost_votes_for_the_runner_up() -> None:
     assert one == two
 
 
-def test_votes_of_the_two_laws_agree_on_a_smooth_classifier() -> None:
+def test_both_noise_distributions_agree_on_a_smooth_classifier() -> None:
     class Bright(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             total = x.flatten(1).mean(1) - 0.55
@@ -216,7 +216,7 @@ def test_votes_of_the_two_laws_agree_on_a_smooth_classifier() -> None:
             lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
                 torch.full((3, 4, 4), 0.3), n=200
             ),
-            ("images", "whole pixel values over 255", "multiple of 1/255", "--noise float32"),
+            ("images", "multiple of 1/255", "--noise float32"),
         ),
         (
             lambda: SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exact").certify(
@@ -241,8 +241,8 @@ def test_bad_input_is_one_line(make, parts) -> None:  # type: ignore[no-untyped-
         assert part in message
 
 
-def test_off_the_grid_no_rounding_is_advised() -> None:
-    """g(x') is certified, not g(round(x')), which lies further off and is answered otherwise."""
+def test_rounding_is_not_suggested_for_images_off_the_grid() -> None:
+    """g(x') is certified, not g(round(x')), which is farther away and has another prediction."""
     levels = 16
 
     class Dark(nn.Module):
@@ -262,10 +262,10 @@ def test_off_the_grid_no_rounding_is_advised() -> None:
         assert "round" not in str(caught.value)
     rounded = (changed * levels).round() / levels
     answer = smoothed.predict_one(rounded, n=5_000)
-    assert answer.prediction == 1, "so the advice to round would have broken the certificate"
+    assert answer.prediction == 1, "so advice to round would have broken the certificate"
 
 
-def test_an_unknown_noise_gets_the_nearest() -> None:
+def test_an_unknown_noise_suggests_the_closest_name() -> None:
     with pytest.raises(UnknownName, match="did you mean 'exact'"):
         SmoothedClassifier(LowBits(), sigma=0.5, num_classes=2, noise="exakt")
 
@@ -290,7 +290,7 @@ def test_exact_votes_do_not_depend_on_the_batch() -> None:
     assert torch.equal(results[0], results[1])
 
 
-def test_a_prediction_takes_lost_votes_for_the_runner_up() -> None:
+def test_predictions_give_lost_votes_to_the_runner_up() -> None:
     assert decide_prediction((90, 5), alpha=0.001, n=100) == decide_prediction(
         (90, 10), alpha=0.001
     )

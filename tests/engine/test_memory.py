@@ -48,7 +48,7 @@ def _limited(room: int, fits: int = 0, forward_rows: int = NOISE_BLOCK) -> Smoot
 
 @pytest.mark.parametrize("fits", [0, PROBED + 4])
 def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: int) -> None:
-    """At once, or in the middle of an image: the votes are those of the shape it ends in."""
+    """At the start or in the middle of an image: all votes come from the final shape."""
     images = _images(2)
     smoothed = _limited(30, fits)
     rows = smoothed.certify(images, settings=SETTINGS)
@@ -62,7 +62,7 @@ def test_out_of_memory_halves_the_forward_pass_and_starts_the_image_again(fits: 
 def test_a_budget_keeps_its_pilots_when_memory_runs_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sizes are those that the pilots call for, whatever shape the votes that certify come in."""
+    """Sizes follow from the pilots, whatever the shape of the forward passes."""
     model, digits = sween.load("digits-sween3-gaussian-sigma0.50"), load_dataset("digits")
     settings = CertifySettings(n0=200, n=2000, sampling="budget", budget=12 * 900)
     raised = list[int]()
@@ -94,17 +94,17 @@ def test_a_budget_keeps_its_pilots_when_memory_runs_out(
         ("shape mismatch", False),
     ],
 )
-def test_libraries_have_many_words_for_it(said: str, is_it: bool) -> None:
+def test_out_of_memory_is_recognised_in_every_wording(said: str, is_it: bool) -> None:
     assert is_out_of_memory(RuntimeError(said)) == is_it
 
 
-def test_no_memory_even_for_one_image_is_one_clear_line() -> None:
+def test_out_of_memory_at_batch_1_is_one_clear_line() -> None:
     smoothed = SmoothedClassifier(_SmallMemory(0), sigma=0.5, num_classes=2)
     with pytest.raises(BadInput, match=r"out of memory on cpu even at batch 1; .* --device"):
         smoothed.certify(_images(1), settings=SETTINGS)
 
 
-def test_other_errors_of_a_model_are_not_taken_for_missing_memory() -> None:
+def test_other_model_errors_are_not_mistaken_for_out_of_memory() -> None:
     class Broken(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("shape mismatch")

@@ -1,4 +1,4 @@
-"""Where float32 noise ends, and votes so many that it would matter."""
+"""The truncated tail of float32 noise, and numbers of votes at which it would matter."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 CIFAR, LARGE = 3 * 32 * 32, 3 * 224 * 224
 
 
-def test_a_gpu_pair_ends_where_two_to_the_minus_33_of_the_law_is_left() -> None:
+def test_a_gpu_pair_is_truncated_at_a_tail_of_two_to_the_minus_33() -> None:
     words = torch.tensor([0, 1, 2**20, 2**31, 2**32 - 1])
     along, across = _box_muller(words, torch.zeros_like(words))
     assert torch.equal(across, torch.zeros_like(across))
@@ -32,7 +32,7 @@ def test_a_gpu_pair_ends_where_two_to_the_minus_33_of_the_law_is_left() -> None:
     assert math.exp(-(float(along[0]) ** 2) / 2) == pytest.approx(GPU_MISSING, rel=1e-5)
 
 
-def test_a_cpu_number_ends_where_its_share_is_left() -> None:
+def test_a_cpu_number_is_truncated_at_its_stated_tail() -> None:
     """numpy: r + E / r with r = 3.654, E = -log of a uniform number of at least 2**-23."""
     end = 3.6541528853610088 + 23 * math.log(2) / 3.6541528853610088
     assert math.erfc(end / math.sqrt(2)) <= CPU_MISSING
@@ -52,18 +52,20 @@ def test_votes_beyond_what_the_tail_allows_are_refused(numbers: int, within: int
         check_tail(noise, GPU, CertifySettings(n=most, bound=bound), numbers)
         with pytest.raises(BadInput):
             check_tail(noise, GPU, CertifySettings(n=round(most * 1.00001), bound=bound), numbers)
-    # What is let through is of no more than this share of the smallest bound on the miss.
+    # What is accepted is at most this share of the smallest bound on the miss probability.
     assert numbers * GPU_MISSING <= MOST_MISSING * float(upper_bound(0, within, 0.001))
 
 
-def test_a_cpu_and_exact_noise_have_room_for_all_votes() -> None:
+def test_a_cpu_and_exact_noise_allow_all_votes() -> None:
     most = CertifySettings(n=10**9)
     check_tail(GaussianNoise(sigma=0.5), CPU, most, LARGE)
     for device in (CPU, GPU):
         check_tail(ExactNoise(sigma=0.5, levels=16), device, most, LARGE)
 
 
-def test_certifying_asks_before_it_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_certify_checks_the_tail_before_drawing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(GaussianNoise, "missing", lambda *_: GPU_MISSING)
 
     class Always(nn.Module):

@@ -1,4 +1,4 @@
-"""Numbers that come late from a device: others work meanwhile, and nothing is counted otherwise."""
+"""Slow device-to-host copies: other batches run in the meantime, and counts do not change."""
 
 import itertools
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.smoothing.small import images as _images
 
 
 class _Queue:
-    """A device far away: what is asked of it comes when the host takes its turn again."""
+    """A slow device: a copy arrives only when the host resumes the task."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.queued, self.meanwhile = 0, list[int]()
@@ -72,7 +72,7 @@ MODES: dict[str, dict[str, Any]] = {
     ("mode", "exit_name"),
     [("soft", "none"), *itertools.product(("fixed", "decide", "tolerance", "budget"), EXITS)],
 )
-def test_late_numbers_change_no_certificate(
+def test_late_copies_do_not_change_certificates(
     mode: str, exit_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = CertifySettings(n0=130, **MODES[mode])
@@ -83,7 +83,7 @@ def test_late_numbers_change_no_certificate(
 
 
 @pytest.mark.parametrize("exit_name", EXITS)
-def test_others_are_queued_while_a_number_comes(exit_name: str, device: _Queue) -> None:
+def test_other_batches_are_queued_while_a_copy_is_pending(exit_name: str, device: _Queue) -> None:
     engine = _smoothed(exit_name).engine
     images = _images(4)
     engine.prepare(images[0])
@@ -98,8 +98,8 @@ def test_others_are_queued_while_a_number_comes(exit_name: str, device: _Queue) 
     assert not last[-1]
 
 
-def test_sets_come_in_their_order_whatever_they_hold(device: _Queue) -> None:
-    """One for which nothing is asked is done before the one before it."""
+def test_requests_finish_in_order(device: _Queue) -> None:
+    """A request without votes may be ready before the previous one."""
     engine, images = _smoothed("exact").engine, _images()
     engine.prepare(images[0])
     sizes = [[300], [0], [450], [0], [0], [100]]
@@ -110,9 +110,7 @@ def test_sets_come_in_their_order_whatever_they_hold(device: _Queue) -> None:
     assert [own.of("model", 0).evaluations > 0 for own in votes] == [size != [0] for size in sizes]
 
 
-def test_two_batches_are_held_at_once_and_no_more(
-    device: _Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_two_batches_are_in_memory(device: _Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, held, most = _smoothed("exact").engine, 0, 0
     vote = engine._voters.vote
 
@@ -131,7 +129,7 @@ def test_two_batches_are_held_at_once_and_no_more(
 
 
 class _Broken(nn.Module):
-    """No number from the `good`-th noisy image on."""
+    """Returns NaN from the `good`-th noisy image on."""
 
     def __init__(self, good: int) -> None:
         super().__init__()
@@ -144,7 +142,7 @@ class _Broken(nn.Module):
         return torch.stack([total + wrong, 32 - total], dim=1)
 
 
-def test_no_vote_of_what_is_no_number_gets_through(device: _Queue) -> None:
+def test_non_finite_outputs_never_vote(device: _Queue) -> None:
     broken = _Broken(10**6)
     ensemble = WeightedEnsemble([broken, _Broken(10**6)], [0.6, 0.4])
     smoothed = SmoothedClassifier(
@@ -157,11 +155,11 @@ def test_no_vote_of_what_is_no_number_gets_through(device: _Queue) -> None:
     through: list[Votes] = []
     with pytest.raises(ContractError, match="finite"):
         through.extend(engine.count(sets, seed=0))
-    # The fourth has a vote of no number; the third came back when that was known already.
+    # The fourth has a NaN vote; the third came back when that was already known.
     assert len(through) == 2
 
 
-def test_fixed_votes_queue_the_first_ones_with_the_others(device: _Queue) -> None:
+def test_selection_and_estimation_votes_are_queued_together(device: _Queue) -> None:
     smoothed = _smoothed(batch_size=400)
     smoothed.engine.prepare(_images(1)[0])
     device.meanwhile.clear()
@@ -203,7 +201,7 @@ def _scarce(forward_rows: int) -> tuple[SmoothedClassifier, _SmallMemory]:
 
 
 @pytest.mark.parametrize("fits", [1, 5, 8, 11])
-def test_out_of_memory_while_another_batch_is_begun(fits: int, device: _Queue) -> None:
+def test_out_of_memory_while_another_batch_is_in_flight(fits: int, device: _Queue) -> None:
     settings = CertifySettings(n0=100, n=800)
     wanted, _ = _scarce(50)
     own, scarce = _scarce(100)
@@ -218,8 +216,8 @@ def test_out_of_memory_while_another_batch_is_begun(fits: int, device: _Queue) -
     assert len(own.predict_batch(_images(), n=400, seed=0, indices=range(3))) == 3
 
 
-def test_one_count_at_a_time(device: _Queue) -> None:
-    """Two at once would share what says whether all numbers are finite."""
+def test_only_one_count_can_be_active(device: _Queue) -> None:
+    """Two at once would share the check for non-finite outputs."""
     engine, image = _smoothed("exact").engine, _images(1)
     engine.prepare(image[0])
     sets = [VoteRequest(image, [i], "estimation", [400]) for i in range(3)]
@@ -231,7 +229,7 @@ def test_one_count_at_a_time(device: _Queue) -> None:
     assert engine.count_one(VoteRequest(image, [0], "estimation", [100]), seed=0)
 
 
-def test_whoever_stops_early_leaves_the_model_as_it_was(device: _Queue) -> None:
+def test_closing_early_restores_the_model(device: _Queue) -> None:
     smoothed, images = _smoothed("exact"), _images()
     model = smoothed.engine.model.train()
     smoothed.engine.prepare(images[0])

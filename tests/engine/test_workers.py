@@ -1,4 +1,4 @@
-"""Several engines share the images and write the same rows; a failure of one stops all, cleanly."""
+"""Several engines share the images and write the same rows; one failure stops all cleanly."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def _certify(
     ],
     ids=lambda settings: settings.sampling,
 )
-def test_two_engines_write_the_rows_of_one(settings: CertifySettings, tmp_path: Path) -> None:
+def test_two_engines_write_the_same_rows_as_one(settings: CertifySettings, tmp_path: Path) -> None:
     members = settings.sampling == "fixed"
     one = _certify(tmp_path / "one", None, settings=settings, members=members)
     two = _certify(tmp_path / "two", [CPU, CPU], settings=settings, members=members)
@@ -57,7 +57,7 @@ def test_two_engines_write_the_rows_of_one(settings: CertifySettings, tmp_path: 
     assert len(one) == 12 * (4 if members else 1)
 
 
-def test_a_run_of_two_goes_on_with_one(tmp_path: Path) -> None:
+def test_a_run_of_two_engines_resumes_with_one(tmp_path: Path) -> None:
     whole = _certify(tmp_path / "whole", None)
     _certify(tmp_path / "out", [CPU, CPU])
     path = tmp_path / "out" / "certificates.jsonl"
@@ -92,7 +92,7 @@ def test_the_free_engine_takes_the_next_group() -> None:
     assert progress == [1] * 20
 
 
-def test_one_failure_stops_all_and_is_told() -> None:
+def test_one_failure_stops_all_engines_and_is_raised() -> None:
     started = threading.active_count()
 
     def work(
@@ -110,7 +110,7 @@ def test_one_failure_stops_all_and_is_told() -> None:
     assert threading.active_count() == started
 
 
-def test_whoever_stops_early_stops_the_engines() -> None:
+def test_closing_early_stops_the_engines() -> None:
     started = threading.active_count()
 
     def work(

@@ -27,7 +27,7 @@ def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy)
     def evaluate(member: int, undecided: torch.Tensor | None) -> Steps[torch.Tensor]:
         if undecided is None:
             return done(probabilities[member])
-        # Rows that were not asked for get nonsense: nobody may look at them.
+        # Rows that were not requested get nonsense, which must not be used.
         nonsense = torch.full_like(probabilities[member], 1e6).cumsum(dim=1)
         return done(torch.where(undecided[:, None], probabilities[member], nonsense))
 
@@ -35,7 +35,7 @@ def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy)
 
 
 def _random_probabilities(members: int, rows: int, classes: int, seed: int) -> torch.Tensor:
-    """Members that agree in part, from undecided to sure."""
+    """Members that agree in part, with low to high confidence."""
     generator = numpy_generator(seed, "member probabilities")
     shared = generator.normal(size=(1, rows, classes))
     own = generator.normal(size=(members, rows, classes))
@@ -90,7 +90,7 @@ def test_paper_exit_is_algorithm_1(members: int, threshold: float, alpha: float)
 
 @pytest.mark.parametrize("members", [1, 2, 3, 6])
 @pytest.mark.parametrize("name", ["none", "paper", "exact"])
-def test_members_are_asked_for_undecided_rows_only(members: int, name: str) -> None:
+def test_members_are_evaluated_on_undecided_rows_only(members: int, name: str) -> None:
     probabilities = _random_probabilities(members, 3000, 5, seed=members)
     weights = _random_weights(members, seed=members)
     policy, asked = ExitPolicy(name, threshold=0.7, alpha=0.3), 0
@@ -154,10 +154,10 @@ def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs()
     levels=st.integers(1, 4),
     seed=st.integers(0, 10**6),
 )
-def test_exact_exit_agrees_where_ties_are_common(
+def test_exact_exit_agrees_when_ties_are_common(
     members: int, classes: int, levels: int, seed: int
 ) -> None:
-    """Coarse probabilities and weights make exact ties, where an unsafe margin would show."""
+    """Coarse probabilities and weights make exact ties, which would reveal an unsafe margin."""
     generator = numpy_generator(seed, "ties")
     raw = generator.integers(0, levels + 1, size=(members, 50, classes)) + 1e-9
     probabilities = torch.from_numpy(raw / raw.sum(axis=2, keepdims=True)).float()
@@ -169,7 +169,7 @@ def test_exact_exit_agrees_where_ties_are_common(
     assert torch.all(full.evaluations == members)
 
 
-def test_no_exit_adds_as_the_ensemble_does() -> None:
+def test_no_exit_equals_the_ensemble_bit_for_bit() -> None:
     probabilities = _random_probabilities(4, 400, 7, seed=1)
     weights = _random_weights(4, seed=1)
     expected = sum(w * p.double() for w, p in zip(weights, probabilities, strict=True))
@@ -179,8 +179,8 @@ def test_no_exit_adds_as_the_ensemble_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "exact"])
-def test_each_input_decides_for_itself(name: str) -> None:
-    """Trap 6: an input exits at the same member alone, in company, and in any order."""
+def test_each_input_exits_separately(name: str) -> None:
+    """An input exits at the same member alone, in a batch, and in any order."""
     probabilities = _random_probabilities(5, 300, 4, seed=3)
     weights = _random_weights(5, seed=3)
     policy = ExitPolicy(name, threshold=0.8)
@@ -237,8 +237,8 @@ def test_the_margin_of_a_few_members_is_the_smallest() -> None:
     assert all(exact_margin(left) >= (left + 10) * 2**-24 for left in range(1, 5_000))
 
 
-def test_the_paper_exits_strictly_above_its_marks() -> None:
-    """Line 9 of Algorithm 1 has >: a probability at the threshold, or a leader at 1/2, goes on."""
+def test_the_paper_exits_strictly_above_its_thresholds() -> None:
+    """Line 9 of Algorithm 1 has >: at the threshold, or at 1/2, evaluation continues."""
     even = torch.tensor([[[0.5, 0.5]]]).repeat(3, 1, 1)
     assert int(_vote(even, [0.5, 0.25, 0.25], ExitPolicy("paper")).evaluations) == 3
     at = torch.tensor([[[0.75, 0.25]], [[0.25, 0.75]], [[0.25, 0.75]]])

@@ -1,4 +1,4 @@
-"""Replacing an ensemble folder: killed at any instant, failing at any rename, on odd places."""
+"""Replacing an ensemble folder: killed at any instant, failing at any rename, odd locations."""
 
 import json
 import os
@@ -18,7 +18,7 @@ OLD, NEW = (0.25, 0.75), (0.5, 0.5)
 
 
 def write(base: Path, out: Path, weights: tuple[float, ...]) -> None:
-    """An ensemble of two; the old and the new one have other networks of the same names."""
+    """An ensemble of two; the old and the new one have different networks of the same names."""
     runs = [base / name for name in ("ab" if weights == OLD else "cd")]
     for number, run in enumerate(runs):
         if not run.exists():
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def add_others(out: Path) -> None:
-    """What a user may have put beside an ensemble; and what was measured of it."""
+    """Files that a user may have added to an ensemble, and its measurements."""
     (out / "NOTES.txt").write_text("mine")
     (out / "certs").mkdir()
     (out / "certs" / "config.toml").write_text("n = 100\n")
@@ -193,7 +193,7 @@ def test_the_lock_holds_throughout(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_on_a_mount_point(tmp_path: Path) -> None:
-    """In a name space of its own, which takes the mount with it."""
+    """In a separate namespace, which removes the mount when it ends."""
     out = tmp_path / "out"
     out.mkdir()
     write(tmp_path, tmp_path / "somewhere", OLD)  # the runs
@@ -219,9 +219,9 @@ def test_on_a_mount_point(tmp_path: Path) -> None:
     assert answer.stdout.endswith("\nconfig.toml\nenvironment.json\nmembers\n")
 
 
-def test_through_a_link_and_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+def test_through_a_link_and_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
-    with pytest.raises(BadInput, match="a link to real, which is not there"):
+    with pytest.raises(BadInput, match="a link to real"):
         write(tmp_path, tmp_path / "link", OLD)
     (tmp_path / "real").mkdir()
     for weights in (OLD, NEW):

@@ -14,7 +14,7 @@ from sween.seeding import numpy_generator
 
 
 def _matrix(rows: int, members: int, seed: int, spread: float = 1.5) -> Matrix:
-    """True-class probabilities of members that share what is hard and differ in part."""
+    """True-class probabilities of members that find the same images hard but differ in part."""
     generator = numpy_generator(seed, "simplex")
     shared = generator.normal(1.0, 2.0, (rows, 1))
     skill = generator.normal(0.0, 0.3, (1, members))
@@ -92,6 +92,6 @@ def test_zeros_equal_columns_and_one_member() -> None:
     "wrong",
     [np.zeros((0, 3)), np.zeros(3), np.array([[0.5, 1.5]]), np.array([[0.5, np.nan]]), -np.eye(2)],
 )
-def test_matrices_that_are_no_probabilities(wrong: Matrix) -> None:
+def test_matrices_that_are_not_probabilities(wrong: Matrix) -> None:
     with pytest.raises(BadInput, match="probabilities"):
         minimise_log_loss(wrong)

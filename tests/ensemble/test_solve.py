@@ -49,7 +49,7 @@ def test_convex_minimises_the_papers_empirical_risk() -> None:
 
 
 def test_smoothed_probabilities_are_plain_averages() -> None:
-    """Against a slow loop with its own noise: equal up to Monte Carlo error."""
+    """Against a slow loop with independent noise: equal up to Monte Carlo error."""
     ensemble, images, labels = _problem(8)
     matrix = smoothed_probabilities(ensemble, images, labels, sigma=SIGMA, samples=4000, seed=0)
     generator = torch.Generator().manual_seed(1)
@@ -62,7 +62,7 @@ def test_smoothed_probabilities_are_plain_averages() -> None:
 
 
 def test_each_member_has_its_own_noise() -> None:
-    """delta_ijk of Definition 2 is independent over members."""
+    """delta_ijk of Definition 2 is independent across members."""
     twin = _Leaning(2.0, 0)
     _, images, labels = _problem(5)
     ensemble = WeightedEnsemble([twin, twin])

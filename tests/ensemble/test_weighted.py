@@ -98,7 +98,7 @@ def test_other_weightings_are_checked_as_the_ensembles_own(kind: str) -> None:
         )
 
 
-def test_weights_that_were_tampered_with_do_not_vote() -> None:
+def test_invalid_weights_do_not_vote() -> None:
     ensemble = WeightedEnsemble([_member(0), _member(1)])
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
     ensemble._weights = (float("nan"), 1.0)
@@ -113,7 +113,7 @@ def test_weights_that_were_tampered_with_do_not_vote() -> None:
 
 
 def test_it_can_be_exported() -> None:
-    """Into a graph that gives the same numbers, for any number of images."""
+    """To a graph with the same outputs, for any number of images."""
     ensemble = WeightedEnsemble([_member(seed) for seed in range(3)], [0.2, 0.5, 0.3]).eval()
     images = _images()
     batch = torch.export.Dim("batch")
@@ -159,7 +159,7 @@ def test_gradients_flow_to_the_image() -> None:
 def make_run(
     folder: Path, seed: int, *, sigma: float = 0.5, classes: int = 10, named: int | None = None
 ) -> Path:
-    """A run folder with a network that was never trained; `named` is another seed it says."""
+    """A run folder with an untrained network; `named` overrides the seed in its manifest."""
     manifest = Manifest(
         arch="digits-mlp",
         num_classes=classes,
@@ -228,7 +228,7 @@ def test_the_fingerprint_covers_weights_and_members(ensemble_folder: Path, tmp_p
     assert load_ensemble(tmp_path / "a").fingerprint != load_ensemble(tmp_path / "b").fingerprint
 
 
-def test_an_exchanged_member_is_found(ensemble_folder: Path) -> None:
+def test_a_replaced_member_is_detected(ensemble_folder: Path) -> None:
     members = ensemble_folder / "members"
     shutil.copyfile(
         members / "digits-mlp-seed0.safetensors", members / "digits-mlp-seed1.safetensors"
@@ -251,13 +251,13 @@ def test_writing_again_replaces_an_ensemble_and_nothing_else(
 
 
 @pytest.mark.parametrize("change", [{"sigma": 0.25}, {"classes": 7}])
-def test_members_that_do_not_fit_together(tmp_path: Path, change: dict[str, float]) -> None:
+def test_incompatible_members_are_refused(tmp_path: Path, change: dict[str, float]) -> None:
     runs = [make_run(tmp_path / "a", 0), make_run(tmp_path / "b", 1, **change)]  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"sigma|num_classes"):
         load_members(runs)
 
 
-def test_weights_travel_with_the_state_dict() -> None:
+def test_weights_are_part_of_the_state_dict() -> None:
     first = WeightedEnsemble([_member(0), _member(1)], [0.25, 0.75])
     second = WeightedEnsemble([_member(2), _member(3)])
     second.load_state_dict(first.state_dict())

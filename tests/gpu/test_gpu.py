@@ -88,7 +88,7 @@ def test_noise_is_that_of_the_reference_word_for_word() -> None:
 
 
 @pytest.mark.parametrize("how", ["fused", "compiled"])
-def test_rows_of_a_prepared_member_do_not_feel_their_batch(how: str) -> None:
+def test_rows_of_a_prepared_member_do_not_depend_on_their_batch(how: str) -> None:
     network = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
     model = (network if how == "fused" else torch.nn.Sequential(network)).eval().cuda()
     images = torch.rand(1000, 3, 32, 32, device="cuda")
@@ -184,7 +184,7 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
         with _no_waits():
             votes = finish(panel.vote(noisy))
         assert votes.evaluations.min() < votes.evaluations.max()
-        # Gathered for each member, as networks without kernels of our own are.
+        # Gathered for each member, as for networks without custom kernels.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Member, "fused", None)
             gathered = finish(panel.vote(noisy))
@@ -274,12 +274,12 @@ def test_exact_noise_and_sampling_modes_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "exact"])
-def test_noise_by_our_kernels_is_the_plain_one(name: str) -> None:
+def test_noise_by_custom_kernels_matches_plain_noise(name: str) -> None:
     kind, images = NoiseKind(name), _images().cuda()
     keys = [derive_key(0, "kernel", k) for k in range(len(images))]
     fast = kind.make(0.5, kernels=NoiseKernels(NoiseLauncher()))
     (ours, valid), (theirs, counting) = (law.copies(images, keys) for law in (fast, kind.make(0.5)))
-    assert float((ours - theirs).abs().max()) <= kind.apart
+    assert float((ours - theirs).abs().max()) <= kind.tolerance
     if valid is not None:
         assert counting is not None
         assert torch.equal(valid, counting)

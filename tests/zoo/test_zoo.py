@@ -1,4 +1,4 @@
-"""The zoo: listed, loaded offline, small, and saying what results/ says."""
+"""The zoo: listed, loaded offline, small, and consistent with results/."""
 
 import json
 import subprocess
@@ -23,13 +23,13 @@ def test_it_is_under_ten_megabytes() -> None:
     assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 10e6
 
 
-def test_measured_numbers_are_those_of_results() -> None:
+def test_measured_numbers_match_results() -> None:
     command = [sys.executable, str(ROOT / "docs" / "update_zoo.py"), "--check"]
     assert subprocess.run(command, check=False).returncode == 0, "run docs/update_zoo.py"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_measured_numbers_again_by_hand(name: str) -> None:
+def test_measured_numbers_recomputed_by_hand(name: str) -> None:
     measured = next(entry.measured for entry in list_zoo() if entry.name == name)
     rows = [
         row
@@ -58,7 +58,7 @@ def test_every_model_loads_and_answers(name: str) -> None:
     assert sum(answer.counts) == 100
 
 
-def test_the_digits_model_gives_the_certificates_in_results_again() -> None:
+def test_the_digits_model_reproduces_its_certificates() -> None:
     name = "digits-sween3-gaussian-sigma0.50"
     ensemble, digits = sween.load(name), load_dataset("digits")
     smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
@@ -70,7 +70,7 @@ def test_the_digits_model_gives_the_certificates_in_results_again() -> None:
         if row.model == "SWEEN-3"
     }
     for answer in answers:
-        # Another machine may round a vote or two to the other side.
+        # Rounding on another machine may change a vote or two.
         wanted = shipped[answer.index]
         pairs = zip(answer.estimation_counts, wanted.estimation_counts, strict=True)
         assert sum(abs(a - b) for a, b in pairs) <= 20
@@ -86,20 +86,22 @@ def test_listing() -> None:
         assert sum(entry["members"].values()) == pytest.approx(1)
 
 
-def test_names_serve_where_folders_do(tmp_path: Path) -> None:
+def test_zoo_names_work_in_place_of_folders(tmp_path: Path) -> None:
     name = "digits-sween3-gaussian-sigma0.50"
     said = succeed(f"certify {name} --indices 0:2 --n 200 --quiet --out {tmp_path}/out")
     assert "\n2 certificates written" in said
 
 
-def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_takes_precedence_over_a_zoo_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / NAMES[0]).mkdir()
     with pytest.raises(CheckpointError, match="neither"):
         load(NAMES[0])
 
 
-def test_unknown_names_get_the_nearest(tmp_path: Path) -> None:
+def test_unknown_names_suggest_the_closest(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'digits-sween3-gaussian"):
         sween.load("digits-sween3-gausian-sigma0.50")
     with pytest.raises(CheckpointError):
@@ -112,7 +114,7 @@ def test_unknown_names_get_the_nearest(tmp_path: Path) -> None:
 
 
 def test_images_of_another_shape_are_refused() -> None:
-    """One channel would be spread over three without a word."""
+    """One channel would silently be broadcast to three."""
     ensemble = sween.load("cifar10-sween3-gaussian-sigma0.50")
     smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
     for shape in ((1, 32, 32), (3, 16, 16)):

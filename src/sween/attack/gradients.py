@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sween.engine.cuda_graph import MOST_GRAPHS, Forward, Recorded
+from sween.engine.cuda_graph import MAX_GRAPHS, CudaGraph, Forward
 from sween.engine.engine import VoteEngine
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.weighted import add_weighted
-from sween.errors import go_on_without
+from sween.errors import warn_fallback
 from sween.models.device import is_out_of_memory
 from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities
 
@@ -90,7 +90,7 @@ class FastProbabilities:
             inputs = self._filled(images.detach()), self._filled(own)
             if self._pull_pass is None:
                 on_gpu = noisy.is_cuda
-                self._pull_pass = Recorded(self._pull, *inputs) if on_gpu else self._pull
+                self._pull_pass = CudaGraph(self._pull, *inputs) if on_gpu else self._pull
             parts.append(self._pull_pass(*inputs)[: len(images)])
         return torch.cat(parts)
 
@@ -112,7 +112,7 @@ class FastProbabilities:
     def _scores(self, images: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor | None = None
         with torch._dynamo.config.patch(
-            recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+            recompile_limit=MAX_GRAPHS, accumulated_recompile_limit=MAX_GRAPHS
         ):
             for weight, member in self._members:
                 scores = add_weighted(scores, weight, torch.softmax(member(images), dim=1))
@@ -162,7 +162,7 @@ def probabilities_of(
     except Exception as error:  # compilers fail in many ways; plain gradients always work
         if not is_out_of_memory(error):  # plain gradients need less memory
             refuse_broken_device(error)
-        go_on_without("the attacker's gradients cannot be compiled", error)
+        warn_fallback("the attacker's gradients cannot be compiled", error)
         return plain
 
 

@@ -1,6 +1,6 @@
-"""Mathematics on vote counts: confidence bounds, radii, sample sizes, counts to certified answers.
+"""The mathematics of certification: confidence bounds, l2 radii, sample sizes, decisions.
 
-Pure functions on numbers and arrays. Nothing here imports torch, so that anyone can check it.
+Pure functions of vote counts. Nothing here imports torch, which makes it easy to check.
 """
 
 from sween.bounds.anytime import anytime_upper_bound_of_miss, looks

@@ -1,13 +1,13 @@
-"""Bounds that hold at every look at once: stop when the answer is clear. No torch here.
+"""Anytime-valid bounds: they hold at all looks simultaneously, so sampling can stop early.
 
 The evidence against "p <= m" after k successes and e failures is the likelihood ratio of a uniform
 mixture of alternatives above m to m itself,
 
     E(m) = (1-m)^-(e+1) m^-k B(e+1, k+1) I_{1-m}(e+1, k+1).
 
-Where p <= m it is a non-negative supermartingale that starts at 1, so by Ville's inequality it ever
+If p <= m, it is a non-negative supermartingale that starts at 1, so by Ville's inequality it ever
 reaches 1/alpha with probability at most alpha, however often and whenever one looks. Everything is
-computed with q = 1 - m, as in `bounds.py`, and in logarithms.
+computed with q = 1 - m, as in `binomial.py`, and in logarithms. No torch here.
 """
 
 import numbers
@@ -22,19 +22,19 @@ from sween.bounds.radius import noise_level
 from sween.errors import BadInput
 
 EARLY_SHARE = 0.5
-"""Of alpha, for stopping early; the rest is for the exact bound at the last look."""
+"""Share of alpha spent on stopping early; the rest goes to the exact bound at the last look."""
 
 MARGIN, MARGIN_PER_VOTE = 1e-6, 1e-14
-"""More than the error of a logarithm of evidence, measured against 50 digits; it grows with n."""
+"""More than the error of the log evidence, measured against 50 digits; the error grows with n."""
 
 WIDEN = 1 + 1e-9
 """More than the error of the bisection."""
 
 STEP = 100
-"""Votes of one noise block: no look splits one."""
+"""Votes per noise block, which no look splits."""
 
 GROWTH = 1.1
-"""From one look to the next."""
+"""Growth of the sample size from one look to the next."""
 
 _BISECTIONS = 80
 
@@ -50,31 +50,32 @@ def log_evidence(count: Counts, n: Counts, miss: float | Floats) -> Floats:
     k, total, q = (np.asarray(value, np.float64) for value in (count, n, miss))
     e = total - k
     with np.errstate(divide="ignore", invalid="ignore"):
-        # xlog1py: no successes say nothing, also at q = 1.
+        # xlog1py: zero successes are no evidence, even at q = 1.
         value = (
             -(e + 1) * np.log(q)
             - special.xlog1py(k, -q)
             + special.betaln(e + 1, k + 1)
             + np.log(special.betainc(e + 1, k + 1, q))
         )
-    # Where the incomplete beta function underflows there is no evidence worth the name.
+    # If the incomplete beta function underflows, the evidence is negligible.
     return cast(Floats, np.where(np.isnan(value), -np.inf, value))
 
 
 def margin(n: Counts) -> Floats:
-    """What is asked of the logarithm of evidence beyond its mark."""
+    """How far the log evidence must exceed its threshold to allow for rounding."""
     return cast(Floats, np.maximum(MARGIN, MARGIN_PER_VOTE * np.asarray(n, np.float64)))
 
 
 def anytime_upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Floats:
-    """Upper bound on 1 - p that holds at all looks at once with probability at least 1 - alpha.
+    """Upper bound on 1 - p, valid at all looks simultaneously with probability at least 1 - alpha.
 
-    The smallest q above e/n whose evidence reaches 1/alpha, found by bisection from the safe side.
+    The smallest q above e/n whose evidence reaches 1/alpha, by bisection from the conservative
+    side.
 
     Args:
         count: successes so far.
         n: trials so far.
-        alpha: the probability with which any of the bounds, at any look, may fail.
+        alpha: the probability that the bound fails at any look.
     """
     check_probability("alpha", alpha)
     k, total = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(n, np.float64))
@@ -88,12 +89,12 @@ def anytime_upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Float
 
 
 def miss_of_radius(radius: float | Floats, sigma: float) -> Floats:
-    """The probability of all other classes at which Cohen's radius is this one, rounded down."""
+    """The probability of all other classes at which Cohen's radius is `radius`, rounded down."""
     return cast(Floats, special.ndtr(-np.asarray(radius, np.float64) / noise_level(sigma)) / WIDEN)
 
 
 def looks(largest: int) -> list[int]:
-    """Sizes at which to look: whole noise blocks, each a tenth more than the one before."""
+    """Sample sizes at which to look: whole noise blocks, each a tenth larger than the last."""
     sizes = [min(STEP, largest)]
     while sizes[-1] < largest:
         grown = -(-int(sizes[-1] * GROWTH) // STEP) * STEP
@@ -102,10 +103,11 @@ def looks(largest: int) -> list[int]:
 
 
 def sequential_miss(count: Counts, n: Counts, *, largest: Counts, alpha: float) -> Floats:
-    """Upper bound on 1 - p at a look of a sequence that ends at `largest` at the latest.
+    """Upper bound on 1 - p at a look of a sequence that ends at `largest` votes at the latest.
 
-    Half of alpha for all looks together; at the last one the exact bound of the other half holds
-    too, and the better of the two may be taken: both hold with probability at least 1 - alpha.
+    Half of alpha is spent on all looks together. The other half is spent on the exact bound at the
+    last look, where the better of the two may be used: by the union bound both hold with
+    probability at least 1 - alpha.
     """
     early = anytime_upper_bound_of_miss(count, n, EARLY_SHARE * alpha)
     last = upper_bound_of_miss(count, n, (1 - EARLY_SHARE) * alpha)
@@ -116,17 +118,17 @@ def sequential_miss(count: Counts, n: Counts, *, largest: Counts, alpha: float) 
 def settled(
     count: Counts, n: Counts, radii: Sequence[float], *, largest: int, alpha: float, sigma: float
 ) -> np.ndarray:
-    """Whether to stop, for each of several images: every radius is certified, or given up.
+    """Whether to stop, for each of several images: every radius is certified or given up.
 
-    A radius is given up when the evidence that p is below what it needs reaches 1/alpha. Giving up
+    A radius is given up when the evidence that p is too small for it reaches 1/alpha. Giving up
     claims nothing, so it costs no part of alpha; fixed sampling would have certified such an image
     with probability at most alpha.
 
     Args:
-        count: votes for the class so far, of each image.
-        n: votes so far, of each image.
+        count: votes for the class so far, per image.
+        n: votes so far, per image.
         radii: to be decided.
-        largest: votes at which to stop in any case.
+        largest: number of votes at which to stop in any case.
         alpha: of the certificate.
         sigma: noise level.
     """
@@ -142,7 +144,7 @@ def settled(
 
 
 def check_radii_to_decide(radii: Sequence[float]) -> tuple[float, ...]:
-    """Radii to decide, ascending; refuse none, negative ones and other nonsense."""
+    """Radii to decide, in ascending order; refuse an empty list and invalid or negative radii."""
     sound = isinstance(radii, Iterable) and all(
         isinstance(radius, numbers.Real) and not isinstance(radius, bool) for radius in radii
     )

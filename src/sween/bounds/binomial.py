@@ -1,7 +1,7 @@
-"""Exact binomial confidence bounds, rounded to the safe side. No torch here.
+"""Exact binomial confidence bounds (Clopper-Pearson), rounded conservatively. No torch here.
 
-All bounds work with the probability of the complement, q = 1 - p: near p = 1, where good
-classifiers live, p itself has no digits left in float64 while q keeps all of them.
+All bounds use the probability of the complement, q = 1 - p: near p = 1, where good classifiers
+operate, float64 has no digits left for p but keeps all of them for q.
 """
 
 from typing import cast
@@ -13,7 +13,7 @@ from scipy import special
 from sween.errors import BadInput
 
 SMALLEST_ALPHA = 1e-100
-"""Far below it the inverse beta function is no longer accurate."""
+"""Far below this the inverse beta function is no longer accurate."""
 
 FORWARD_ERROR = 1e-10
 """More than the relative error of scipy's incomplete beta function: measured against 50 digits, it
@@ -21,7 +21,7 @@ stays below 1e-10 for every alpha from SMALLEST_ALPHA to 1/2 up to n = 1e9."""
 
 _BISECTIONS = 80
 _LOWEST = 1e-30
-"""Below n times any bound: there the tail is 1 in float64, above every alpha."""
+"""Less than n times any bound: there the tail probability is 1 in float64, above every alpha."""
 
 Floats = npt.NDArray[np.float64]
 Counts = int | npt.NDArray[np.int64] | Floats
@@ -51,18 +51,18 @@ def _checked(count: Counts, n: Counts, alpha: float) -> tuple[Floats, Floats]:
 def upper_bound(count: Counts, n: Counts, alpha: float) -> Floats:
     """One-sided Clopper-Pearson upper bound on a probability.
 
-    For `count` successes among n independent trials of probability p, P(p > bound) <= alpha,
-    whatever p is (Clopper and Pearson 1934). The bound solves P(Binomial(n, bound) <= count) =
-    alpha, one-sided, with alpha itself and not alpha / 2. The solution is widened by 1e-9 (2e-8
-    above n = 1e7), and that this is enough is not taken from the inverse but checked at the bound
-    itself: P(Binomial(n, bound) <= count) <= alpha, with more room than the error of the forward
-    function. Where scipy's inverse does not pass, as at 999 successes in very many trials, it is
-    solved again by bisection. So the bound is never below the exact one up to n = 1e9.
+    For `count` successes in n independent trials with probability p, P(p > bound) <= alpha for
+    every p (Clopper and Pearson 1934). The bound solves P(Binomial(n, bound) <= count) = alpha,
+    one-sided, with alpha itself and not alpha / 2. The solution is widened by 1e-9 (2e-8 above
+    n = 1e7). That this suffices is verified at the bound itself rather than assumed of the inverse:
+    P(Binomial(n, bound) <= count) <= alpha, with a margin larger than the error of the forward
+    function. If scipy's inverse fails this test, as for 999 successes in very many trials, the
+    equation is solved by bisection. So the bound is never below the exact one up to n = 1e9.
 
     Args:
         count: successes, an int or an array.
         n: trials, an int or an array that broadcasts with `count`.
-        alpha: the probability with which the bound may fail, strictly between 0 and 1.
+        alpha: the probability that the bound fails, strictly between 0 and 1.
 
     Returns:
         float64 array of bounds in (0, 1].
@@ -78,13 +78,13 @@ def _widening(totals: Floats) -> Floats:
 
 
 def _inverse_tail(counts: Floats, totals: Floats, alpha: float) -> Floats:
-    """q with P(Binomial(n, q) <= count) = alpha, so near that it is safe once it is widened.
+    """q with P(Binomial(n, q) <= count) = alpha, accurate enough to be conservative once widened.
 
-    Nor is it above the exact bound by more than a quarter of the widening, which keeps the bounds
-    of neighbouring counts in order.
+    It exceeds the exact bound by at most a quarter of the widening, which keeps the bounds of
+    neighbouring counts in order.
     """
     failures = totals - counts
-    # betainccinv has no value at failures = 0, nor is it needed there or at counts = 0.
+    # betainccinv is undefined at failures = 0; the closed forms below cover that and counts = 0.
     inverse = special.betainccinv(counts + 1, np.maximum(failures, 1), alpha)
     inverse = np.where(counts == 0, -np.expm1(np.log(alpha) / totals), inverse)
     inverse = np.where(failures == 0, 1.0, inverse)
@@ -104,7 +104,7 @@ def _tail(counts: Floats, failures: Floats, q: Floats) -> Floats:
 
 
 def _bisected(counts: Floats, totals: Floats, alpha: float) -> Floats:
-    """`_inverse_tail` by the forward function alone, ending on the safe side."""
+    """`_inverse_tail` by bisection of the forward function, ending on the conservative side."""
     failures, width = totals - counts, _widening(totals)
     low, high = np.log(_LOWEST / totals), np.zeros_like(totals)
     for _ in range(_BISECTIONS):
@@ -124,7 +124,7 @@ def upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Floats:
 def lower_bound(count: Counts, n: Counts, alpha: float) -> Floats:
     """One-sided Clopper-Pearson lower bound on p: P(p < bound) <= alpha.
 
-    For people and records. Radii work with the bound on 1 - p, which keeps the digits lost here.
+    For display and records. Radii use the bound on 1 - p, which keeps the digits lost here.
     """
     miss = upper_bound_of_miss(count, n, alpha)
     return cast(Floats, np.maximum(np.nextafter(1 - miss, 0), 0.0))

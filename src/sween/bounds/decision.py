@@ -1,4 +1,4 @@
-"""From two sets of votes to a certified answer. No torch here, so that anyone can check it."""
+"""From two sets of votes to a certified prediction. No torch here."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from sween.records import ABSTAIN
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the votes prove: the parts of a certificate that can be re-derived."""
+    """What the votes prove: the fields of a certificate that can be re-derived from its counts."""
 
     prediction: int
     radius: float
@@ -39,17 +39,17 @@ def decide(
     bound: str = "cohen",
     n: int | None = None,
 ) -> Decision:
-    """Cohen et al.'s CERTIFY, with the bound asked for.
+    """Cohen et al.'s CERTIFY, with the given bound.
 
-    The class is chosen by the selection votes alone (the lowest on a tie); the bounds use the
-    estimation votes alone. The two must be independent draws: sharing votes makes the failure
+    The class is chosen by the selection votes alone (the lowest class on a tie); the bounds use the
+    estimation votes alone. The two must be independent draws: sharing votes would let the failure
     probability exceed alpha. Then with probability at least 1 - alpha over the estimation votes,
-    either this abstains or the smoothed classifier answers `prediction` everywhere closer than
-    `radius` (Theorem 1 of the paper; see `radius_cohen` and `radius_two_class`). Without estimation
-    votes, where a budget spends none on an image, it abstains.
+    either this abstains or no l2 perturbation smaller than `radius` changes the smoothed
+    classifier's prediction (Theorem 1 of the paper; see `radius_cohen` and `radius_two_class`).
+    Without estimation votes, if a budget spends none on an image, it abstains.
 
-    Of n votes drawn, those that counted for no class are taken to be against the answer: not for
-    its class, and all for the runner-up. n is the sum of the counts when None.
+    Of the n votes drawn, those that counted for no class are treated conservatively: not for the
+    predicted class, and all for the runner-up. n is the sum of the counts when None.
     """
     n = int(np.sum(estimation_counts)) if n is None else n
     (decision,) = decide_each(
@@ -67,7 +67,7 @@ def decide_each(
     sigma: float,
     bound: str,
 ) -> list[Decision]:
-    """`decide` for the votes of many images, at hardly the cost of one image."""
+    """`decide` for many images at little more than the cost of one."""
     own = bound_of(bound)
     candidates = [int(np.argmax(counts)) for counts in selection_counts]
     decisions = [Decision(ABSTAIN, 0.0, 0.0, 0.0, candidate, 0.0) for candidate in candidates]
@@ -96,7 +96,7 @@ def decide_each(
 
 
 def _leading(candidate: int, counts: Sequence[int]) -> tuple[int, int]:
-    """Votes for the class, and the most for any other."""
+    """Votes for the class, and the most votes for any other class."""
     rivals = [int(votes) for k, votes in enumerate(counts) if k != candidate]
     return int(counts[candidate]), max(rivals)
 
@@ -111,19 +111,19 @@ def decide_radii(
     sigma: float,
     n: int | None = None,
 ) -> tuple[Decision, dict[str, bool]]:
-    """The answer of a sequence that was stopped as soon as all radii were settled.
+    """The decision of a sequence that stopped as soon as every radius was certified or given up.
 
-    The class is chosen by the selection votes alone. The bound on its probability holds at every
-    look at once with probability at least 1 - alpha (see `sequential_miss`), so stopping at any of
-    them, for any reason, is allowed, and all radii are decided by it without a correction. A radius
-    with the answer False is not certified; that claims nothing. The two-class radius cannot be had.
+    The class is chosen by the selection votes alone. The bound on its probability is valid at all
+    looks simultaneously with probability at least 1 - alpha (see `sequential_miss`), so it is valid
+    to stop at any of them, for any reason, and to decide all radii without a correction. False for
+    a radius means not certified, which claims nothing. The two-class radius is not available.
 
     Args:
         selection_counts: of the pilot.
-        estimation_counts: at the look at which it stopped.
+        estimation_counts: at the look at which sampling stopped.
         radii: to decide.
-        largest: votes at which the sequence would have ended.
-        alpha: failure probability of everything said.
+        largest: number of votes at which the sequence would have ended.
+        alpha: failure probability of all decisions together.
         sigma: noise level.
         n: votes drawn at that look, the sum of the counts when None; see `decide`.
     """
@@ -150,7 +150,7 @@ def decide_radii_each(
     alpha: float,
     sigma: float,
 ) -> list[tuple[Decision, dict[str, bool]]]:
-    """`decide_radii` for the votes of many images, at hardly the cost of one image."""
+    """`decide_radii` for many images at little more than the cost of one."""
     candidates = [int(np.argmax(counts)) for counts in selection_counts]
     counts = [own[k] for own, k in zip(estimation_counts, candidates, strict=True)]
     misses = sequential_miss(np.asarray(counts), np.asarray(drawn), largest=largest, alpha=alpha)
@@ -168,7 +168,7 @@ def _decided(
 
 
 def _decision_of_miss(candidate: int, miss: float, sigma: float) -> Decision:
-    """What a bound on the probability of all other classes proves, by Cohen's radius."""
+    """The decision from a bound on the probability of all other classes, by Cohen's radius."""
     radius = float(radius_of_miss(miss, sigma))
     return Decision(
         prediction=candidate if radius > 0 else ABSTAIN,
@@ -189,16 +189,16 @@ def decide_soft(
     alpha: float,
     sigma: float,
 ) -> Decision:
-    """The answer of soft votes: the classifier is argmax_k E f_k; see `soft.py`.
+    """The decision from soft votes: the classifier is argmax_k E f_k; see `scores.py`.
 
-    The class is the one with most hard votes in the pilot. With probability at least 1 - alpha over
-    the fresh scores, either this abstains or that classifier answers `prediction` everywhere closer
-    than `radius`. The two-class radius cannot be had: only one class was scored.
+    The class is the one with the most hard votes in the pilot. With probability at least 1 - alpha
+    over the fresh scores, either this abstains or no l2 perturbation smaller than `radius` changes
+    that classifier's prediction. The two-class radius is not available: only one class was scored.
 
     Args:
         selection_counts: hard votes of the pilot.
         pilot_scores: histogram of the class's scores in the pilot.
-        scores: histogram of its fresh scores.
+        scores: histogram of the class's fresh scores.
         n: fresh scores drawn.
         alpha: failure probability.
         sigma: noise level.
@@ -209,7 +209,7 @@ def decide_soft(
 
 
 def binomial_p_value(top: int, second: int) -> float:
-    """Two-sided p-value of a fair coin giving `top` against `second`, rounded up."""
+    """Two-sided p-value of `top` against `second` votes under a fair coin, rounded up."""
     if top == second:
         return 1.0
     # P(Binomial(top + second, 1/2) >= top) = I_{1/2}(top, second + 1)
@@ -219,12 +219,12 @@ def binomial_p_value(top: int, second: int) -> float:
 def decide_prediction(
     counts: Sequence[int], *, alpha: float, n: int | None = None
 ) -> tuple[int, float]:
-    """Cohen et al.'s PREDICT: the leading class, or ABSTAIN, and the p-value.
+    """Cohen et al.'s PREDICT: the leading class or ABSTAIN, and the p-value.
 
-    The answer differs from the smoothed classifier's with probability at most alpha (Proposition 2
-    of Cohen et al. 2019, by Hung and Fithian 2019): a two-sided binomial test that the two leading
-    classes are equally likely, among the votes for either. Of n votes drawn, those that counted for
-    no class are taken to be for the runner-up.
+    A class that differs from the smoothed classifier's is returned with probability at most alpha
+    (Proposition 2 of Cohen et al. 2019, by Hung and Fithian 2019): a two-sided binomial test that
+    the two leading classes are equally likely, among the votes for either. Of the n votes drawn,
+    those that counted for no class are given to the runner-up.
     """
     order = np.argsort(-np.asarray(counts), kind="stable")
     top, second = int(counts[order[0]]), int(counts[order[1]])

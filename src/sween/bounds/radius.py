@@ -1,13 +1,13 @@
 """From vote counts to certified l2 radii. No torch here.
 
-Both radii follow from Theorem 1 of the paper (Cohen et al. 2019): if the smoothed classifier gives
-the class A probability at least pA and every other class at most pB, its answer is A at every point
-closer than sigma/2 * (icdf(pA) - icdf(pB)). They assume that the votes are independent draws of one
-deterministic base classifier under N(0, sigma^2 I), and that A was fixed before these votes were
-drawn.
+Both radii follow from Theorem 1 of the paper (Cohen et al. 2019): if under noise the base
+classifier returns class A with probability at least pA and every other class with at most pB, no l2
+perturbation smaller than sigma/2 * (icdf(pA) - icdf(pB)) changes the smoothed classifier's
+prediction A. They assume that the votes are independent draws of one deterministic base classifier
+under N(0, sigma^2 I), and that A was fixed before these votes were drawn.
 
-Noise is drawn in float32, and so is its level: `noise_level` is the one number that noise and radii
-have in common, where sigma itself (0.12, say) has no float32.
+Noise is drawn in float32, and so is its level: noise and radii both use `noise_level`, since sigma
+itself (0.12, say) may not be representable in float32.
 """
 
 import dataclasses
@@ -23,33 +23,33 @@ from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound
 from sween.errors import BadInput, UnknownName
 
 ROUND_DOWN = 1 - 1e-12
-"""More than the relative error of ndtri and of the arithmetic after it.
+"""Covers more than the relative error of ndtri and of the arithmetic after it.
 
-The difference of two quantiles also loses digits where they nearly cancel; `radius_two_class` takes
-a few units in the last place of both off it."""
+The difference of two quantiles also loses digits if they nearly cancel; `radius_two_class`
+subtracts a few units in the last place of both."""
 
 SHARE_OF_CLASS_A = 0.9
 """The two-class bound spends 90% of alpha on the class and 10% on the runner-up."""
 
 
 _SIGMAS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-"""Levels that float32 can hold."""
+"""The smallest and largest noise level that float32 can represent."""
 
 
 def check_sigma(sigma: float) -> None:
-    """Refuse a noise level that is not a positive finite number, in float32 too."""
+    """Refuse a noise level that is not a positive finite number in float32."""
     number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
     if not (number and math.isfinite(sigma) and _SIGMAS[0] <= sigma <= _SIGMAS[1]):
         raise BadInput(
             "sigma",
-            expected="a positive number that float32 can hold, in units of pixels scaled to [0,1]",
+            expected="a positive number within float32's range, for pixels scaled to [0,1]",
             got=sigma,
             fix="try 0.25, 0.5 or 1.0",
         )
 
 
 def noise_level(sigma: float) -> float:
-    """The float32 nearest to sigma: the level of the noise drawn, and so of every radius."""
+    """The float32 nearest to sigma: the level of the noise drawn, and hence of every radius."""
     check_sigma(sigma)
     return float(np.float32(sigma))
 
@@ -57,9 +57,9 @@ def noise_level(sigma: float) -> float:
 def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Floats:
     """Cohen's radius sigma * icdf(pA), taking pB = 1 - pA; 0 means abstain.
 
-    With probability at least 1 - alpha over the votes, the smoothed classifier answers the class
-    everywhere closer than this. Abstention is judged after rounding: the bound on the miss
-    probability q must be below 1/2.
+    With probability at least 1 - alpha over the votes, no l2 perturbation smaller than this changes
+    the smoothed classifier's prediction. Abstention is decided after rounding: the bound on the
+    miss probability q must be below 1/2.
 
     Args:
         count: votes for the class that was fixed beforehand.
@@ -71,7 +71,7 @@ def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Flo
 
 
 def radius_of_miss(miss: float | Floats, sigma: float) -> Floats:
-    """sigma * icdf(1 - miss) of a bound on the miss probability, rounded down; 0 means abstain.
+    """sigma * icdf(1 - miss) for a bound on the miss probability, rounded down; 0 means abstain.
 
     sigma is the level of the noise drawn, `noise_level`.
     """
@@ -86,10 +86,10 @@ def radius_two_class(
     """The radius from both the class and its runner-up; 0 means abstain.
 
     pA is bounded below at level 0.9 alpha; every other class is bounded above at level 0.1 alpha by
-    the bound of the largest count among them. One level suffices for all of them: the true
-    runner-up B is fixed once A is, the upper bound grows with the count, so the bound of the
-    largest count fails only where the bound of B's own count fails. By the union bound both hold
-    with probability at least 1 - alpha. pB is also at most 1 - pA, which costs nothing.
+    the bound for the largest count among them. One level suffices for all of them: the true
+    runner-up B is fixed once A is, and the upper bound grows with the count, so the bound for the
+    largest count fails only if the bound for B's own count fails. By the union bound both hold with
+    probability at least 1 - alpha. In addition pB is at most 1 - pA, which costs nothing.
 
     Args:
         count: votes for the class that was fixed beforehand.
@@ -111,7 +111,7 @@ def radius_two_class(
     miss = upper_bound(totals - counts, totals, SHARE_OF_CLASS_A * alpha)
     rival = upper_bound(rivals, totals, (1 - SHARE_OF_CLASS_A) * alpha)
     rival = np.minimum(rival, miss)
-    # 1 - miss <= rival, judged with the rounding of 1 - miss on the safe side.
+    # Not if 1 - miss <= rival, with 1 - miss rounded conservatively.
     certified = np.nextafter(1 - miss, 0) > rival
     own, other = -special.ndtri(miss), -special.ndtri(rival)
     margin = own + other - 8 * np.finfo(np.float64).eps * (abs(own) + abs(other))
@@ -125,13 +125,13 @@ def _nonnegative(radius: Floats, certified: np.ndarray) -> Floats:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A way from votes to a radius that holds with probability 1 - alpha.
+    """A method to derive from votes a radius that holds with probability at least 1 - alpha.
 
     Attributes:
         name: for settings and records.
         radius: from (count, runner_up_count, n, *, alpha, sigma), scalars or arrays, to the radius;
             0 means abstain.
-        class_share: of alpha, that it spends on the class itself.
+        class_share: the share of alpha spent on the predicted class.
     """
 
     name: str
@@ -146,11 +146,11 @@ def _radius_of_class_alone(
 
 
 BOUNDS: dict[str, Bound] = {}
-"""The bounds that a certificate can be asked for, by name."""
+"""All registered bounds, by name."""
 
 
 def register_bound(bound: Bound) -> Bound:
-    """Make a bound known to `certify`, the command line and `sween verify`."""
+    """Register a bound for `certify`, the command line and `sween verify`."""
     BOUNDS[bound.name] = bound
     return bound
 
@@ -167,12 +167,12 @@ def bound_of(name: str) -> Bound:
 
 
 def level_of_class(alpha: float, bound: str) -> float:
-    """The share of alpha that a bound spends on the class itself."""
+    """The part of alpha that a bound spends on the predicted class."""
     return bound_of(bound).class_share * alpha
 
 
 def smallest_certifiable_n(alpha: float, bound: str = "cohen") -> int:
-    """The smallest n at which an image with every vote for one class is certified."""
+    """The smallest n at which unanimous votes certify an image."""
     check_probability("alpha", alpha)
     n = 1
     while not _certifies(n, n, alpha, bound):
@@ -181,7 +181,7 @@ def smallest_certifiable_n(alpha: float, bound: str = "cohen") -> int:
 
 
 def fewest_certified_votes(n: int, alpha: float, bound: str = "cohen") -> int:
-    """The fewest votes out of n that certify when all others go to one class; n + 1 if none do."""
+    """The fewest votes of n that certify if all others go to one class; n + 1 if n do not."""
     low, high = n // 2, n + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""How many votes an image gets, chosen from its pilot votes. No torch here.
+"""Chooses the number of votes for each image from its pilot votes. No torch here.
 
-The sizes are functions of the pilot (selection) votes alone. The votes that are then bounded are
-fresh and independent of them, so given the size each bound holds as for a size fixed in advance:
-the full alpha is spent on it, whatever the rule for choosing sizes is.
+The sizes are functions of the pilot (selection) votes alone. The votes used for the bound are fresh
+and independent of them, so given the size each bound holds as for a size fixed in advance: the full
+alpha is spent on it, whatever the rule for choosing sizes.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from sween.bounds.radius import radius_of_miss
 from sween.errors import BadInput
 
 PILOT_TAIL = 0.1
-"""Left out at each end of the pilot's interval."""
+"""Probability left out at each end of the pilot's confidence interval."""
 
 POINTS = 16
-"""Probabilities at which a pilot is weighed."""
+"""Probabilities at which the expected radius is evaluated."""
 
 SMALLEST = 1000
-"""Votes of the smallest size worth drawing."""
+"""The smallest number of votes worth drawing."""
 
 
 def sizes(largest: int, growth: float = 1.15) -> list[int]:
-    """Sizes to choose from: whole noise blocks from SMALLEST up to `largest`."""
+    """Sizes to choose from: whole noise blocks, from SMALLEST up to `largest`."""
     grid = [min(SMALLEST, largest)]
     while grid[-1] < largest:
         grown = -(-int(grid[-1] * growth) // STEP) * STEP
@@ -37,8 +37,8 @@ def sizes(largest: int, growth: float = 1.15) -> list[int]:
 
 
 def _radii(p: Floats, n: Floats, alpha: float) -> Floats:
-    """Cohen's radius over sigma where the share of votes is p: (len(p), len(n))."""
-    # The bound takes real counts as well as whole ones: these are expectations, not votes.
+    """Cohen's radius over sigma if a share p of n votes is for the class: (len(p), len(n))."""
+    # The bound accepts fractional counts: these are expectations, not votes.
     missed = (1 - p[:, None]) * n[None, :]
     return radius_of_miss(upper_bound(missed, n, alpha), 1.0)
 
@@ -47,12 +47,12 @@ def _radii(p: Floats, n: Floats, alpha: float) -> Floats:
 def size_for_tolerance(count: int, n0: int, *, tolerance: float, largest: int, alpha: float) -> int:
     """The fewest votes whose expected radius is within `tolerance` of that of `largest` votes.
 
-    It must be within it for every probability of the pilot's 80% interval. Where no probability of
-    that interval would be certified even with `largest` votes, the smallest size.
+    This must hold for every probability in the pilot's 80% confidence interval. If no probability
+    in that interval would be certified even with `largest` votes, the smallest size is returned.
 
-    Valid: a certificate from so many fresh votes holds with probability at least 1 - alpha, since
-    the size is a function of the pilot, which they are independent of. That the radius comes
-    within the tolerance is expected, not guaranteed.
+    Validity: a certificate from this many fresh votes holds with probability at least 1 - alpha,
+    since the size depends on the pilot alone, of which they are independent. The tolerance itself
+    is met in expectation, not guaranteed.
 
     Args:
         count: pilot votes for the selected class.
@@ -73,21 +73,21 @@ def size_for_tolerance(count: int, n0: int, *, tolerance: float, largest: int, a
 def sizes_for_budget(
     counts: Sequence[int], n0: int, *, budget: int, largest: int, alpha: float
 ) -> list[int]:
-    """Sizes, 0 among them, that make the expected average radius large within a budget.
+    """Sizes, possibly 0, that maximise the expected average certified radius within a budget.
 
     Each image gets the size that maximises its expected radius under the pilot's posterior (Beta
-    with Jeffreys' prior) less a price for each vote, the same for all; the price is the lowest at
-    which pilots and votes together stay within the budget.
+    with Jeffreys' prior) minus a price per vote, which is the same for all images; the price is the
+    lowest at which pilots and votes together stay within the budget.
 
-    Valid: each certificate from so many fresh votes holds with probability at least 1 - alpha,
-    since the sizes are functions of all the pilots, which these votes are independent of. That the
-    average radius is the best is an expectation.
+    Validity: each certificate from this many fresh votes holds with probability at least 1 - alpha,
+    since the sizes depend on the pilots alone, of which these votes are independent. The average
+    certified radius is maximised in expectation only.
 
     Args:
-        counts: pilot votes for the selected class, for each image.
-        n0: pilot votes of each image.
-        budget: noisy images in all, pilots included.
-        largest: the most votes of one image.
+        counts: pilot votes for the selected class, per image.
+        n0: pilot votes per image.
+        budget: total number of noisy images, pilots included.
+        largest: the most votes for one image.
         alpha: of each certificate.
     """
     left = budget - n0 * len(counts)
@@ -96,14 +96,14 @@ def sizes_for_budget(
         raise BadInput(
             "budget",
             expected=f"more than {n0 * len(counts) + least}: {n0} pilot votes for each of "
-            f"{len(counts)} images, and some to spend",
+            f"{len(counts)} images, plus votes to allocate",
             got=budget,
             fix="raise the budget, or lower n0",
         )
     grid = np.asarray([0, *sizes(largest)], np.float64)
     kinds, which = np.unique(np.asarray(counts), return_inverse=True)
     gains = np.stack([_expected_radii(int(kind), n0, grid, alpha) for kind in kinds])[which]
-    low, high = 0.0, 1.0  # a radius below sigma * 38 is never worth a whole sigma a vote
+    low, high = 0.0, 1.0  # radii stay below 38 sigma: no vote is ever worth a whole sigma
     for _ in range(100):
         price = (low + high) / 2
         chosen = _best(gains, grid, price)

@@ -1,8 +1,8 @@
-"""Soft votes: the mean of a probability in place of the share of votes. No torch here.
+"""Soft votes: the mean of a class's probability instead of its share of votes. No torch here.
 
 The smoothed classifier g(x) = argmax_k E f_k(x + noise), f on the simplex, has Cohen's radius with
-the mean E f_A in the place of the vote probability (Salman et al. 2019; Zhai et al. 2020). It is
-another classifier than the one of hard votes: a certificate of one says nothing of the other.
+the mean E f_A in place of the vote probability (Salman et al. 2019; Zhai et al. 2020). It differs
+from the classifier of hard votes: a certificate for one says nothing about the other.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SCORE_STEPS = 1024
 """Scores are rounded down to multiples of 1/1024, which can only lower a lower bound."""
 
 LARGEST_BET = 0.999
-"""Of what may be lost at once: no single score can ruin the wealth."""
+"""The largest share of the wealth that a single score can lose."""
 
 MARGIN = 1e-6
 """More than the error of a sum of logarithms."""
@@ -28,7 +28,7 @@ Pairs = Sequence[int]
 
 
 def pairs_of(histogram: Sequence[int]) -> tuple[int, ...]:
-    """The bins of a histogram that are not empty."""
+    """The non-empty bins of a histogram, as bin, count, bin, count, ..."""
     return tuple(
         number for bin_, count in enumerate(histogram) if count for number in (bin_, int(count))
     )
@@ -50,19 +50,19 @@ def _scores(pairs: Pairs) -> tuple[Floats, Floats]:
 
 
 def soft_miss(pilot: Pairs, scores: Pairs, *, n: int, alpha: float) -> float:
-    """Upper bound on 1 - E[score] by betting at a fixed rate; fails with probability at most alpha.
+    """Upper bound on 1 - E[score] by betting at a fixed rate; fails with probability <= alpha.
 
     If the mean were m or less, the wealth prod_i (1 + lambda (x_i - m)) of a gambler would be a
     non-negative supermartingale that starts at 1, for any lambda in [0, 1/m) fixed beforehand, so
     it would reach 1/alpha with probability at most alpha (Markov). The bound is the smallest m at
     which it does not. lambda comes from the variance of the pilot, which shares no noise with the
-    scores; a poor one costs tightness, not soundness. The wealth falls in m, so all smaller means
-    are refuted too.
+    scores; a poor choice costs tightness, not soundness. The wealth decreases in m, so all smaller
+    means are rejected too.
 
     Args:
-        pilot: scores of the pilot votes, which chose the class too.
+        pilot: scores of the pilot votes, which also chose the class.
         scores: fresh scores of that class.
-        n: scores drawn; those missing from the histogram count as 0.
+        n: scores drawn; any missing from the histogram count as 0.
         alpha: failure probability.
     """
     check_probability("alpha", alpha)

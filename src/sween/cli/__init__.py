@@ -10,18 +10,18 @@ from types import FrameType
 
 INTERRUPTED = 130
 
-_STOPPED = "sween: stopped; train, certify and attack go on from what they saved when run again\n"
+_STOPPED = "sween: interrupted; run the same command again to resume train, certify or attack\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Exit codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
 
     Args:
-        arguments: of the verb; those of this process when None, which is then the command itself.
+        arguments: verb and options; None for those of this process, run as a command.
     """
     try:
         with _leaving_at_once() if arguments is None else contextlib.nullcontext():
-            from sween.cli.app import run_verb  # takes seconds
+            from sween.cli.app import run_verb  # imports torch, which takes seconds
 
         return run_verb(arguments)
     except KeyboardInterrupt:
@@ -31,15 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _leaving_at_once() -> Iterator[None]:
-    """End the process at an interrupt: raised amid an import, it is lost in other people's code.
+    """Exit immediately on an interrupt, which third-party imports may otherwise swallow.
 
-    numpy, for one, answers it by another attempt, which fails for another reason.
+    numpy, for example, responds to it by retrying an import, which fails for another reason.
     """
     usual = signal.getsignal(signal.SIGINT)
     if usual is not signal.default_int_handler or (
         threading.current_thread() is not threading.main_thread()
     ):
-        yield  # somebody else's, or ignored
+        yield  # a handler installed by the caller, or ignored
         return
     signal.signal(signal.SIGINT, _leave)
     try:

@@ -1,4 +1,4 @@
-"""The application: verbs, exit codes, and errors as one line."""
+"""The command-line application: verbs, exit codes, and errors in one line."""
 
 import errno
 import os
@@ -53,10 +53,10 @@ def _application(
 
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and give its exit code; see `sween.cli.main`.
+    """Run one verb and return its exit code; see `sween.cli.main`.
 
     Raises:
-        KeyboardInterrupt: it was interrupted.
+        KeyboardInterrupt: the verb was interrupted.
     """
     warnings.showwarning = _show_warning
     try:
@@ -65,7 +65,7 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
             prog_name="sween",
             standalone_mode=False,
         )
-        if code == INTERRUPTED:  # what Typer makes of a KeyboardInterrupt
+        if code == INTERRUPTED:  # how Typer reports a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)
     except CheckFailed as failure:
@@ -77,11 +77,11 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except Exception as error:
-        # Typer has its own copy of click, so usage errors are known by what they can do.
+        # Typer has its own copy of click, so usage errors are recognised by their method.
         format_message = getattr(error, "format_message", None)
         if format_message is None:
             if is_out_of_memory(error):
-                return _complain(f"error: {OutOfMemory('at work', error)}", 2)
+                return _complain(f"error: {OutOfMemory('during the run', error)}", 2)
             raise
         return _complain(f"error: {str(format_message()).rstrip('.')}; see sween --help", 2)
 
@@ -94,12 +94,12 @@ def _complain(message: str, code: int) -> int:
 _FIXES = {
     errno.ENOSPC: "free some space and run the same command again",
     errno.EDQUOT: "free some space and run the same command again",
-    errno.EEXIST: "a file of that name is there; choose another",
+    errno.EEXIST: "a file of that name exists; choose another name",
     errno.EACCES: "choose a folder you may write to",
     errno.EPERM: "choose a folder you may write to",
     errno.EROFS: "choose a folder you may write to",
     errno.ENOENT: "check the path",
-    errno.ENOTDIR: "a part of that path is a file; choose another",
+    errno.ENOTDIR: "part of that path is a file; choose another path",
 }
 
 

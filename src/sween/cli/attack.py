@@ -41,22 +41,22 @@ from sween.zoo import load
 
 def run(
     source: Source,
-    eps: Annotated[list[float], typer.Option(help="l2 radius; may be given again")],
+    eps: Annotated[list[float], typer.Option(help="largest l2 perturbation; may be repeated")],
     out: Annotated[Path, typer.Option(help="folder for the outcomes")],
     attack: Annotated[str, typer.Option(help=f"one of {', '.join(ATTACKS)}")] = "rand",
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:988")] = None,
-    every: Annotated[int | None, typer.Option(help="every so many test images")] = None,
+    every: Annotated[int | None, typer.Option(help="every k-th test image")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
-    samples: Annotated[int, typer.Option(help="noise draws of the attacker's gradients")] = 128,
+    samples: Annotated[int, typer.Option(help="noise draws per gradient of the attack")] = 128,
     steps: Annotated[int, typer.Option(help="of pgd and ddn; AutoAttack has its own")] = 100,
-    n: Annotated[int, typer.Option(help="votes that judge an attacked image")] = 10_000,
+    n: Annotated[int, typer.Option(help="votes that evaluate an adversarial example")] = 10_000,
     alpha: Alpha = 0.001,
     certificates: Annotated[
         Path | None,
-        typer.Option(help="folder of certificates; a break inside a certified radius is an alarm"),
+        typer.Option(help="folder of certificates; an attack success inside a radius is an alarm"),
     ] = None,
     member: Annotated[
-        str | None, typer.Option(help="attack this candidate of the ensemble in its place")
+        str | None, typer.Option(help="attack this member instead of the ensemble")
     ] = None,
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
@@ -67,7 +67,7 @@ def run(
     skip_unreadable: SkipUnreadable = False,
     arch: TrustedArch = None,
     batch_size: Annotated[
-        int, typer.Option(help="images attacked together; a stopped run loses at most so many")
+        int, typer.Option(help="images per batch; an interrupted run loses at most one batch")
     ] = 32,
     forward_rows: ForwardRows = None,
     precision: Precision = "auto",
@@ -76,7 +76,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Attack test images; every image found is judged again with many votes."""
+    """Search for adversarial examples of test images; each one is evaluated with fresh noise."""
     settings = AttackSettings(
         attack=attack,
         eps=tuple(sorted(eps)),
@@ -90,7 +90,7 @@ def run(
     ensemble = load(source, archs=arch or ())
     loaded = ensemble if member is None else ensemble.alone(member)
     if member is not None and exit_name != "none":
-        raise BadInput("--exit", expected="none for a lone member", got=exit_name, fix="leave out")
+        raise BadInput("--exit", expected="none with --member", got=exit_name, fix="leave it out")
     dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)
     positions, skipped = choose_images(
         dataset,
@@ -134,10 +134,10 @@ def run(
     if alarms:
         first = alarms[0]
         raise CheckFailed(
-            f"{len({row.index for row in alarms})} answers changed inside their certified radius, "
-            "the first that of image "
-            f"{first.index} at distance {first.distance:.6g} of {first.certified_radius:.6g}; the "
-            f"rows with alarm in {out}/attacks.jsonl hold the attacked images"
+            f"{len({row.index for row in alarms})} predictions changed inside their certified "
+            f"radius, first that of image {first.index} at distance {first.distance:.6g} with "
+            f"radius {first.certified_radius:.6g}; the adversarial examples are in the rows with "
+            f"an alarm in {out}/attacks.jsonl"
         )
 
 
@@ -147,9 +147,9 @@ def _line(radius: float, rows: list[AttackOutcome]) -> str:
         for name in ("abstained", "broken", "wrong", "declined")
     }
     return (
-        f"eps {radius:g}: {100 * empirical_accuracy(rows):.1f}% of {len(rows)} resist, "
-        f"{shares['abstained']} by abstaining; broken {shares['broken']}; without an attack "
-        f"wrong {shares['wrong']}, abstained {shares['declined']}"
+        f"eps {radius:g}: robust accuracy {100 * empirical_accuracy(rows):.1f}% of {len(rows)} "
+        f"images ({shares['abstained']} abstain under attack); attack success {shares['broken']}; "
+        f"clean images misclassified {shares['wrong']}, abstained {shares['declined']}"
     )
 
 
@@ -173,17 +173,17 @@ def _certificates_of(
     if others:
         raise BadInput(
             str(folder),
-            expected="certificates of the very classifier that is attacked",
+            expected="certificates of the classifier under attack",
             got="; ".join(others),
-            fix="certify it here with the same options and float32 noise, or leave "
+            fix="certify it on this device with the same options and float32 noise, or leave "
             "--certificates out",
         )
     missing = [position for position in positions if position not in certificates]
     if missing:
         raise BadInput(
             str(folder),
-            expected="a certificate of every image that is attacked",
-            got=f"none of {len(missing)} of them, image {missing[0]} for one",
-            fix="certify those too, or name others with --indices",
+            expected="a certificate for every attacked image",
+            got=f"none for {len(missing)} of them, such as image {missing[0]}",
+            fix="certify those too, or choose others with --indices",
         )
     return certificates

@@ -9,7 +9,7 @@ import torch
 import typer
 from torch import nn
 
-from sween.bench import BenchResult, measure, settled, to_table
+from sween.bench import BenchResult, calibrate_batch_norm, measure, to_table
 from sween.cli.options import (
     Compile,
     Device,
@@ -35,12 +35,12 @@ def run(
         list[str] | None,
         typer.Argument(help="architectures, zoo names or folders [resnet20]"),
     ] = None,
-    n: Annotated[int, typer.Option(help="votes of a certificate, for its time")] = 100_000,
+    n: Annotated[int, typer.Option(help="votes per certificate, for its time")] = 100_000,
     sigma: Annotated[
         float | None, typer.Option(help="noise level, for architectures [0.5]")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="of each turn")] = 3.0,
-    rounds: Annotated[int, typer.Option(help="turns of each loop")] = 3,
+    seconds: Annotated[float, typer.Option(help="duration of each measurement")] = 3.0,
+    rounds: Annotated[int, typer.Option(help="measurements of each loop")] = 3,
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
@@ -49,21 +49,24 @@ def run(
     noise: NoiseOption = "float32",
     forward_rows: ForwardRows = None,
     device: Device = "auto",
-    out: Annotated[Path | None, typer.Option(help="JSON file with everything")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for all measurements")] = None,
 ) -> None:
-    """Samples a second on this machine, beside a plain loop as published code has it."""
+    """Measure the throughput of this machine, compared with the loop of the published code."""
     for name, value in (("--seconds", seconds), ("--rounds", rounds), ("--n", n)):
         if not (math.isfinite(value) and value > 0):
-            raise BadInput(name, expected="a number above 0", got=value, fix="leave it out")
+            raise BadInput(name, expected="a positive number", got=value, fix="leave it out")
     policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
     names = models or ["resnet20"]
     if policy.name != "none" and all(name in list_models() for name in names):
         raise BadInput(
-            "--exit", expected="an ensemble among the models", got=", ".join(names), fix="name one"
+            "--exit",
+            expected="an ensemble among the models",
+            got=", ".join(names),
+            fix="add an ensemble folder or zoo name",
         )
     chosen = choose_device(device)
     results: list[BenchResult] = []
-    found = [_model(name, sigma) for name in names]  # refused before anything is measured
+    found = [_model(name, sigma) for name in names]  # bad names fail before any measurement
     for name, (model, shape, classes, level) in zip(names, found, strict=True):
         results.append(
             measure(
@@ -87,7 +90,7 @@ def run(
         write_json(out, {"environment": describe_environment(), "results": content})
     typer.echo(to_table(results), nl=False)
     if out is not None:
-        typer.echo(f"everything measured is in {out}")
+        typer.echo(f"all measurements are in {out}")
 
 
 def _model(name: str, sigma: float | None) -> tuple[nn.Module, tuple[int, int, int], int, float]:
@@ -97,10 +100,10 @@ def _model(name: str, sigma: float | None) -> tuple[nn.Module, tuple[int, int, i
         if name.startswith("imagenet"):
             shape = (3, 224, 224)
         model = create_model(name, num_classes=10, image_shape=shape)
-        return settled(model, shape), shape, 10, 0.5 if sigma is None else sigma
+        return calibrate_batch_norm(model, shape), shape, 10, 0.5 if sigma is None else sigma
     loaded = load(name)
     if sigma not in (None, loaded.sigma):
         raise BadInput(
-            "--sigma", expected=f"{loaded.sigma}, that of {name}", got=sigma, fix="leave it out"
+            "--sigma", expected=f"{loaded.sigma}, as in {name}", got=sigma, fix="leave it out"
         )
     return loaded, loaded.image_shape, loaded.num_classes, loaded.sigma

@@ -41,7 +41,7 @@ def run(
     source: Source,
     out: Annotated[Path, typer.Option(help="folder for the certificates")],
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:1888")] = None,
-    every: Annotated[int | None, typer.Option(help="every so many test images")] = None,
+    every: Annotated[int | None, typer.Option(help="every k-th test image")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
     n0: Annotated[
         int | None,
@@ -53,7 +53,7 @@ def run(
         list[str] | None,
         typer.Option(
             "--exit",
-            help="early exit: none, paper or exact; others, given again, vote in the same pass",
+            help="early exit: none, paper or exact; repeat to certify several in the same pass",
         ),
     ] = None,
     exit_threshold: ExitThreshold = 0.999,
@@ -64,20 +64,20 @@ def run(
         str, typer.Option(help="hard, or soft: certify the mean probability instead")
     ] = "hard",
     radius: Annotated[
-        list[float] | None, typer.Option(help="to decide, with decide; may be given again")
+        list[float] | None, typer.Option(help="l2 radius to decide, for decide; may be repeated")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="share of the radius that may be lost, with tolerance")
+        float | None, typer.Option(help="share of the radius that may be lost, for tolerance")
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(help="noisy images in all, pilots included, with budget")
+        int | None, typer.Option(help="total noisy images, pilots included, for budget")
     ] = None,
     members: Annotated[
-        bool, typer.Option("--members", help="certify every candidate in the same pass")
+        bool, typer.Option("--members", help="also certify each member, in the same pass")
     ] = False,
     weighting: Annotated[
         list[Path] | None,
-        typer.Option(help="ensemble folder of the same members, certified in the same pass"),
+        typer.Option(help="other ensemble folder of the same members, certified in the same pass"),
     ] = None,
     trusted: TrustedDataset = None,
     data_root: DataRoot = None,
@@ -93,7 +93,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Certify test images and print their certified accuracy; a stopped run is resumed."""
+    """Certify test images and print the certified accuracy; an interrupted run is resumed."""
     settings = CertifySettings(
         n0=n0,  # type: ignore[arg-type]  # None is the strategy's default
         n=n,
@@ -120,7 +120,7 @@ def run(
         quiet=quiet,
     )
     devices = choose_devices(device)
-    several = members and len(loaded.member_names) > 1  # a lone member is its own ensemble
+    several = members and len(loaded.member_names) > 1  # a single member is the ensemble
     smoothed = SmoothedClassifier(
         loaded.to(devices[0]),
         sigma=loaded.sigma,

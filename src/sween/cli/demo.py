@@ -11,15 +11,15 @@ from sween.report import write_report
 
 
 def run(
-    out: Annotated[Path, typer.Option(help="folder for everything the demo makes")] = Path("demo"),
-    n: Annotated[int, typer.Option(help="noisy copies a digit")] = SAMPLES,
+    out: Annotated[Path, typer.Option(help="folder for all results")] = Path("demo"),
+    n: Annotated[int, typer.Option(help="noisy copies per digit")] = SAMPLES,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """The whole flow on the embedded digits: train, weigh, certify, report."""
+    """Run the whole workflow on the bundled digits: train, weigh, certify, report."""
     result = run_demo(out, seed=seed, samples=n, quiet=quiet)
     report = write_report([result.folder], out / "report", radii=RADII)
     typer.echo(report.read_text(encoding="utf-8"))
-    typer.echo(f"Certificates, ensemble and report are in {out}; check them: sween verify "
+    typer.echo(f"Certificates, ensemble and report are in {out}; to check them: sween verify "
                f"{result.folder}")  # fmt: skip
-    typer.echo(f"The page to look at is {report.with_name('report.html')}")
+    typer.echo(f"Open {report.with_name('report.html')} in a browser")

@@ -38,21 +38,21 @@ from sween.smoothing import Prediction, SmoothedClassifier
 from sween.zoo import load
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Files that are taken from a folder; a file that is named may have any name."""
+"""Image files read from a folder; a file given by name may have any suffix."""
 
-IMAGES_TOGETHER = 16
+IMAGES_PER_BATCH = 16
 
 
 def run(
     source: Source,
-    images: Annotated[
-        list[Path], typer.Argument(help="image files, or folders whose image files are taken")
-    ],
-    certify: Annotated[bool, typer.Option("--certify", help="the certified radius too")] = False,
+    images: Annotated[list[Path], typer.Argument(help="image files, or folders with image files")],
+    certify: Annotated[
+        bool, typer.Option("--certify", help="print the certified l2 radius as well")
+    ] = False,
     n0: Annotated[
         int | None, typer.Option(help="with --certify: votes that select the class [100]")
     ] = None,
-    n: Annotated[int | None, typer.Option(help="votes; 100, or 100000 with --certify")] = None,
+    n: Annotated[int | None, typer.Option(help="votes [100; 100000 with --certify]")] = None,
     alpha: Alpha = 0.001,
     exit_name: Exit = "none",
     exit_threshold: ExitThreshold = 0.999,
@@ -62,7 +62,7 @@ def run(
     ] = None,
     votes: Annotated[str | None, typer.Option(help="with --certify: hard or soft [hard]")] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="a JSON array with the votes behind each answer")
+        bool, typer.Option("--json", help="print a JSON array that includes the votes")
     ] = False,
     convert: Convert = False,
     resize: Annotated[
@@ -75,21 +75,21 @@ def run(
     arch: TrustedArch = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="of the noise, which then depends on the pixels alone [a fresh one]"),
+        typer.Option(help="of the noise, which then depends on the pixels alone [random]"),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """The label of each image, or an abstention; with --certify the radius as well."""
+    """Predict the class of each image, or abstain; with --certify also print the l2 radius."""
     asked = {"n0": n0, "bound": bound, "votes": votes}
     given = {name: value for name, value in asked.items() if value is not None}
     if given and not certify:
         name = next(iter(given))
         raise BadInput(
             f"--{name}",
-            expected="--certify with it",
-            got="none",
-            fix="add --certify, or leave it out",
+            expected="to be used with --certify",
+            got="no --certify",
+            fix=f"add --certify, or leave --{name} out",
         )
     loaded = load(source, archs=arch or ())
     files = list(_files(images))
@@ -126,7 +126,7 @@ def run(
     )
     keys = list(range(len(files))) if seed is None else [_content_key(image) for image in batch]
     answers = list[Prediction | Certificate]()
-    long = len(files) > (1 if certify else IMAGES_TOGETHER)
+    long = len(files) > (1 if certify else IMAGES_PER_BATCH)
     for part in _parts(keys, shown=long and not quiet):
         if settings is not None:
             answers += classifier.certify(batch[part], settings=settings, indices=keys[part])
@@ -138,7 +138,7 @@ def run(
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that were named, and the image files in the folders that were named."""
+    """The given files, and the image files in the given folders."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -148,28 +148,28 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             raise BadInput(
                 str(path),
                 expected=f"a folder with images ({' '.join(SUFFIXES)})",
-                got="none in it",
-                fix="name the files themselves",
+                got="no such file in it",
+                fix="pass the image files themselves",
             )
         yield from sorted(found)
 
 
 def _content_key(image: torch.Tensor) -> int:
-    """A noise key made of the pixels: neither the file's name nor its place changes the answer.
+    """A noise key derived from the pixels, so that name and location do not change the answer.
 
-    53 bits, so that every reader of JSON gives it back as it is.
+    53 bits, so that every JSON parser reads it exactly.
     """
     content = hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=8).digest()
     return int.from_bytes(content, "little") >> 11
 
 
 def _parts(keys: Sequence[int], *, shown: bool) -> Iterator[slice]:
-    """Images to ask about together, whose keys must differ; equal images have equal keys."""
+    """Batches of images with distinct keys; identical images have the same key."""
     with track("predict", len(keys), quiet=not shown) as advance:
         start = 0
         while start < len(keys):
             stop = start + 1
-            most = min(start + IMAGES_TOGETHER, len(keys))
+            most = min(start + IMAGES_PER_BATCH, len(keys))
             while stop < most and keys[stop] not in keys[start:stop]:
                 stop += 1
             yield slice(start, stop)
@@ -183,7 +183,7 @@ def _print(
     loaded: LoadedEnsemble,
     as_json: bool,
 ) -> None:
-    """One line per image, or one JSON array with everything that is known of each."""
+    """One line per image, or a JSON array with all details of each."""
     labels = [_label(answer.prediction, loaded.class_names) for answer in answers]
     if as_json:
         records = [
@@ -206,15 +206,16 @@ def _print(
 def _scaled(pixels: torch.Tensor, white: int, path: Path) -> torch.Tensor:
     """An image's 8-bit pixels in [0, 1], as multiples of 1/white.
 
-    One scale for every image: were a file read on the grid of its data set only where all of its
-    pixels lie there, a change of one of them would move the others too.
+    All images use the same scale: if only files whose pixels all lie on the data set's grid were
+    read on that grid, changing one pixel could change the values of all others.
     """
     steps = (pixels.float() * white / 255).round()
-    if not torch.equal((steps * 255 / white).round(), pixels.float()):
+    off = pixels[(steps * 255 / white).round() != pixels.float()]
+    if len(off):
         raise BadInput(
             str(path),
-            expected=f"pixels of {white + 1} grey levels, as the data set has, for exact noise",
-            got="others",
+            expected=f"the {white + 1} grey levels of the data set, for exact noise",
+            got=f"a pixel of value {int(off[0])}, which is not one of them",
             fix="use --noise float32",
         )
     return steps / white

@@ -27,36 +27,36 @@ def run(
     folder: Annotated[Path, typer.Argument(help="folder written by sween certify or attack")],
     recount: Annotated[
         str | None,
-        typer.Option(help="count the votes of so many images again, or of all; needs the model"),
+        typer.Option(help="recount the votes of this many images, or of all; needs the model"),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="the certified ensemble; left out, the zoo's with its fingerprint"),
+        typer.Option(help="the certified ensemble [the zoo model with its fingerprint]"),
     ] = None,
     trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     arch: TrustedArch = None,
     device: Annotated[
-        str, typer.Option(help="auto, cpu or cuda; the kind that the run was certified on")
+        str, typer.Option(help="auto, cpu or cuda; the kind of device that certified the run")
     ] = "auto",
     seed: Annotated[
-        int | None, typer.Option(help="of the choice of images; left out, a fresh one is printed")
+        int | None, typer.Option(help="of the choice of images [random, and printed]")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Re-derive every row from its votes; exit 1 names the first that differs.
+    """Re-derive every row from its votes; exit code 1 reports the first mismatch.
 
-    This needs no model, and finds rows that do not follow from their votes, from the run's config
-    or from each other. It cannot prove that the votes were ever cast: made-up votes, labels, seeds
-    or swapped images whose checksums were written anew are found by --recount, which counts the
-    votes of some images again, bit for bit, with the model and the data.
+    This needs no model, and finds rows that are inconsistent with their votes, the run's config or
+    each other. It cannot prove that the votes were ever cast: fabricated votes, labels or seeds and
+    swapped images, with recomputed checksums, are found by --recount, which counts the votes of
+    some images again with the model and the data and compares them bit for bit.
     """
     given = any(option is not None for option in (model, trusted, data_root, arch, seed))
     if recount is None and (given or device != "auto"):
         raise BadInput(
             "--model, --dataset, --data-root, --arch, --device and --seed",
-            expected="--recount, which needs them",
-            got="none",
+            expected="to be used with --recount",
+            got="no --recount",
             fix="add --recount 20",
         )
     images = None if recount is None else _images(recount)
@@ -70,8 +70,8 @@ def run(
             )
         attack = verify_attacks(folder)
         typer.echo(
-            f"{attack.rows} rows re-derived: {attack.images} images, {attack.broken} broken, "
-            f"{attack.alarms} alarms"
+            f"{attack.rows} rows re-derived: {attack.images} images, "
+            f"{attack.broken} successful attacks, {attack.alarms} alarms"
         )
         return
     verified = verify_folder(folder)
@@ -98,13 +98,13 @@ def run(
         chosen = "all" if every else f"chosen by --seed {again.seed}"
         lines.append(
             f"{again.rows} rows of {len(again.indices)} images ({chosen}: "
-            f"{format_indices(again.indices)}) recounted: every vote is the same"
+            f"{format_indices(again.indices)}) recounted: all votes are identical"
         )
     typer.echo("\n".join(lines))
 
 
 def _images(text: str) -> int | None:
-    """How many images to recount; None is all of them."""
+    """How many images to recount; None means all of them."""
     if text == "all":
         return None
     if not text.isascii() or not text.isdigit() or int(text) < 1:
@@ -117,7 +117,7 @@ def _images(text: str) -> int | None:
 def _model_of(
     config: Mapping[str, Any], source: Path | None, archs: Sequence[str]
 ) -> LoadedEnsemble:
-    """The ensemble that was named, else the one of the zoo that the run certified."""
+    """The given ensemble, else the zoo model that the run certified."""
     if source is not None:
         return load(source, archs=archs)
     for entry in list_zoo():
@@ -128,6 +128,6 @@ def _model_of(
     raise BadInput(
         "--model",
         expected=f"the ensemble with the fingerprint {str(config.get('fingerprint'))[:16]}",
-        got="none, and none of the zoo has it",
-        fix="pass the folder that was certified as --model",
+        got="no --model, and no zoo model has that fingerprint",
+        fix="pass the certified ensemble folder as --model",
     )

@@ -1,4 +1,4 @@
-"""A module compiled for batches of one shape, and on a GPU recorded as a CUDA graph."""
+"""Compiles a module for batches of one shape and, on a GPU, captures it as a CUDA graph."""
 
 from collections.abc import Callable
 
@@ -10,13 +10,13 @@ from sween.engine.tracing import TRACING
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 COMPILE_MODE = "max-autotune-no-cudagraphs"
-"""The slowest to compile and the fastest to run; the recording is our own."""
+"""The slowest to compile and the fastest to run; CUDA graphs are captured by `CudaGraph` below."""
 
-MOST_GRAPHS = 4096
-"""Members that may be compiled in one process."""
+MAX_GRAPHS = 4096
+"""The most members that can be compiled in one process."""
 
 WARMUP_PASSES = 3
-"""Passes before a recording, in which compilation and workspaces settle."""
+"""Passes before capture, to finish compilation and allocate workspaces."""
 
 
 @torch.inference_mode()
@@ -24,14 +24,14 @@ def compiled(module: nn.Module, images: torch.Tensor) -> Forward:
     """The module's forward pass, for batches of the shape of `images`."""
     run = _Unlimited(torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE))
     run(images)
-    return Recorded(run, images) if images.device.type == "cuda" else run
+    return CudaGraph(run, images) if images.device.type == "cuda" else run
 
 
 class _Unlimited:
-    """A compiled module that may be compiled again as often as it needs.
+    """A compiled module without torch's limit on recompilation.
 
-    Every member is a graph of its own behind the same code, which counts as a recompilation; so
-    does a call with other kinds of tensors, those of inference mode for instance.
+    All members share the same code, so torch counts each member's graph as a recompilation; it also
+    recompiles for other kinds of tensors, such as those created in inference mode.
     """
 
     def __init__(self, run: Forward) -> None:
@@ -41,32 +41,32 @@ class _Unlimited:
         with (
             TRACING,
             torch._dynamo.config.patch(
-                recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=MOST_GRAPHS
+                recompile_limit=MAX_GRAPHS, accumulated_recompile_limit=MAX_GRAPHS
             ),
         ):
             return self._run(images)
 
 
-class Recorded:
-    """A function of tensors recorded once as a CUDA graph and replayed: the host only says go.
+class CudaGraph:
+    """A function of tensors captured once as a CUDA graph and replayed with a single launch.
 
     Args:
-        run: the function; what it computes with must not move.
-        inputs: of the shapes that it will be called with.
+        run: the function; the tensors it uses, such as weights, must keep their addresses.
+        inputs: example inputs, of the shapes that it will be called with.
     """
 
     def __init__(self, run: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
-        self.run = run  # the graph reads its weights where they are: they must stay alive
+        self.run = run  # keeps the weights alive, which the graph reads by address
         self.inputs = [own.clone() for own in inputs]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(inputs[0].device):  # of several GPUs, the one that the inputs are on
+        with torch.cuda.device(inputs[0].device):  # with several GPUs, the one that has the inputs
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(WARMUP_PASSES):
                     run(*self.inputs)
             torch.cuda.current_stream().wait_stream(stream)
-            # Thread-local: other engines may be at work on other GPUs meanwhile.
+            # Thread-local: other engines may be working on other GPUs at the same time.
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.outputs = run(*self.inputs)
 
@@ -74,8 +74,8 @@ class Recorded:
         ours = [tuple(own.shape) for own in self.inputs]
         theirs = [tuple(own.shape) for own in inputs]
         if ours != theirs:  # copy_ would broadcast
-            raise ValueError(f"recorded for {ours}, got {theirs}")
-        # What was recorded in inference mode can be written in that mode only.
+            raise ValueError(f"captured for inputs of shape {ours}, got {theirs}")
+        # Tensors captured in inference mode can only be written in that mode.
         inference = self.inputs[0].is_inference()
         with (
             torch.inference_mode(inference),

@@ -1,10 +1,10 @@
 """The vote engine: noisy copies of images in, integer counts by voter out.
 
 Noise is keyed by (seed, purpose, example, block), so the counts do not depend on the batch size, on
-the order of the images or on which of them are counted together. Memory is that of one batch, or
-of two that are interleaved, whatever n is. Counts of disjoint blocks add. Everything stays on the
-members' device until a request is counted: the host only queues batches, and reads the counts of
-one request while the device works on the next.
+the order of the images or on which of them share a batch. Memory use is that of one batch, or of
+two when batches are interleaved, whatever n is. Counts of disjoint blocks add up. Everything stays
+on the members' device until a request is finished: the host only queues batches, and reads the
+counts of one request while the device works on the next.
 """
 
 import dataclasses
@@ -24,42 +24,43 @@ from sween.interleave import Steps, interleave
 from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.seeding import NOISE_BLOCK, noise_blocks
 
-EMPTY_SHARE = 0.02
-"""How much of a GPU's work may go to padding the last batch of a request."""
+MAX_PADDING_SHARE = 0.02
+"""The largest share of a GPU's work that may go into padding the last batch of a request."""
 
-MOST_TOGETHER = 100
-"""Images of one request at most; an interrupted run loses what it has of them."""
+MAX_IMAGES_PER_REQUEST = 100
+"""The most images per request; an interrupted run loses the votes of an unfinished request."""
 
-PASSES_TOGETHER = 10
-"""Forward passes of one batch, where survivors of an early exit are gathered for the next member;
-and on a CPU, where a few images with few votes then share a batch."""
+PASSES_PER_BATCH = 10
+"""Forward passes per batch with an early exit, so that the inputs left for the next member still
+fill its passes; also on a CPU, where several images with few votes can then share a batch."""
 
-FEW_PASSES = 10
-"""Up to so many passes for one image, their rows are fitted to its votes; beyond, padding the last
-pass costs at most a tenth."""
+MAX_FITTED_PASSES = 10
+"""Up to this many passes per image, the rows of a pass are fitted to the image's votes; with more
+passes, padding the last one costs at most a tenth."""
 
 
 class ForwardPassShrunk(Exception):
-    """Memory ran out while votes were counted; the engine is ready with smaller forward passes.
+    """Memory ran out while counting; the engine is now prepared with smaller forward passes.
 
-    All votes of one image come from forward passes of one shape: count its first ones again.
+    All votes on one image must come from forward passes of one shape, so the votes already counted
+    on an unfinished image have to be counted again.
     """
 
 
 class VoteEngine:
     """Counts the votes of classifiers on noisy copies of images.
 
-    It follows its model: to another device, and to other parameters, members and weights.
+    It follows changes of its model: of the device, the parameters, the members and the weights.
 
     Args:
-        model: what votes; put in evaluation mode meanwhile.
-        voters: the model and what else votes on the same noise.
+        model: the classifier; in evaluation mode while votes are counted.
+        voters: the model, and any other classifiers that vote on the same noise.
         sigma: noise level.
         num_classes: M.
-        forward_rows: rows of one forward pass; what suits the device and the images when None.
-        batch_size: noisy inputs of one batch, rounded up to whole noise blocks; more of them let an
+        forward_rows: rows per forward pass; by default chosen for the device and the image size.
+        batch_size: noisy inputs per batch, rounded up to whole noise blocks. Larger batches let an
             early exit fill its forward passes better. It does not change the counts.
-        noise: its distribution.
+        noise: distribution of the noise.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class VoteEngine:
         self._start_on(device_of(model))
 
     def _start_on(self, device: torch.device) -> None:
-        """Forget what belongs to another device."""
+        """Reset everything that depends on the device."""
         self.device = device
         self.rows_asked = self._given_rows
         self._batch_size = self._given_batch
@@ -91,11 +92,11 @@ class VoteEngine:
         self.noise: Noise = self._noise_kind.make(self.sigma)
         self._noise_made, self._fits = False, True
         self._voters.forget()
-        self._voters.forward.unsettle()
+        self._voters.forward.clear_rows()
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Names of all who vote; the model itself is the last."""
+        """Names of all voters; the model itself is the last."""
         return self._voters.names
 
     @property
@@ -110,7 +111,7 @@ class VoteEngine:
 
     @property
     def member_names(self) -> tuple[str, ...] | None:
-        """Names of the members, where each votes on its own too."""
+        """Names of the members if each of them also votes on its own, else None."""
         voters = self._voters
         return voters.names[: len(voters.members)] if voters.with_members else None
 
@@ -121,30 +122,30 @@ class VoteEngine:
 
     @property
     def precision(self) -> str:
-        """The arithmetic that votes, for records; known once prepared."""
+        """The arithmetic of the voting networks, for records; known once prepared."""
         return self._voters.arithmetic
 
     @property
     def forward_rows(self) -> int:
-        """Rows of one forward pass; known once prepared."""
+        """Rows per forward pass; known once prepared."""
         return self._voters.forward.rows
 
     @property
     def compiled(self) -> bool:
-        """Whether members are compiled on a GPU: batches then come in one size."""
+        """Whether members are compiled on a GPU: all batches then have one size."""
         return self.device.type == "cuda" and all(m.compiled for m in self._voters.members)
 
     @property
     def batch_blocks(self) -> int:
-        """Noise blocks of one batch."""
+        """Noise blocks per batch."""
         size = self._batch_size
         if size is None:
             gathers = self.device.type == "cpu" or self._voters.compacts
-            size = self.forward_rows * (PASSES_TOGETHER if gathers else 1)
+            size = self.forward_rows * (PASSES_PER_BATCH if gathers else 1)
         return -(-size // NOISE_BLOCK)
 
     def follow_device(self) -> torch.device:
-        """Where the model is now; what was made ready for another device is dropped."""
+        """The model's current device; anything prepared for another device is dropped."""
         self._refuse_while_counting()
         device = device_of(self.model)
         if device != self.device:
@@ -152,28 +153,28 @@ class VoteEngine:
         return device
 
     def prepare(self, image: torch.Tensor) -> None:
-        """Make the members ready; refuse those that break the contract of a member.
+        """Prepare the members; refuse those that break the contract of a member.
 
-        The first call settles the rows of a forward pass: fewer, where memory runs out.
+        The first call fixes the number of rows per forward pass, and lowers it if memory runs out.
         """
         image = image.to(self.follow_device())
         if self.rows_asked is None:
             self.rows_asked = default_forward_rows(self.device, image.numel())
-        if not self._voters.forward.settled:
-            self._voters.forward.settle(self.rows_asked)
+        if not self._voters.forward.has_rows:
+            self._voters.forward.fix_rows(self.rows_asked)
         while (error := self._try_to_prepare(image)) is not None:
             self._shrink(error)
         self._refuse_other_precision()
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
-        """The ensemble's own probabilities (B, M) of noisy inputs, as prepared."""
+        """The prepared ensemble's probabilities (B, M) on noisy inputs."""
         return self._voters.probabilities(noisy)
 
     def _fitted_rows(self, request: VoteRequest) -> int | None:
-        """Rows of a forward pass that the votes on one image fill; None where the shape is fixed.
+        """Rows per forward pass that the votes on one image fill; None if the shape is fixed.
 
-        They depend on n and the image's size alone, so that an answer does not depend on the other
-        images of the call. The shape is fixed where it was given, and where members are compiled.
+        They depend on n and the image size alone, so that an answer does not depend on the other
+        images of the call. The shape is fixed if the caller gave it or if members are compiled.
         """
         fixed = self._given_rows is not None or not self._fits
         if fixed or any(m.preparation.compiles(self.device) for m in self._voters.members):
@@ -181,7 +182,7 @@ class VoteEngine:
         n = max(request.sizes)
         most = default_forward_rows(self.device, request.images[0].numel())
         passes = -(-n // most)
-        return -(-n // passes) if passes <= FEW_PASSES else None
+        return -(-n // passes) if passes <= MAX_FITTED_PASSES else None
 
     def _refuse_other_precision(self) -> None:
         self._precision = self._precision or self.precision
@@ -195,10 +196,10 @@ class VoteEngine:
 
     def _refuse_while_counting(self) -> None:
         if self._counting:
-            raise RuntimeError("this engine is counting: end or close that first")
+            raise RuntimeError("this engine is counting; exhaust or close that generator first")
 
     def _try_to_prepare(self, image: torch.Tensor) -> BaseException | None:
-        """The error, if there is one; its traceback would keep the failed batch in memory."""
+        """The error, if any, without its traceback, which would keep the failed batch in memory."""
         try:
             with evaluating(self.model):
                 self._voters.prepare(image, self.sigma)
@@ -216,17 +217,17 @@ class VoteEngine:
         return None
 
     def _shrink(self, error: BaseException) -> None:
-        """Halve the forward pass after running out of memory; raise any other error again."""
+        """Halve the forward pass if memory ran out; re-raise any other error."""
         if not is_out_of_memory(error):
             raise error
         if self.forward_rows == 1:
             raise BadInput(
                 "memory",
-                expected="room for a forward pass of one image",
+                expected="enough for a forward pass of one image",
                 got=f"out of memory on {self.device} even at batch 1",
                 fix="use a smaller model or another --device",
             ) from None
-        self._voters.forward.settle(self.forward_rows // 2)
+        self._voters.forward.fix_rows(self.forward_rows // 2)
         if self._batch_size is not None:
             self._batch_size = min(self._batch_size, max(self.forward_rows, NOISE_BLOCK))
         self._voters.forget()
@@ -234,24 +235,24 @@ class VoteEngine:
             torch.cuda.empty_cache()
 
     def images_together(self, n: int) -> int:
-        """How many images to request at once: as few as fill whole batches with n votes each."""
+        """How many images to request together: the fewest that fill whole batches, n votes each."""
         blocks = -(-n // NOISE_BLOCK)
         if not self.compiled:
             return max(1, self.batch_blocks // blocks)
-        for images in range(1, MOST_TOGETHER):
+        for images in range(1, MAX_IMAGES_PER_REQUEST):
             empty = -(images * blocks) % self.batch_blocks
-            if empty <= EMPTY_SHARE * images * blocks:
+            if empty <= MAX_PADDING_SHARE * images * blocks:
                 return images
-        return MOST_TOGETHER
+        return MAX_IMAGES_PER_REQUEST
 
     def count_one(self, request: VoteRequest, *, seed: int, fitted: bool = False) -> Votes:
-        """The votes of one request, counted again from the start where memory ran out.
+        """The votes of one request; if memory runs out, counting restarts with smaller passes.
 
         Args:
             request: what to count.
             seed: of the noise.
-            fitted: in forward passes whose rows are fitted to the votes, where their shape is not
-                fixed. The engine need not be prepared for those.
+            fitted: fit the rows of a forward pass to the number of votes, unless the shape is
+                fixed. The engine need not be prepared beforehand.
         """
         while True:
             rows = self._fitted_rows(request) if fitted else None
@@ -270,19 +271,19 @@ class VoteEngine:
         seed: int,
         on_progress: Callable[[int], None] | None = None,
     ) -> Generator[Votes, None, None]:
-        """The votes of each request, in their order.
+        """The votes of each request, in order.
 
-        On a GPU those of one request come back while the next one is at work. One call at a time:
-        the next one begins when this one has ended or was closed.
+        On a GPU the counts of one request are copied back while the next is being computed. Only
+        one call can be active at a time: exhaust or close this generator before the next.
 
         Args:
             requests: what to count.
             seed: of the noise.
-            on_progress: called with the number of noisy copies done, or on a GPU queued, since the
-                last call.
+            on_progress: called with the number of noisy copies evaluated (on a GPU: queued) since
+                the last call.
 
         Raises:
-            ForwardPassShrunk: memory ran out; ask again for all votes of images that are not done.
+            ForwardPassShrunk: memory ran out; request all votes of the unfinished images again.
         """
         return self._count(requests, seed, on_progress, None)
 
@@ -294,8 +295,11 @@ class VoteEngine:
         on_progress: Callable[[int], None] | None,
         rows: int | None,
     ) -> Generator[Votes, None, None]:
-        """`count`, in passes of `rows` where given: members are then made ready for them, a batch
-        is one image, and the draws of a noise block that do not count are not evaluated."""
+        """`count`, in passes of `rows` rows if given.
+
+        Members are then prepared for that shape, each batch is one image, and the unused draws of a
+        noise block are not evaluated.
+        """
         self._refuse_while_counting()
         fitted = rows is not None
         tallies, last = deque[Tally](), list[torch.Tensor]()
@@ -304,7 +308,7 @@ class VoteEngine:
             for request in requests:
                 last[:] = request.images[:1]
                 if fitted:
-                    with torch.inference_mode(mode=False):  # what is prepared outlives this call
+                    with torch.inference_mode(mode=False):  # prepared members outlive this call
                         self._voters.prepare(request.images[0], self.sigma)
                     self._refuse_other_precision()
                 tally = Tally(request, voters=self.voters, classes=self.num_classes)
@@ -322,7 +326,7 @@ class VoteEngine:
                         tallies.popleft()
                         yield votes
         except (RuntimeError, MemoryError) as error:
-            failure = error.with_traceback(None)  # which would keep the failed batch in memory
+            failure = error.with_traceback(None)  # a traceback would keep the batch in memory
         finally:
             self._counting = False
         if failure is None:
@@ -344,7 +348,7 @@ class VoteEngine:
         on_progress: Callable[[int], None] | None,
         fitted: bool,
     ) -> Steps[None]:
-        """Add a batch to the tally, and read it once it holds all."""
+        """Add a batch to the tally, and read the tally once it is complete."""
         if jobs:
             yield from self._add_batch(tally, jobs, seed, fitted)
         if on_progress is not None:
@@ -374,7 +378,7 @@ class VoteEngine:
         tally.add_scores(probabilities, jobs, valid)
 
     def _vote(self, noisy: torch.Tensor, drawn: Sequence[int] | None) -> Steps[Ballot]:
-        """The votes on all rows, or on the `drawn` ones with zeros at the others."""
+        """The votes on all rows, or on the `drawn` ones with zeros elsewhere."""
         if drawn is None or len(drawn) == len(noisy):
             return (yield from self._voters.vote(noisy))
         rows = torch.tensor(drawn, device=noisy.device)
@@ -390,7 +394,7 @@ class VoteEngine:
             yield [Job(position, block, used) for block, used in noise_blocks(n)]
 
     def _jobs(self, request: VoteRequest) -> Iterator[list[Job]]:
-        """Batches of a request; an empty one where no votes are requested."""
+        """Batches of a request; a single empty one if no votes are requested."""
         full, jobs = self.batch_blocks, list[Job]()
         starts = request.first or [0] * len(request.sizes)
         for position, (n, first) in enumerate(zip(request.sizes, starts, strict=True)):
@@ -402,6 +406,6 @@ class VoteEngine:
         if not sum(request.sizes):
             yield []
         if jobs:
-            # Compiled noise comes in one size; of the blocks that fill the batch no draw counts.
+            # Compiled noise has a fixed number of blocks; draws of the padding blocks do not count.
             idle = full - len(jobs) if self.compiled else 0
             yield jobs + [dataclasses.replace(jobs[-1], used=0)] * idle

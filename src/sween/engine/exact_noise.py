@@ -1,23 +1,24 @@
-"""Noise whose law is exact in floating point: Gaussian noise rounded to the pixels' own grid.
+"""Noise whose distribution is exact in floating point: Gaussian noise rounded to the pixel grid.
 
-x + noise in floating point is not Gaussian around x: its low-order bits tell x, and a classifier
-that reads them can be certified where it is not robust (Jin et al. 2022; Voracek and Hein 2023).
+x + noise in floating point is not Gaussian around x: its low-order bits reveal x, and a classifier
+that reads them can be certified although it is not robust (Jin et al. 2022; Voracek and Hein 2023).
 Here the certified classifier is h(z) = f(z rounded to multiples of 1/levels). For an image on that
 grid, x + N(0, sigma^2) rounded is x + T / levels with
 
     P(T = t) = Phi((t + 1/2) / (levels sigma)) - Phi((t - 1/2) / (levels sigma)),
 
-a law on whole numbers, drawn by comparing a 62-bit random number with a table of it made once with
-many digits. Sums of whole numbers are exact, and the conversion to float at the end is part of f.
-So the theorem holds for h as computed. The table rounds each probability down; what is lost in all
-(below 1e-14) belongs to no T, and a vote that draws it counts for no class.
+a distribution on the integers, sampled by comparing a 62-bit random number with a table computed
+once in high precision. Sums of integers are exact, and the conversion to float at the end is part
+of f. So the theorem holds for h as computed. The table rounds each probability down; the total mass
+lost (below 1e-14) belongs to no T, and a vote that draws it counts for no class.
 
-What is covered: for an image x on the grid with radius R, the smoothed classifier g of h answers
-alike at every x' closer than R, on the grid or off it. Votes can be drawn for an x' on the grid
-only: off it T has another law. Rounding such an x' first is no way around that. It answers
-g(round(x')), and rounding moves d pixels by up to sqrt(d) / (2 levels), .11 for CIFAR images, so
-round(x') may lie beyond R where x' does not. So images off the grid are refused. Whoever receives
-8-bit images receives points of the grid, and every one of them within R is covered.
+What is covered: for an image x on the grid with radius R, no l2 perturbation smaller than R, on the
+grid or off it, changes the prediction of g, the smoothed classifier of h. Votes can only be drawn
+for an x' on the grid: off the grid T has a different distribution. Rounding such an x' first does
+not help: that evaluates g(round(x')), and rounding moves d pixels by up to sqrt(d) / (2 levels),
+.11 for CIFAR images, so round(x') may lie outside the ball of radius R although x' lies inside. So
+images off the grid are refused. An 8-bit image is always on the grid, so every adversarial example
+stored as one, within R of x, is covered.
 """
 
 import dataclasses
@@ -38,15 +39,15 @@ Words62 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 BITS = 62
 DIGITS = 60
-"""Of the table's arithmetic: far beyond the 19 that 62 bits hold."""
+"""Decimal digits of the table's arithmetic: far more than the 19 that 62 bits hold."""
 
-MOST_STEPS = 2000
-"""Of the grid in one sigma: a table of the law takes some twenty seconds there."""
+MAX_STEPS = 2000
+"""The most grid steps per sigma, at which computing the table takes some twenty seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseTable:
-    """Cumulative probabilities of T in units of 2**-62, from T = `first` on."""
+    """Cumulative probabilities of T in units of 2**-62, starting at T = `first`."""
 
     first: int
     cumulative: torch.Tensor
@@ -54,21 +55,20 @@ class NoiseTable:
 
 @functools.lru_cache(maxsize=8)
 def noise_table(sigma: float, levels: int) -> NoiseTable:
-    """The law of T for a noise level; takes about a second at the paper's noise levels."""
+    """The distribution of T for a noise level; takes about a second at the paper's noise levels."""
     import mpmath  # only this table needs it
 
     if sigma * levels < 1:
         raise BadInput(
             "sigma",
-            expected=f"at least a step of the grid, 1/{levels} = {1 / levels:.4g}, for exact noise",
+            expected=f"at least one grid step, 1/{levels} = {1 / levels:.4g}, for exact noise",
             got=f"{sigma:.6g}",
             fix="raise sigma, or use --noise float32",
         )
-    if not sigma * levels <= MOST_STEPS:
+    if not sigma * levels <= MAX_STEPS:
         raise BadInput(
             "sigma",
-            expected=f"at most {MOST_STEPS / levels:.4g}, {MOST_STEPS} steps of the grid, with "
-            "exact noise",
+            expected=f"at most {MAX_STEPS / levels:.4g} ({MAX_STEPS} grid steps) for exact noise",
             got=f"{sigma:.6g}",
             fix="lower sigma, or use --noise float32",
         )
@@ -83,7 +83,7 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
 
 
 def _mass(t: int, scale: object) -> int:
-    """floor(2**62 P(T = t)) for t >= 0, through the upper tail, which keeps all digits."""
+    """floor(2**62 P(T = t)) for t >= 0, computed from the upper tail, which loses no digits."""
     import mpmath
 
     half = mpmath.mpf(1) / 2
@@ -97,9 +97,9 @@ class ExactNoise:
 
     Args:
         sigma: noise level.
-        levels: steps of the grid between 0 and 1.
-        compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
-        kernels: draw through kernels of our own; only on a GPU.
+        levels: grid steps between 0 and 1.
+        compile: draw with one compiled kernel; only on a GPU, with a fixed number of blocks.
+        kernels: draw with these custom kernels; only on a GPU.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ExactNoise:
         compile: bool = False,
         kernels: NoiseKernels | None = None,
     ) -> None:
-        level = noise_level(sigma)  # a float32, as in every radius
+        level = noise_level(sigma)  # rounded to float32, as for every radius
         self.table, self.levels, self._kernels = noise_table(level, levels), levels, kernels
         self._cumulative = self.table.cumulative
         self._divisor = torch.tensor(levels, dtype=torch.float32)
@@ -125,30 +125,30 @@ class ExactNoise:
         return f"{self.name} "
 
     def check(self, images: torch.Tensor) -> None:
-        """Refuse images off the grid: for them the law would be another.
+        """Refuse images off the grid, for which the distribution would be different.
 
-        Rounding them is not advised: it answers for another image, which may lie beyond a radius
-        that the given one is within.
+        The error does not suggest rounding: that evaluates a different image, which may lie outside
+        a certified radius although the given one lies inside.
         """
         grid = self._divided(self._positions(images))
         if not torch.equal(grid, images):
             away = float((images - grid).abs().max())
             raise BadInput(
                 "images",
-                expected=f"whole pixel values over {self.levels} for exact noise, which certifies "
-                "an image as given",
+                expected=f"multiples of 1/{self.levels} for exact noise, which certifies an image "
+                "as given",
                 got=f"a pixel {away:.3g} from the nearest multiple of 1/{self.levels}",
                 fix=f"pass the stored pixels divided by {self.levels}, or use --noise float32",
             )
 
     def missing(self, device: torch.device) -> float:
-        """None of the tail: what the table loses counts as a vote for no class."""
+        """0: the probability mass that the table loses counts as a vote for no class."""
         return 0.0
 
     def copies(
         self, images: torch.Tensor, keys: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A block of noisy copies of each image, and which of them drew a value of the table."""
+        """A block of noisy copies of each image, and which of them drew table values only."""
         cumulative = self._cumulative = self._cumulative.to(images.device)
         if self._kernels is not None:
             return self._kernels.exact(
@@ -168,7 +168,8 @@ class ExactNoise:
         return self._divided(positions.float()).flatten(0, 1), valid
 
     def _divided(self, positions: torch.Tensor) -> torch.Tensor:
-        """positions / levels, rounded once: by a number, CUDA would multiply by its reciprocal."""
+        """positions / levels, rounded once. A tensor divides; for a number CUDA would multiply by
+        the reciprocal."""
         self._divisor = self._divisor.to(positions.device)
         return positions / self._divisor
 
@@ -176,7 +177,7 @@ class ExactNoise:
         return (images * self.levels).round()
 
     def _draw(self, keys: Sequence[int], count: int, device: torch.device) -> torch.Tensor:
-        """62-bit numbers, (len(keys), count)."""
+        """Random 62-bit numbers, (len(keys), count)."""
         if device.type == "cpu":
             numbers = [
                 np.random.Generator(np.random.Philox(key=key)).integers(
@@ -190,7 +191,7 @@ class ExactNoise:
 
 
 def words_of_62_bits(streams: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Two 62-bit numbers of every counter of each stream: (S, 2 * len(steps))."""
+    """Two 62-bit numbers per counter of each stream: (S, 2 * len(steps))."""
     a, b, c, d = random_words(streams, steps)
     return torch.cat([(a << 30) | (b >> 2), (c << 30) | (d >> 2)], dim=1)
 

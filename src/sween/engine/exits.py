@@ -1,4 +1,4 @@
-"""Evaluating members one after the other, until the exit policy stops each noisy input."""
+"""Evaluates members one after the other until the exit policy stops each noisy input."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from sween.ensemble.weighted import add_weighted
 from sween.interleave import Steps
 
 MemberEvaluation = Callable[[int, torch.Tensor | None], Steps[torch.Tensor]]
-"""(member, undecided) -> probabilities (B, M) of that member, at the rows where undecided (B,) is
-true, or at all; elsewhere any finite numbers."""
+"""(member, undecided) -> that member's probabilities (B, M) on the rows where undecided (B,) is
+true, or on all rows if it is None; other rows hold arbitrary finite numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +27,11 @@ def vote_with_exit(
 ) -> Steps[ExitVotes]:
     """The label of each row, evaluating members by descending weight until the policy stops it.
 
-    Nothing here asks the device how many rows are left; an evaluation may.
+    This function never reads the number of remaining rows back from the device; `evaluate` may.
 
     Args:
-        evaluate: gives a member's probabilities at the rows still undecided.
-        weights: of the members, in the members' own order.
+        evaluate: returns a member's probabilities on the rows that are still undecided.
+        weights: of the members, in the order of the members.
         policy: when to stop.
     """
     order = exit_order(weights)

@@ -1,4 +1,4 @@
-"""Batch norm folded into the layer before it, for modules in evaluation mode."""
+"""Folds batch norm into the preceding layer, for modules in evaluation mode."""
 
 import copy
 import threading
@@ -12,9 +12,9 @@ from sween.engine.tracing import TRACING
 
 
 class _OneThreadTracer(fx.Tracer):
-    """Traces the module of its own thread; others may evaluate theirs meanwhile.
+    """Traces a module in one thread while other threads may evaluate theirs.
 
-    The patched `nn.Module` is that of the whole process, so a forward pass of any other thread goes
+    Tracing patches `nn.Module` for the whole process, so forward passes of other threads come
     through here too.
     """
 
@@ -50,9 +50,10 @@ def _trace(module: nn.Module) -> fx.GraphModule:
 
 
 def fold_batch_norm(module: nn.Module) -> nn.Module:
-    """A copy with batch norm folded away; the module itself where nothing can be folded.
+    """A copy with batch norm folded away; the module itself if nothing can be folded.
 
-    A module that torch.fx cannot trace, because its code looks at values, is left as it is.
+    A module that torch.fx cannot trace, because its control flow depends on values, is returned
+    unchanged.
     """
     if not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
         return module
@@ -74,7 +75,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
 
 
 def _foldable(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    """Whether a node is a batch norm right after a layer that nothing else uses."""
+    """Whether a node is a batch norm directly after a layer whose output nothing else uses."""
     norm = parts.get(str(node.target)) if node.op == "call_module" else None
     if not isinstance(norm, nn.modules.batchnorm._BatchNorm) or norm.running_mean is None:
         return False

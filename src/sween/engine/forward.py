@@ -1,9 +1,9 @@
-"""Forward passes of one fixed shape, and the checks that make a module a member.
+"""Forward passes of one fixed shape, and the check that a module treats each row separately.
 
-A certificate speaks of a deterministic function of ONE noisy image. Kernels may round differently
+A certificate is about a deterministic function of ONE noisy image. Kernels may round differently
 for different batch shapes, and a module may mix its batch (batch norm left in training mode). So a
-member only ever sees batches of one fixed number of rows, padded where needed, and a module whose
-answer for a row changes with the other rows is refused.
+member only ever sees batches with a fixed number of rows, padded if necessary, and a module whose
+output for one row changes with the other rows is refused.
 """
 
 import contextlib
@@ -20,29 +20,29 @@ from sween.seeding import NOISE_BLOCK, standard_normal
 
 CIFAR_NUMBERS = 3 * 32 * 32
 
-MOST_CPU_BLOCKS = 5
-"""Noise blocks of one forward pass on a CPU for small images; one, from CIFAR's size on, keeps what
-a layer works on in the cache."""
+MAX_CPU_BLOCKS = 5
+"""The most noise blocks per forward pass on a CPU, for small images; from CIFAR's size on a pass
+has one block, which keeps a layer's working set in the cache."""
 
-MOST_GPU_BLOCKS = 100
-"""Noise blocks of one forward pass on a GPU, which needs many rows to be busy."""
+MAX_GPU_BLOCKS = 100
+"""The most noise blocks per forward pass on a GPU, which needs many rows to be busy."""
 
-GPU_FORWARD_NUMBERS = MOST_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
-"""Numbers of one forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
+GPU_FORWARD_NUMBERS = MAX_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
+"""Input values per forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
 
-MOST_FORWARD_ROWS = 10**6
+MAX_FORWARD_ROWS = 10**6
 """Far more than keeps any device busy."""
 
 BATCH_MATE_TOLERANCE = 1e-4
-"""Rounding differs by far less between rows, a module that mixes its batch by far more."""
+"""Rounding changes outputs by far less, and a module that mixes its batch by far more."""
 
 
 def default_forward_rows(device: torch.device, image_numbers: int) -> int:
-    """Rows of one forward pass on this kind of device, for images of so many numbers."""
+    """Rows per forward pass on this kind of device, for images of `image_numbers` values."""
     if device.type == "cpu":
-        return max(1, min(CIFAR_NUMBERS // image_numbers, MOST_CPU_BLOCKS)) * NOISE_BLOCK
+        return max(1, min(CIFAR_NUMBERS // image_numbers, MAX_CPU_BLOCKS)) * NOISE_BLOCK
     blocks = GPU_FORWARD_NUMBERS // (image_numbers * NOISE_BLOCK)
-    return max(1, min(blocks, MOST_GPU_BLOCKS)) * NOISE_BLOCK
+    return max(1, min(blocks, MAX_GPU_BLOCKS)) * NOISE_BLOCK
 
 
 class FixedShapeForward:
@@ -53,37 +53,37 @@ class FixedShapeForward:
         self._rows: int | None = None
         self._sum: torch.Tensor | None = None
         if rows is not None:
-            self.settle(rows)
+            self.fix_rows(rows)
 
     @property
-    def settled(self) -> bool:
+    def has_rows(self) -> bool:
         return self._rows is not None
 
     @property
     def rows(self) -> int:
         """Rows of every forward pass."""
         if self._rows is None:
-            raise RuntimeError("settle the number of rows first")
+            raise RuntimeError("fix the number of rows first")
         return self._rows
 
-    def unsettle(self) -> None:
-        """Let the next call of `settle` choose freely."""
+    def clear_rows(self) -> None:
+        """Forget the number of rows, so that the next `fix_rows` starts anew."""
         self._rows = None
 
-    def settle(self, rows: int) -> None:
-        """Fix the number of rows; what was evaluated before is not comparable."""
-        if not 1 <= rows <= MOST_FORWARD_ROWS:
+    def fix_rows(self, rows: int) -> None:
+        """Set the number of rows; outputs from before are not bit-for-bit comparable."""
+        if not 1 <= rows <= MAX_FORWARD_ROWS:
             raise BadInput(
-                "forward_rows", expected=f"1 to {MOST_FORWARD_ROWS}", got=rows, fix="try 100"
+                "forward_rows", expected=f"1 to {MAX_FORWARD_ROWS}", got=rows, fix="try 100"
             )
         self._rows = rows
 
     @contextlib.contextmanager
     def shaped(self, rows: int | None) -> Iterator[None]:
-        """Another number of rows while the block runs; None leaves it as it is."""
+        """Use another number of rows while the block runs; None leaves it unchanged."""
         before = self._rows
         if rows is not None:
-            self.settle(rows)
+            self.fix_rows(rows)
         try:
             yield
         finally:
@@ -98,10 +98,11 @@ class FixedShapeForward:
     def where(
         self, member: Member, images: torch.Tensor, wanted: torch.Tensor
     ) -> Steps[torch.Tensor]:
-        """Outputs (B, num_classes) for the images where `wanted` (B,) is true; zeros for others.
+        """Outputs (B, num_classes) for the images where `wanted` (B,) is true; zeros elsewhere.
 
-        Members that run by kernels of our own take the images where they are, in a number that
-        only the device knows. For others they are gathered, once their number has come.
+        Members that run on custom kernels read the selected images in place, and the host need not
+        know how many there are. For all other members the images are gathered, once their number
+        has reached the host.
         """
         selection = Selection.of(wanted)
         if member.fused is not None:
@@ -123,44 +124,44 @@ class FixedShapeForward:
         return self._watched(output if count == self.rows else output[:count])
 
     def _watched(self, output: torch.Tensor) -> torch.Tensor:
-        # A sum in float64 is finite where every term is, and float32 outputs cannot overflow it.
-        # Kept on the device: asking for the answer now would stop a GPU's queue.
+        # A float64 sum of float32 outputs cannot overflow: it is finite if and only if every term
+        # is. Kept on the device: reading it now would stall the GPU's queue.
         total = output.sum(dtype=torch.float64)
         self._sum = total if self._sum is None else self._sum + total
         return output
 
     def forget_non_finite(self) -> None:
-        """Start anew, after passes whose outputs nobody counts."""
+        """Reset the check, after passes whose outputs are not counted."""
         self._sum = None
 
     def all_finite(self, device: torch.device) -> torch.Tensor:
-        """Whether every output since the last call was finite, as the device will know."""
+        """Whether every output since the last call was finite, as a tensor on the device."""
         total, self._sum = self._sum, None
         return torch.isfinite(torch.zeros((), device=device) if total is None else total)
 
 
 def _wrong_output(output: object, rows: int, num_classes: int) -> ContractError:
-    """What to say of an output that is not one row of `num_classes` numbers for each image."""
+    """The error for an output that is not one row of `num_classes` numbers per image."""
     expected = f"a tensor of shape ({rows}, {num_classes})"
     if not isinstance(output, torch.Tensor):
         fix = "wrap the model in a module that returns its logits alone"
         return ContractError(
             "model output", expected=expected, got=f"a {type(output).__name__}", fix=fix
         )
-    fix = "return one row of logits for each image"
+    fix = "return one row of logits per image"
     if output.ndim == 2 and output.shape[0] == rows:
-        fix = f"pass num_classes={output.shape[1]}, or a model of {num_classes} classes"
+        fix = f"pass num_classes={output.shape[1]}, or a model with {num_classes} classes"
     return ContractError("model output", expected=expected, got=tuple(output.shape), fix=fix)
 
 
 def refuse_non_finite(finite: torch.Tensor) -> None:
-    """Refuse outputs, if what `all_finite` says of them is no."""
+    """Raise if `all_finite` found an output that was not."""
     if not finite:
         raise ContractError(
             "model output",
             expected="finite numbers for every noisy image",
             got="NaN or infinity",
-            fix="check the weights, or use --precision float32; a vote needs an answer",
+            fix="check the weights, or use --precision float32",
         )
 
 
@@ -168,10 +169,11 @@ def refuse_non_finite(finite: torch.Tensor) -> None:
 def check_row_independence(
     module: Forward, forward: FixedShapeForward, image: torch.Tensor, sigma: float
 ) -> None:
-    """Refuse a module whose answer for one noisy image changes with the rest of the batch.
+    """Refuse a module whose output for one noisy image changes with the rest of the batch.
 
-    Some rows are shown among noisy copies, then among zeros, as padding is, then at other places
-    among images of another scale. The outputs may differ by rounding, judged against their spread.
+    A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch), then
+    at other positions among images of a different scale. The outputs may differ by rounding only,
+    relative to their range.
     """
     if forward.rows == 1:
         return
@@ -186,21 +188,22 @@ def check_row_independence(
     refuse_non_finite(forward.all_finite(image.device))
     wanted = outputs[places]
     answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
-    forward.forget_non_finite()  # of images of nothing, or of another scale
+    forward.forget_non_finite()  # caused by all-zero images, or by the different scale
     spread = float(outputs.max() - outputs.min())
     difference = max(float((answer - wanted).abs().max()) for answer in answers)
     if difference > BATCH_MATE_TOLERANCE * spread:
         raise ContractError(
             "model",
-            expected="an answer for each image that does not depend on the rest of its batch",
+            expected="an output for each image that does not depend on the rest of its batch",
             got=f"outputs that change by {difference / spread if spread else 1:.2g} of their range "
-            "with other batch-mates",
-            fix="put batch norm in evaluation mode, turn off dropout, scale each image on its own",
+            "with the rest of the batch",
+            fix="put batch norm in evaluation mode, turn off dropout, normalise each image "
+            "separately",
         )
 
 
 def probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int = 0) -> torch.Tensor:
-    """Noisy copies of an image to try a module on; no vote uses this noise."""
+    """Noisy copies of an image for testing a module; no vote uses this noise."""
     noise = standard_normal(
         (rows, *image.shape),
         seed=0,

@@ -1,4 +1,4 @@
-"""Noisy copies of images for the vote engine, block by block, keyed."""
+"""Noisy copies of images for the vote engine, in keyed blocks."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ from sween.seeding import NOISE_BLOCK, Normals, derive_key, noisy_copies, normal
 
 NOISES = ("float32", "exact")
 
-FLOAT_APART = 1e-4
-"""Of float32 noise: logarithms and sines round differently."""
+FLOAT_TOLERANCE = 1e-4
+"""How far implementations of float32 noise may differ: logarithms and sines round differently."""
 
 PIXEL_LEVELS = 255
 """Steps of an 8-bit pixel between 0 and 1."""
@@ -28,7 +28,7 @@ PIXEL_LEVELS = 255
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One noise block of one image: which, and how many of its draws count."""
+    """One noise block of one image, and how many of its draws count."""
 
     position: int
     block: int
@@ -36,17 +36,17 @@ class Job:
 
 
 GPU_MISSING, CPU_MISSING = 2.0**-33, 1.1e-15
-"""How far the law of one number of float32 noise is from the Gaussian one for want of a tail, in
-total variation at most.
+"""Upper bounds on the total variation distance between one float32 noise value and a Gaussian that
+is due to the truncated tail.
 
-On a GPU a pair of numbers has a radius of at most sqrt(66 log 2) = 6.764, from 32-bit uniforms by
-Box and Muller's transform; a Gaussian pair lies beyond with probability 2**-33. On a CPU numpy's
-ziggurat draws its tail from uniforms of 23 bits or more, so that |z| reaches 8.01, beyond which is
+On a GPU the Box-Muller transform of 32-bit uniforms gives pairs of radius at most sqrt(66 log 2) =
+6.764; a Gaussian pair lies outside with probability 2**-33. On a CPU numpy's ziggurat draws the
+tail from uniforms of at least 23 bits, so that |z| reaches 8.01; the probability beyond is
 1.1e-15."""
 
 
 class Noise(Protocol):
-    """A law of noise."""
+    """A noise distribution, and how to draw from it."""
 
     @property
     def name(self) -> str:
@@ -55,15 +55,15 @@ class Noise(Protocol):
 
     @property
     def stream_prefix(self) -> str:
-        """Before the purpose in a stream's key: laws do not share their draws."""
+        """Precedes the purpose in a stream's key, so that distributions do not share draws."""
         ...
 
     def check(self, images: torch.Tensor) -> None:
-        """Refuse images that it cannot be added to."""
+        """Refuse images to which the noise cannot be added."""
         ...
 
     def missing(self, device: torch.device) -> float:
-        """Total variation from the Gaussian law, per number, for want of a tail."""
+        """Total variation distance from a Gaussian, per value, due to the truncated tail."""
         ...
 
     def copies(
@@ -71,18 +71,20 @@ class Noise(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A block of noisy copies of each image, (N * NOISE_BLOCK, C, H, W), and which count.
 
-        None where all of them do.
+        None in place of the latter if all of them count.
         """
         ...
 
 
 class GaussianNoise:
-    """x + sigma * N(0, I) in float32; sound but for what rounding may leak (see `exact.py`).
+    """x + sigma * N(0, I) in float32.
+
+    Certificates treat it as exactly Gaussian; see `exact_noise.py` for what rounding may leak.
 
     Args:
-        sigma: noise level; its float32, as in every radius (see `noise_level`).
-        compile: draw through one compiled kernel; only on a GPU, where blocks come in one number.
-        kernels: draw through kernels of our own; only on a GPU.
+        sigma: noise level, rounded to float32 as for every radius (see `noise_level`).
+        compile: draw with one compiled kernel; only on a GPU, with a fixed number of blocks.
+        kernels: draw with these custom kernels; only on a GPU.
     """
 
     name = "float32"
@@ -95,10 +97,10 @@ class GaussianNoise:
         self._normals: Normals = _compiled_normals if compile else normals_of
 
     def check(self, images: torch.Tensor) -> None:
-        """Any images will do."""
+        """Accept any image."""
 
     def missing(self, device: torch.device) -> float:
-        """The tail ends sooner on a GPU; see `GPU_MISSING`."""
+        """The tail is truncated earlier on a GPU; see `GPU_MISSING`."""
         return CPU_MISSING if device.type == "cpu" else GPU_MISSING
 
     def copies(
@@ -114,11 +116,11 @@ class GaussianNoise:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseKind:
-    """Which noise is asked for.
+    """Which noise distribution to use.
 
     Attributes:
         name: float32 or exact.
-        levels: steps of the grid of exact noise between 0 and 1; 255 for 8-bit pixels.
+        levels: grid steps of exact noise between 0 and 1; 255 for 8-bit pixels.
     """
 
     name: str = "float32"
@@ -139,9 +141,9 @@ class NoiseKind:
         return GaussianNoise(sigma=sigma, compile=compile, kernels=kernels)
 
     @property
-    def apart(self) -> float:
-        """How far two ways to draw it may be, times max(sigma, 1): rounding, and no other draw."""
-        return 0.0 if self.name == "exact" else FLOAT_APART
+    def tolerance(self) -> float:
+        """How far two implementations may differ by rounding, as a multiple of max(sigma, 1)."""
+        return 0.0 if self.name == "exact" else FLOAT_TOLERANCE
 
 
 def noisy_of_jobs(
@@ -156,12 +158,12 @@ def noisy_of_jobs(
     """The jobs' noisy copies, in the jobs' order, and which of them count.
 
     Args:
-        noise: the law.
+        noise: distribution of the noise.
         images: (N, C, H, W), which the jobs' positions refer to.
         jobs: which blocks.
         seed: of the noise.
-        purpose: of the votes; different ones get independent noise.
-        examples: keys of the images' noise.
+        purpose: of the votes; different purposes get independent noise.
+        examples: noise keys of the images.
     """
     stream = f"{noise.stream_prefix}{purpose}"
     keys = [derive_key(seed, stream, examples[job.position], job.block) for job in jobs]

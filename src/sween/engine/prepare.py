@@ -1,15 +1,16 @@
-"""Members made ready for very many forward passes of one shape.
+"""Prepares members for very many forward passes of one shape.
 
-A member is prepared once, before it votes: batch norm folded into the convolutions before it,
-channels-last, the arithmetic chosen for the device, and on a GPU compiled and recorded as a CUDA
-graph; the paper's CIFAR networks run there by custom kernels (`sween.engine.kernels`). The
-certified classifier is the prepared one, in the arithmetic that the record names; what predicts,
-attacks or serves must be prepared in the same way.
+A member is prepared once, before it votes: batch norm is folded into the preceding convolutions,
+tensors are channels-last, the arithmetic suits the device, and on a GPU the forward pass is
+compiled and captured as a CUDA graph; the paper's CIFAR networks run there on custom kernels
+(`sween.engine.kernels`). The certified classifier is the prepared one, in the arithmetic named in
+its records; prediction, attacks and serving must prepare it in the same way.
 """
 
 import contextlib
 import copy
 import dataclasses
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,25 +20,25 @@ from torch import nn
 from sween.engine.cuda_graph import Forward, compiled
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
-from sween.errors import ContractError, SweenError, UnknownName, go_on_without
+from sween.errors import ContractError, SweenError, UnknownName, first_line, warn_fallback
 from sween.models.device import is_out_of_memory, parts_of
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
-KERNELS_APART = 0.02
-"""How far outputs of our own kernels may be from torch's in float16, in parts of their range."""
+KERNEL_TOLERANCE = 0.02
+"""How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
 
 _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
-"""How far outputs may move by preparation, in parts of their range: beyond is no rounding."""
+"""How far preparation may change outputs, relative to their range: more is not just rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """How members are made ready.
+    """How members are prepared.
 
     Attributes:
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
-        compile: whether to compile; on a GPU by default.
+        compile: whether to compile; by default only on a GPU.
     """
 
     precision: str = "auto"
@@ -61,8 +62,8 @@ class Preparation:
         """The arithmetic as one string for records; GPUs may round float32 products to TF32.
 
         Args:
-            device: where.
-            how: compiled, fused (kernels of our own) or nothing: each rounds in its own places.
+            device: where the votes are computed.
+            how: compiled, fused (custom kernels) or empty: each rounds at different places.
         """
         name = str(self.dtype(device)).removeprefix("torch.")
         loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
@@ -74,13 +75,13 @@ class Preparation:
 class Member:
     """A module and its prepared form, which follows changes of parameters, buffers and modes.
 
-    A module is prepared, and probed for mixing its batch, once for each state: its parts, their
-    parameters, buffers and hooks, and the modes that they have in evaluation. Other changes after
-    its first use, such as a flag that its code reads, are not seen.
+    A module is prepared, and checked for mixing its batch, once per state: its submodules, their
+    parameters, buffers and hooks, and their modes during evaluation. Other changes after its first
+    use, such as a flag that its code reads, are not noticed.
 
     Args:
         module: from float32 images (rows, C, H, W) to outputs (rows, M).
-        preparation: how to make it ready.
+        preparation: how to prepare it.
     """
 
     def __init__(self, module: nn.Module, preparation: Preparation) -> None:
@@ -94,7 +95,7 @@ class Member:
 
     @property
     def compiled(self) -> bool:
-        """Whether it could be compiled; known once it is refreshed."""
+        """Whether the prepared form is compiled; known after `refresh`."""
         return self._ready.compiled
 
     @property
@@ -105,13 +106,13 @@ class Member:
 
     @property
     def fused(self) -> FusedResNet | None:
-        """The prepared form, where there is one that runs by kernels of our own."""
+        """The prepared form, if it runs on custom kernels."""
         run = None if self._prepared is None else self._prepared.run
         return run if isinstance(run, FusedResNet) else None
 
     @property
     def arithmetic(self) -> str:
-        """What the prepared module computes in, for records; see `Preparation.describe`."""
+        """The arithmetic of the prepared form, for records; see `Preparation.describe`."""
         return self._ready.arithmetic
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -122,45 +123,45 @@ class Member:
 
     @torch.no_grad()
     def refresh(self, images: torch.Tensor) -> None:
-        """Prepare the module, in evaluation mode, unless it is as it was the last time.
+        """Prepare the module, which is in evaluation mode, unless nothing changed since last time.
 
         Args:
-            images: a batch of the one shape that will be evaluated.
+            images: a batch of the only shape that will be evaluated.
         """
         if self.is_current(images.shape):
             return
         self.forget()
-        # Noted before: what changes meanwhile, in another thread, is then seen by the next call.
+        # Read before preparing, so that the next call notices a change made by another thread.
         parts, tensors = _state_of(self.module)
         state = [tensor.detach().clone() for tensor in tensors]
         self._prepared = prepare(self.module, self.preparation, images)
         self._state, self._parts, self._shape = state, parts, tuple(images.shape)
 
     def is_current(self, shape: Sequence[int]) -> bool:
-        """Whether there is a prepared form, of the module's present state, for such batches."""
+        """Whether the module is prepared in its current state, for batches of this shape."""
         if self._prepared is None or (self._prepared.compiled and tuple(shape) != self._shape):
             return False
         parts, tensors = _state_of(self.module)
         return _same_parts(parts, self._parts) and _same_tensors(tensors, self._state)
 
     def forget(self) -> None:
-        """Drop the prepared form, its memory, and what was learnt by probing it."""
+        """Drop the prepared form, its memory, and the results of the batch-mixing check."""
         self._prepared, self._state, self._parts = None, [], []
         self._probed.clear()
 
     def is_probed(self, shape: Sequence[int]) -> bool:
-        """Whether the prepared form was found not to mix batches of that shape."""
+        """Whether the prepared form passed the batch-mixing check for that shape."""
         return tuple(shape) in self._probed
 
     def note_probed(self, shape: Sequence[int]) -> None:
-        """Remember that the prepared form does not mix batches of that shape."""
+        """Remember that the prepared form passed the batch-mixing check for that shape."""
         self._probed.add(tuple(shape))
 
 
 def _state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
-    """What the outputs depend on: parts with their modes and hooks, and the tensors of all parts.
+    """What the outputs depend on: submodules with their modes and hooks, and all of their tensors.
 
-    One part may be exchanged for another without tensors.
+    Submodules are compared too, since one without tensors can be replaced by another.
     """
     parts, tensors = list[object](), list[torch.Tensor]()
     for part in parts_of(module):
@@ -177,7 +178,7 @@ def _same_parts(now: list[object], then: list[object]) -> bool:
 
 
 def _same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
-    # `torch.equal` raises for two devices, and compares across types.
+    # `torch.equal` raises for tensors on two devices, and ignores the dtype.
     return len(now) == len(then) and all(
         own.dtype == other.dtype and own.device == other.device and torch.equal(own, other)
         for own, other in zip(now, then, strict=True)
@@ -186,7 +187,7 @@ def _same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A forward pass made ready, whether kernels were made for it, and its arithmetic."""
+    """A prepared forward pass, whether it was compiled, and its arithmetic."""
 
     run: Forward
     compiled: bool
@@ -195,26 +196,28 @@ class Prepared:
 
 @torch.no_grad()
 def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -> Prepared:
-    """The module made ready as far as it can be; what cannot be done is left out with a warning.
+    """The module prepared as far as possible; each step that fails is skipped with a warning.
 
     Args:
         module: in evaluation mode.
-        preparation: how.
-        images: a batch of the one shape that will be evaluated.
+        preparation: how to prepare it.
+        images: a batch of the only shape that will be evaluated.
     """
     device, dtype = images.device, preparation.dtype(images.device)
-    with explained(module, images.shape[1:]):
+    with explain_model_errors(module, images.shape[1:]):
         wanted = module(images)
     _refuse_random(wanted, module(images))
+    allowed = _CHANGE_ALLOWED[dtype]
     ready = InArithmetic(fold_batch_norm(module), device, dtype)
-    if not _close(ready(images), wanted, dtype):
+    if not _change(ready(images), wanted) <= allowed:
         ready = InArithmetic(module, device, dtype)
-        if dtype != torch.float32 and not _close(ready(images), wanted, dtype):
+        change = _change(ready(images), wanted)
+        if dtype != torch.float32 and not change <= allowed:
             raise ContractError(
                 "model",
-                expected=f"about the same outputs in {str(dtype).removeprefix('torch.')} as in "
-                "its own arithmetic",
-                got="others",
+                expected=f"outputs in {str(dtype).removeprefix('torch.')} that differ from those "
+                f"in its own arithmetic by at most {allowed:g} of their range",
+                got=f"{change:.2g}",
                 fix="use --precision float32; turn off dropout and anything else that is random",
             )
     plain = Prepared(ready, False, preparation.describe(device))
@@ -226,34 +229,35 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     for how, make in ways.items():
         try:
             run = make()
-            if not _close(run(images), wanted, dtype):
-                raise RuntimeError("its outputs are others")
+            change = _change(run(images), wanted)
+            if not change <= allowed:
+                raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
                 _check_kernels(run, ready, images)
             return Prepared(run, True, preparation.describe(device, how))
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # compilers fail in many ways, all of which mean: do without
+        except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
-            go_on_without(f"the model cannot be {how}", error)
+            warn_fallback(f"the model cannot be {how}", error)
     return plain
 
 
 @contextlib.contextmanager
-def explained(module: nn.Module, image_shape: Sequence[int]) -> Iterator[None]:
-    """What a module raises in the block is told in one line, but for what the device says."""
+def explain_model_errors(module: nn.Module, image_shape: Sequence[int]) -> Iterator[None]:
+    """Report in one line what a module raises in the block, except for errors of the device."""
     try:
         yield
     except SweenError:
         raise
-    except Exception as error:  # a module is anybody's code
+    except Exception as error:  # a user's module may raise anything
         if is_out_of_memory(error):
             raise
         refuse_broken_device(error)
         kinds = {tensor.dtype for tensor in _state_of(module)[1] if tensor.is_floating_point()}
         other = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
         shape = ", ".join(str(size) for size in image_shape)
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = first_line(error)
         if other:
             raise ContractError(
                 "model",
@@ -270,27 +274,29 @@ def explained(module: nn.Module, image_shape: Sequence[int]) -> Iterator[None]:
 
 
 def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> None:
-    """Refuse kernels of our own that a fault, a race for instance, makes answer otherwise.
+    """Refuse custom kernels whose outputs are wrong, for example because of a race.
 
-    In the same arithmetic only the order of sums differs, and an answer has no room to differ by
-    the time or the place of an image.
+    The arithmetic is the same but for the order of sums, so the outputs must be close to torch's;
+    and they must not change at all from call to call or with an image's position in the batch.
     """
     outputs, wanted = run(images), plain(images)
     spread = float(wanted.max() - wanted.min())
     if not torch.equal(run(images), outputs) or not torch.equal(
         run(images.flip(0)).flip(0), outputs
     ):
-        raise RuntimeError("its outputs depend on the time or the place of an image")
+        raise RuntimeError("its outputs change from call to call or with the order of the batch")
     some = torch.arange(len(images), device=images.device) % 3 == 1
     selected = run.selected(images, Selection.of(some), at_once=len(images))
     if not torch.equal(selected, outputs * some[:, None]):
-        raise RuntimeError("its outputs for some of the images are others than for all of them")
-    if float((outputs - wanted).abs().max()) > KERNELS_APART * spread:
-        raise RuntimeError("its outputs are others than in the same arithmetic")
+        raise RuntimeError("its outputs for a selection of images differ from those for all")
+    difference = float((outputs - wanted).abs().max())
+    if difference > KERNEL_TOLERANCE * spread:
+        raise RuntimeError(f"its outputs differ from torch's by {_share(difference, spread):.2g} "
+                           "of their range")  # fmt: skip
 
 
 def refuse_broken_device(error: Exception) -> None:
-    """Raise again what says that the device has no memory, or can no longer be used."""
+    """Re-raise errors that mean the device is out of memory or no longer usable."""
     said = str(error).lower()
     if "out of memory" in said:
         raise torch.OutOfMemoryError(str(error)) from None
@@ -301,24 +307,27 @@ def refuse_broken_device(error: Exception) -> None:
 
 
 def _refuse_random(first: object, second: object) -> None:
-    """Refuse a module that answers one batch in two ways.
+    """Refuse a module whose outputs for one batch change from call to call.
 
-    Tracing would freeze what it draws and make it look like a function.
+    Tracing would freeze its random draws and make it look deterministic.
     """
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return
     spread = float(first.max() - first.min()) if first.numel() else 0.0
-    if torch.isfinite(first).all() and float((first - second).abs().max()) > 1e-4 * spread:
+    if not torch.isfinite(first).all():
+        return
+    difference = float((first - second).abs().max())
+    if difference > 1e-4 * spread:
         raise ContractError(
             "model",
-            expected="the same answer each time it sees a batch",
-            got="others",
+            expected="the same outputs each time it sees a batch",
+            got=f"outputs that change by {_share(difference, spread):.2g} of their range",
             fix="put dropout in evaluation mode and turn off anything else that is random",
         )
 
 
 class InArithmetic(nn.Module):
-    """A module in one arithmetic: float32 images in, float32 outputs out."""
+    """A module evaluated in a given arithmetic: float32 images in, float32 outputs out."""
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -327,7 +336,7 @@ class InArithmetic(nn.Module):
             module = copy.deepcopy(module)
             for part in module.modules():
                 if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
-                    part.to(dtype)  # once, where autocast would do it at every pass
+                    part.to(dtype)  # once, whereas autocast would convert at every pass
         self.module = module
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
 
@@ -343,12 +352,19 @@ class InArithmetic(nn.Module):
         return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
 
 
-def _close(outputs: object, wanted: object, dtype: torch.dtype) -> bool:
+def _change(outputs: object, wanted: object) -> float:
+    """The largest difference between two outputs, relative to the range of `wanted`."""
     if not isinstance(outputs, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        return True  # whoever reads the outputs refuses them with a better message
+        return 0.0  # such outputs are refused later, with a better message
     if outputs.shape != wanted.shape:
-        return False
+        return math.inf
     if not torch.isfinite(wanted).all():
-        return True
-    spread = float(wanted.max() - wanted.min())
-    return float((outputs - wanted).abs().max()) <= _CHANGE_ALLOWED[dtype] * spread
+        return 0.0
+    return _share(float((outputs - wanted).abs().max()), float(wanted.max() - wanted.min()))
+
+
+def _share(difference: float, spread: float) -> float:
+    """difference / spread; any difference of outputs without a range is infinitely large."""
+    if spread:
+        return difference / spread
+    return difference and math.inf

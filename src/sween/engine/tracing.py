@@ -1,9 +1,9 @@
-"""One lock for what torch keeps process-wide while it traces a module.
+"""One lock for the process-wide state that torch keeps while it traces a module.
 
-torch.fx patches `nn.Module` and raises a flag for as long as it traces; two traces at once would
-undo each other's patch, and a compiled function that is called in another thread while the flag is
-up refuses to run. So whoever traces and whoever calls a compiled function holds this lock, for as
-long as the call is queued, or compiles.
+torch.fx patches `nn.Module` and sets a flag while it traces. Two simultaneous traces would undo
+each other's patch, and a compiled function called from another thread while the flag is set refuses
+to run. So every trace and every call of a compiled function holds this lock until the call is
+queued or compiled.
 """
 
 import threading
@@ -15,7 +15,7 @@ TRACING = threading.RLock()
 
 
 def compile_locked(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`torch.compile` for one shape, called under the lock."""
+    """`torch.compile` for one shape; calls hold the lock."""
     compiled = torch.compile(function, dynamic=False)
 
     def locked(*tensors: torch.Tensor) -> torch.Tensor:

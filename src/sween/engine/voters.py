@@ -1,4 +1,4 @@
-"""Voters: classifiers made of the same members, which vote on the same noisy inputs in one pass."""
+"""Voters: classifiers built from the same members that vote on the same noise in one pass."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from torch import nn
 
 from sween.engine.exits import vote_with_exit
 from sween.engine.forward import FixedShapeForward, check_row_independence, probe_batch
-from sween.engine.prepare import Member, Preparation, explained
+from sween.engine.prepare import Member, Preparation, explain_model_errors
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights
 from sween.errors import BadInput
@@ -25,7 +25,7 @@ class Ballot:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A way to use the members: weights, the ensemble's own when None, and an exit."""
+    """A way to combine the members: weights (None for the ensemble's own) and an early exit."""
 
     name: str
     weights: Sequence[float] | None
@@ -33,26 +33,26 @@ class Variant:
 
 
 def name_with_exit(name: str, policy: ExitPolicy) -> str:
-    """The name of an ensemble with another exit than the run's own."""
+    """The name of an ensemble whose exit differs from the run's own."""
     return f"{name}+{policy.name}"
 
 
 class Voters:
-    """A model with an early exit and, on request, its members and variants of it too.
+    """A model with an early exit and, optionally, its members and variants of it.
 
-    A module that is not a `WeightedEnsemble` votes on its own, by the argmax of its outputs. Ties
-    go to the lowest class. With members or variants every member is evaluated on every input
-    anyway, so an exit saves nothing in that pass; its votes and the evaluations it would need are
-    still those of the exit.
+    A module that is not a `WeightedEnsemble` votes by the argmax of its outputs. Ties go to the
+    lowest class. With members or variants, every member is evaluated on every input anyway, so an
+    exit saves nothing in that pass; its votes, and the evaluations it would have needed, are still
+    those of the exit.
 
     Args:
-        model: a `WeightedEnsemble`, or any other module to logits or probabilities.
+        model: a `WeightedEnsemble`, or any other module that returns logits or probabilities.
         name: of the model.
         forward: evaluates members.
         policy: early exit of the model and of every other weighting.
-        preparation: how members are made ready.
-        member_names: of the members, where each is to vote on its own too.
-        weightings: other weights of the same members, by name.
+        preparation: how members are prepared.
+        member_names: names of the members, if each of them should also vote on its own.
+        weightings: other weights for the same members, by name.
         exits: other exits of the ensemble.
     """
 
@@ -102,9 +102,9 @@ class Voters:
         if len(set(self.names)) < len(self.names):
             raise BadInput(
                 "names of members, weightings and exits",
-                expected="a different one for each",
+                expected="distinct names",
                 got=", ".join(self.names),
-                fix="rename the one that occurs twice",
+                fix="rename the duplicate",
             )
         self.exits = dict.fromkeys(own, "none") | {
             variant.name: variant.policy.describe() for variant in self.variants
@@ -120,13 +120,13 @@ class Voters:
         return model.weights.tolist() if isinstance(model, WeightedEnsemble) else [1.0]
 
     def prepare(self, image: torch.Tensor, sigma: float) -> None:
-        """Make the members ready for noisy copies of such an image.
+        """Prepare the members for noisy copies of such an image.
 
-        Modules that were exchanged since the last call are taken up. A member that was probed in
-        its present state, on a batch of this shape, is not probed again.
+        Members replaced since the last call are prepared too. A member that already passed the
+        batch-mixing check in its current state and shape is not checked again.
 
         Raises:
-            ContractError: a module that is not a deterministic function of each input on its own.
+            ContractError: a member is not a deterministic function of each single input.
         """
         self._follow()
         shape = (self.forward.rows, *image.shape)
@@ -134,7 +134,7 @@ class Voters:
             if not member.is_current(shape):
                 member.refresh(probe_batch(image, self.forward.rows, sigma))
             if not member.is_probed(shape):
-                with explained(member.module, image.shape):
+                with explain_model_errors(member.module, image.shape):
                     check_row_independence(member, self.forward, image, sigma)
                 member.note_probed(shape)
 
@@ -149,22 +149,22 @@ class Voters:
         ]
 
     def forget(self) -> None:
-        """Drop what was prepared, and its memory."""
+        """Drop the prepared members and their memory."""
         for member in self.members:
             member.forget()
 
     @property
     def arithmetic(self) -> str:
-        """What the members compute in, for records; known once they are prepared.
+        """The members' arithmetic, for records; known once they are prepared.
 
-        One name where all members have the same, else one per member, in their order.
+        One name if all members have the same, else one per member, in order.
         """
         names = [member.arithmetic for member in self.members]
         return names[0] if len(set(names)) == 1 else ", ".join(names)
 
     @property
     def compacts(self) -> bool:
-        """Whether later members see fewer inputs: then many at once fill forward passes better."""
+        """Whether later members see fewer inputs, so that larger batches fill passes better."""
         return len(self.names) == 1 and self.policy.name != "none"
 
     def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
@@ -192,7 +192,7 @@ class Voters:
         return Ballot(torch.stack(labels), torch.stack(evaluations))
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
-        """What the ensemble's vote is the argmax of, (B, M) on the simplex."""
+        """The ensemble's probabilities (B, M), of which its vote is the argmax."""
         if not isinstance(self.model, WeightedEnsemble):
             raise BadInput(
                 "soft votes",
@@ -208,7 +208,7 @@ class Voters:
         return scores
 
     def _outputs(self, member: int, noisy: torch.Tensor) -> torch.Tensor:
-        """A member's probabilities; of a model on its own what it returns."""
+        """A member's probabilities; the raw outputs if the model is not an ensemble."""
         outputs = self.forward(self.members[member], noisy)
         if not isinstance(self.model, WeightedEnsemble):
             return outputs
@@ -217,7 +217,7 @@ class Voters:
     def _wanted(
         self, member: int, noisy: torch.Tensor, wanted: torch.Tensor | None
     ) -> Steps[torch.Tensor]:
-        """Probabilities of one member, for the inputs where `wanted` is true, or for all."""
+        """Probabilities of one member on the inputs where `wanted` is true, or on all if None."""
         if wanted is None:
             return self._outputs(member, noisy)
         logits = yield from self.forward.where(self.members[member], noisy, wanted)

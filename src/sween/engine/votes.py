@@ -1,4 +1,4 @@
-"""Votes: requested, counted on the device, and read back by the voter's name."""
+"""Votes: requested, counted on the device, and read back by voter name."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ class VoteRequest:
 
     Attributes:
         images: (N, C, H, W) on the members' device.
-        examples: N keys of the noise, usually the images' indices in their data set.
+        examples: N noise keys, usually the images' indices in their data set.
         purpose: `selection`, `estimation` or `prediction`; noise of different purposes is
             independent.
-        sizes: noisy copies of each image; one number for all of them.
-        first: the noise block to begin with, for each image; 0 when None.
-        scored: a class of each image whose probabilities are collected too; for one ensemble
-            without an exit.
+        sizes: noisy copies per image; a single number applies to all images.
+        first: the first noise block of each image; 0 when None.
+        scored: for each image a class whose probabilities are collected as well; only for a single
+            ensemble without an exit.
     """
 
     images: torch.Tensor
@@ -46,7 +46,7 @@ class Votes:
         voters: V names.
         counts: (V, N, M) on the host.
         evaluations: (V, N) member evaluations.
-        drawn: N numbers of votes requested.
+        drawn: votes requested on each of the N images.
         scores: (N, steps) histograms of one class's probability, or None.
     """
 
@@ -65,7 +65,7 @@ class Votes:
         return len(self.drawn)
 
     def of(self, voter: str, image: int) -> ImageVotes:
-        """One voter's votes on the image at that place of the request."""
+        """One voter's votes on the image at that position of the request."""
         place = self.voters.index(voter)
         counts = tuple(self.counts[place, image].tolist())
         scores = None if self.scores is None else pairs_of(self.scores[image].tolist())
@@ -73,17 +73,17 @@ class Votes:
         return ImageVotes(counts, evaluations, self.drawn[image], scores)
 
     def by_voter(self, image: int) -> dict[str, ImageVotes]:
-        """The votes on one image by the voter's name."""
+        """The votes on one image, by voter name."""
         return {voter: self.of(voter, image) for voter in self.voters}
 
 
 class Tally:
     """Running counts of a request on the device.
 
-    `missing` votes are still to be added; `votes` is None until they were read back.
+    `missing` is the number of votes still to be added; `votes` is None until they are read back.
 
     Args:
-        request: the votes.
+        request: the votes to count.
         voters: V names.
         classes: M.
     """
@@ -108,7 +108,7 @@ class Tally:
         jobs: Sequence[Job],
         valid: torch.Tensor | None,
     ) -> None:
-        """Count labels and evaluations (V, B) of the jobs' rows, NOISE_BLOCK to a job."""
+        """Count labels and evaluations (V, B) of the jobs' rows, NOISE_BLOCK rows per job."""
         self.missing -= sum(job.used for job in jobs)
         voters, images, classes = self.shape
         owners, drawn = _rows(jobs, labels.device)
@@ -122,16 +122,16 @@ class Tally:
     def add_scores(
         self, probabilities: torch.Tensor, jobs: Sequence[Job], valid: torch.Tensor | None
     ) -> None:
-        """Count each row's probability of its image's class, rounded down to a step."""
+        """Count each row's probability of its image's scored class, rounded down to a step."""
         owners, drawn = _rows(jobs, probabilities.device)
         counted = drawn if valid is None else drawn * valid
         own = probabilities.double().gather(1, self.scored[owners][:, None])[:, 0]
-        # Weighted sums of softmaxes may exceed 1 by a rounding.
+        # Weighted sums of softmaxes may exceed 1 by a rounding error.
         bins = (own * SCORE_STEPS).floor().clamp(0, SCORE_STEPS).long()
         self.scores.view(-1).scatter_add_(0, owners * (SCORE_STEPS + 1) + bins, counted)
 
     def read(self, finite: torch.Tensor) -> Steps[torch.Tensor]:
-        """Bring the votes to the host, and whether all of them came from finite numbers."""
+        """Copy the votes to the host; returns there whether all outputs behind them were finite."""
         counts, evaluations, scores, finite = yield from to_host_async(
             self.counts, self.evaluations, self.scores, finite
         )
@@ -146,12 +146,12 @@ class Tally:
 
 
 def drawn_rows(jobs: Sequence[Job]) -> list[int]:
-    """The rows of the jobs that count."""
+    """The rows of the jobs whose draws count."""
     return [place * NOISE_BLOCK + row for place, job in enumerate(jobs) for row in range(job.used)]
 
 
 def _rows(jobs: Sequence[Job], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For every row of the jobs, the position of its image, and 1 where it counts."""
+    """For every row of the jobs, the position of its image, and 1 if the row counts, else 0."""
     table = to_device_async(torch.tensor([[job.position, job.used] for job in jobs]), device)
     within = torch.arange(NOISE_BLOCK, device=device)
     drawn = (within < table[:, 1:]).flatten().long()

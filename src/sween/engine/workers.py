@@ -1,6 +1,6 @@
-"""Several engines, one for each GPU of the machine, at work on one list of images.
+"""Several engines, one per GPU of the machine, that share one list of images.
 
-Every vote is keyed by its image, so it does not matter which engine counts it.
+Noise is keyed by the image, so it does not matter which engine counts a vote.
 """
 
 import queue
@@ -13,7 +13,7 @@ from sween.engine.engine import VoteEngine
 Item = TypeVar("Item")
 
 Work = Callable[[VoteEngine, Sequence[int], Callable[[int], None]], Iterator[Item]]
-"""Does a group of images on an engine and yields what comes of each; reports its progress."""
+"""Processes a group of images on an engine and yields the result of each; reports its progress."""
 
 
 def run_all(
@@ -22,15 +22,15 @@ def run_all(
     work: Work[Item],
     on_progress: Callable[[int], None],
 ) -> Generator[Item, None, None]:
-    """Do every group of images on the engine that is free first; yield what comes of it.
+    """Process every group of images on the next free engine; yield the results.
 
-    With several engines items come as they are done. The first error of any engine is raised here,
-    once the others have stopped too.
+    With several engines, results come in order of completion. The first error of any engine is
+    raised here, once the others have stopped.
 
     Args:
         engines: prepared, each on its own device.
         groups: images, by index.
-        work: does one group on one engine; runs in a thread where there are several.
+        work: processes one group on one engine; runs in a thread per engine if there are several.
         on_progress: called in this thread.
     """
     if len(engines) == 1:
@@ -86,4 +86,4 @@ def run_all(
 
 
 class _Stopped(BaseException):
-    """Another engine failed, or the run was interrupted: leave the group where it is."""
+    """Another engine failed, or the run was interrupted: abandon the group."""

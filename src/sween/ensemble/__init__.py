@@ -1,4 +1,4 @@
-"""Weighted ensembles: members, weights, early exit, folders."""
+"""Weighted ensembles: members, weights, early exits, ensemble folders."""
 
 from sween.ensemble.early_exit import EXITS, ExitPolicy
 from sween.ensemble.folder import (

@@ -1,8 +1,8 @@
-"""Early exit over members, decided for each noisy input on its own.
+"""Early exit over members, decided separately for each noisy input.
 
 The classifier with an exit is itself a deterministic function of one noisy input, so a certificate
-for it is sound, provided that the same classifier is the one that is served. An exit decided over a
-batch would not be such a function.
+for it is sound, provided that the classifier that is deployed uses the same exit. An exit decided
+over a batch would not be such a function.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from sween.errors import BadInput, UnknownName
 EXITS = ("none", "paper", "exact")
 
 EXACT_MARGIN = 1e-6
-"""Room that an exact exit leaves at least; see `exact_margin`."""
+"""The smallest safety margin of an exact exit; see `exact_margin`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class ExitPolicy:
     """When to stop evaluating members.
 
     none:  never.
-    paper: Algorithm 1 of the paper with threshold T and significance level alpha. It may answer
-           otherwise than the full ensemble; what is certified is the classifier with the exit.
-    exact: as soon as the members left cannot change the answer, so it always answers as the full
-           ensemble does: with partial scores S and remaining weight R, no class can overtake the
-           leader when top1(S) - top2(S) > R, since one member moves a score by at most its weight.
-           The scores are float32 sums; `exact_margin` bounds what their rounding can add to R.
+    paper: Algorithm 1 of the paper with threshold T and significance level alpha. Its answer may
+           differ from the full ensemble's; what is certified is the classifier with the exit.
+    exact: as soon as the remaining members cannot change the answer, which therefore always equals
+           the full ensemble's: with partial scores S and remaining weight R, no class can overtake
+           the leader when top1(S) - top2(S) > R, since one member changes a score by at most its
+           weight. The scores are float32 sums; `exact_margin` bounds what their rounding adds to R.
     """
 
     name: str = "none"
@@ -56,8 +56,8 @@ class ExitPolicy:
         return self.name
 
 
-def exit_of(text: str) -> ExitPolicy:
-    """The policy that `ExitPolicy.describe` says of, the very text that it would write."""
+def parse_exit(text: str) -> ExitPolicy:
+    """The inverse of `ExitPolicy.describe`; refuse any text that it would not write."""
     parts = re.fullmatch(r"paper\(threshold=([0-9.e-]+),alpha=([0-9.e-]+)\)", text)
     try:
         policy = ExitPolicy("paper", *map(float, parts.groups())) if parts else ExitPolicy(text)
@@ -66,7 +66,7 @@ def exit_of(text: str) -> ExitPolicy:
     if policy.describe() != text:
         raise BadInput(
             "exit",
-            expected="none, exact or paper(threshold=T,alpha=A) as records say it",
+            expected="none, exact or paper(threshold=T,alpha=A), as written in records",
             got=repr(text),
             fix="restore the record from its source",
         )
@@ -92,16 +92,16 @@ def stops(
 
 
 def exact_margin(left: int) -> float:
-    """What rounding can add to the remaining weight R of `left` members, as a bound.
+    """An upper bound on what rounding can add to the remaining weight R of `left` members.
 
-    Let u = 2**-24. Scores only grow, and rounding keeps order, so the leader's computed score never
-    falls. Another class with score s gets at most fl(w) <= w (1 + u) of each member, a probability
-    being at most 1 + 4u, and each of the `left` sums rounds up by a factor of at most 1 + u: it
-    ends at or below (s + R) (1 + u)^(left + 6). Where s + R is below the leader's score, itself at
-    most 1 and a rounding, that is s + R + (left + 7) u. The float32 difference of the scores and
-    the float32 mark it is compared with are off by u each. Hence (left + 10) u suffices, the last u
-    being for all second-order terms, up to thousands of members. EXACT_MARGIN is more with up to
-    six of them.
+    Let u = 2**-24. Scores only grow, and rounding is monotone, so the leader's computed score never
+    decreases. Another class with score s gains at most fl(w) <= w (1 + u) from each member, a
+    probability being at most 1 + 4u, and each of the `left` sums rounds up by a factor of at most
+    1 + u: it ends at or below (s + R) (1 + u)^(left + 6). If s + R is below the leader's score,
+    itself at most 1 plus a rounding error, that is s + R + (left + 7) u. The float32 difference of
+    the scores and the float32 threshold it is compared with are off by u each. Hence (left + 10) u
+    suffices, the last u covering all second-order terms, for up to thousands of members.
+    EXACT_MARGIN is larger for up to six of them.
     """
     return max(EXACT_MARGIN, (left + 10) * 2.0**-24)
 

@@ -1,4 +1,4 @@
-"""Ensemble folders: members' checkpoints, weights and how they were solved, self-contained."""
+"""Self-contained ensemble folders: checkpoints of the members, weights and how they were solved."""
 
 import contextlib
 import dataclasses
@@ -21,24 +21,24 @@ from sween.paths import AnyPath, as_paths
 from sween.run_folder import describe_environment, read_config, to_toml, write_json, write_text
 
 _BUILDING, _READY, _OLD = ".sween-building", ".sween-ready", ".sween-old"
-"""Where an ensemble is written; its name once it is whole; in that, the parts it takes the place
-of."""
+"""Where a new ensemble is written; its name once it is complete; inside that, the old parts that it
+replaces."""
 
 _REPLACED, _REMOVED = ("members", "environment.json"), "measured.json"
-"""Parts of an ensemble, beside its config; what was measured of the old one does not hold of the
-new."""
+"""Parts of an ensemble other than its config; measurements of the old ensemble, which do not apply
+to the new one."""
 
 
 def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> LoadedEnsemble:
-    """Equal weights over the checkpoints of several runs, which must fit together.
+    """An equally weighted ensemble of the checkpoints of several compatible runs.
 
     Args:
         runs: run folders or checkpoint files.
-        archs: the callers' own `package.module:factory` names that may be imported.
+        archs: custom architectures, as `package.module:factory`, that may be imported.
     """
     runs = as_paths("runs", runs)
     if not runs:
-        raise BadInput("runs", expected="at least one run folder", got="none", fix="name one")
+        raise BadInput("runs", expected="at least one run folder", got="none", fix="pass one")
     members, manifests = [], []
     for run in runs:
         arch = read_manifest(run).arch
@@ -53,13 +53,13 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
                     f"{run}: {field}",
                     expected=f"{wanted}, as {runs[0]} has",
                     got=found,
-                    fix="ensemble only members trained for the same data and noise",
+                    fix="combine only members trained on the same data with the same sigma",
                 )
     return LoadedEnsemble(members, manifests, _names(manifests)).eval()
 
 
 def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    """Architecture names, with the seed or a number where one architecture comes twice."""
+    """Architecture names, with the seed or a number to tell repeated architectures apart."""
     names: list[str] = []
     for manifest in manifests:
         base = manifest.arch.rpartition(":")[2]
@@ -91,7 +91,7 @@ def weigh(
             "classes",
             expected=f"{loaded.class_names}, as the members have",
             got=dataset.class_names,
-            fix="load the data that they were trained on",
+            fix="load the data set that the members were trained on",
         )
     if dataset.image_shape != loaded.image_shape:
         raise BadInput(
@@ -116,22 +116,22 @@ def weigh(
 def save_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[AnyPath], solution: WeightSolution, out: AnyPath
 ) -> None:
-    """Write the ensemble whole, then put it in its place; see `new_ensemble`."""
+    """Write the complete ensemble, then move it into place; see `new_ensemble`."""
     with new_ensemble(out) as building:
         write_ensemble(loaded, as_paths("runs", runs), solution, building)
 
 
 @contextlib.contextmanager
 def new_ensemble(out: AnyPath) -> Iterator[Path]:
-    """A folder to write an ensemble into, which is put into `out` when the block succeeds.
+    """A folder to write an ensemble into, which is moved into `out` when the block succeeds.
 
-    Whatever forbids that is found before the block: `out` holds something else than an ensemble,
-    may not be written, or somebody else writes there. An older ensemble stays until the new one is
-    whole; then its config.toml, environment.json, measured.json and members/ are replaced. Whatever
-    else is in the folder is left alone.
+    Obstacles are found before the block: `out` holds something other than an ensemble, is not
+    writable, or is locked by another writer. An existing ensemble is kept until the new one is
+    complete; then its config.toml, environment.json, measured.json and members/ are replaced. Other
+    files in the folder are left alone.
 
-    A process that is killed leaves the old ensemble, the new one, or, if it was replacing one by
-    the other, a folder that does not load until the next `new_ensemble` there has finished that.
+    A killed process leaves the old ensemble, the new one or, if it was replacing one by the other,
+    a folder that does not load until the next `new_ensemble` there completes the replacement.
     """
     out = Path(out)
     check_place(out)
@@ -158,10 +158,10 @@ def new_ensemble(out: AnyPath) -> Iterator[Path]:
 
 
 def _put_in_place(out: Path) -> None:
-    """Replace the parts of the old ensemble by those of the one that is ready, if one is.
+    """Replace the parts of the old ensemble by those of the new one, if there is a complete one.
 
-    Whatever was done of it before is seen and left: where a process was killed, the next one goes
-    on. The config comes last, and with it the new ensemble is there.
+    Steps that are already done are skipped, so the next process resumes where a killed one stopped.
+    The config is moved last, which makes the new ensemble valid.
     """
     ready, old = out / _READY, out / _READY / _OLD
     if (ready / "config.toml").exists():
@@ -176,7 +176,7 @@ def _put_in_place(out: Path) -> None:
 
 
 def _take_back(out: Path) -> None:
-    """Undo what `_put_in_place` has done, unless it has done all."""
+    """Undo `_put_in_place`, unless it has completed."""
     ready, old = out / _READY, out / _READY / _OLD
     if (ready / "config.toml").exists():
         for name in _REPLACED:
@@ -195,7 +195,7 @@ def _move(source: Path, target: Path) -> None:
 def write_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[Path], solution: WeightSolution, building: Path
 ) -> None:
-    """Copy the members' checkpoints and describe the ensemble in a folder of `new_ensemble`."""
+    """Write the members' checkpoints and the config into a folder of `new_ensemble`."""
     for run, member in zip(runs, loaded.member_names, strict=True):
         source = run / "model.safetensors" if run.is_dir() else run
         shutil.copyfile(source, building / "members" / f"{member}.safetensors")
@@ -212,18 +212,19 @@ def write_ensemble(
 
 
 def check_place(out: AnyPath) -> None:
-    """An older ensemble folder may be replaced; refuse any other with something in it."""
+    """Refuse a folder that is neither empty nor an ensemble, which may be replaced."""
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
-    # The one that is ready first: its config moves to the folder itself.
+    # The complete new ensemble first: its config may be moved into the folder at any moment.
     if out.is_dir() and not _is_ensemble(out / _READY) and not _is_ensemble(out):
-        if all(is_hidden_entry(name) for name in os.listdir(out)):
+        found = sorted(name for name in os.listdir(out) if not is_hidden_entry(name))
+        if not found:
             return
         raise BadInput(
             str(out),
             expected="a new or ensemble folder",
-            got="other files",
+            got=f"other files, such as {found[0]}",
             fix="choose another --out",
         )
 
@@ -238,9 +239,9 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
     if (path / _READY / "config.toml").is_file():
         raise CheckpointError(
             str(path),
-            expected="a whole ensemble",
+            expected="a complete ensemble",
             got="one that `sween weigh` has not finished replacing",
-            fix="wait for it; if it was killed, run `sween weigh` into that folder again",
+            fix="wait for it; if it was killed, run `sween weigh` with that --out again",
         )
     if path.is_file() or not (path / "config.toml").is_file() or not _is_ensemble(path):
         if path.is_dir() and not (path / "model.safetensors").is_file():
@@ -248,7 +249,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
                 str(path),
                 expected="an ensemble folder or a run folder with model.safetensors",
                 got="neither",
-                fix="name a folder written by `sween weigh` or `sween train`",
+                fix="pass a folder written by `sween weigh` or `sween train`",
             )
         return load_members([path], archs=archs)
     names, fingerprints, weights = _read_ensemble_config(path)
@@ -259,7 +260,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
                 f"{path}: member {name}",
                 expected=f"fingerprint {wanted[:16]}",
                 got=manifest.fingerprint[:16],
-                fix="the checkpoint was exchanged; run `sween weigh` again",
+                fix="the checkpoint was replaced; run `sween weigh` again",
             )
     loaded.weights, loaded.member_names = weights, names
     return loaded
@@ -268,7 +269,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
 def load_weightings(
     loaded: LoadedEnsemble, folders: Sequence[AnyPath], *, archs: Sequence[str] = ()
 ) -> dict[str, tuple[float, ...]]:
-    """Weights of other ensemble folders of the same members, named after the folders."""
+    """The weights of other ensembles of the same members, by folder name."""
     folders = as_paths("folders", folders)
     weightings: dict[str, tuple[float, ...]] = {}
     for folder in folders:
@@ -288,7 +289,7 @@ def load_weightings(
         if name in {*weightings, *loaded.member_names, loaded.name}:
             raise BadInput(
                 str(folder),
-                expected="a folder name that no other model of the run has",
+                expected="a folder name that differs from all other models of the run",
                 got=name,
                 fix="rename the folder",
             )
@@ -300,7 +301,7 @@ def load_weightings(
 def _read_ensemble_config(
     path: Path,
 ) -> tuple[tuple[str, ...], tuple[str, ...], torch.Tensor]:
-    """Names, fingerprints and weights of the members, as many of each."""
+    """Names, fingerprints and weights of the members, equally many of each."""
     config = read_config(path)
     try:
         names, fingerprints = (
@@ -313,7 +314,7 @@ def _read_ensemble_config(
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}/config.toml",
-            expected="members, and a fingerprint and a weight for each",
+            expected="members with a fingerprint and a weight each",
             got=f"no {error}" if isinstance(error, KeyError) else error,
             fix="write the ensemble again with `sween weigh`",
         ) from None

@@ -1,4 +1,4 @@
-"""A weighted ensemble that knows what its members were trained for."""
+"""A weighted ensemble with the metadata of its checkpoints: data set, classes, noise level."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ from sween.models import Manifest
 
 
 class LoadedEnsemble(WeightedEnsemble):
-    """A ready ensemble of checkpoints, with what its members were trained for.
+    """An ensemble of trained checkpoints that knows the data set and noise level of its members.
 
-    A single run loads as an ensemble of one, so that everything downstream has one shape.
+    A single run loads as an ensemble of one, so that all later code handles one type.
 
     Attributes:
         manifests: of the members' checkpoints.
@@ -34,7 +34,7 @@ class LoadedEnsemble(WeightedEnsemble):
         self.member_names = tuple(member_names)
 
     def alone(self, name: str) -> "LoadedEnsemble":
-        """One member as an ensemble of its own."""
+        """One member as an ensemble of one."""
         if name not in self.member_names:
             raise UnknownName("member", name, self.member_names)
         place = self.member_names.index(name)
@@ -43,7 +43,7 @@ class LoadedEnsemble(WeightedEnsemble):
 
     @property
     def sigma(self) -> float:
-        """The noise level that the members were trained with, and that is to be certified."""
+        """The noise level of the members' training, which is also used to certify."""
         return self.manifests[0].sigma
 
     @property
@@ -52,7 +52,7 @@ class LoadedEnsemble(WeightedEnsemble):
 
     @property
     def white(self) -> int:
-        """The pixel value that becomes 1.0 in its images: their grid is that of exact noise."""
+        """The pixel value that maps to 1.0, which defines the grid for exact noise."""
         entry = DATASETS.get(self.dataset)
         return 255 if entry is None else entry.white
 
@@ -70,7 +70,7 @@ class LoadedEnsemble(WeightedEnsemble):
 
     @property
     def name(self) -> str:
-        """The paper's name for it: SWEEN-K, or the member's own when it stands alone."""
+        """The paper's name: SWEEN-K, or the member's own name for an ensemble of one."""
         count = len(self.member_names)
         return f"SWEEN-{count}" if count > 1 else self.member_names[0]
 

@@ -1,4 +1,4 @@
-"""What the weights are solved from: members' probabilities of the true class under noise."""
+"""Members' probabilities of the true class under noise, from which the weights are solved."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from sween.progress import track
 from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks, noisy_copies
 
 GPU_BLOCKS = 40
-"""Noise blocks of one forward pass on a GPU."""
+"""Noise blocks per forward pass on a GPU."""
 
 
 def true_class(
@@ -24,9 +24,9 @@ def true_class(
     if int(labels.max()) >= probabilities.shape[1] or int(labels.min()) < 0:
         raise BadInput(
             "labels",
-            expected=f"classes 0 to {probabilities.shape[1] - 1}, as member {member} has them",
+            expected=f"classes 0 to {probabilities.shape[1] - 1}, those of member {member}",
             got=f"{int(labels.min())} to {int(labels.max())}",
-            fix="use members of this data set",
+            fix="use members trained on this data set",
         )
     return probabilities.gather(1, labels[:, None])[:, 0].double()
 
@@ -42,9 +42,9 @@ def smoothed_probabilities(
     seed: int,
     quiet: bool = True,
 ) -> Matrix:
-    """(N, K): each member's softmax of the true class averaged over its own noise draws.
+    """(N, K): each member's softmax of the true class, averaged over noise draws.
 
-    The draws are independent over images, samples and members, as delta_ijk in Definition 2.
+    The draws are independent across images, samples and members, as delta_ijk in Definition 2.
     """
     members = len(ensemble.members)
     totals = torch.zeros(len(images), members, dtype=torch.float64)
@@ -68,7 +68,7 @@ def noisy_probabilities(
     draws: int,
     seed: int,
 ) -> Matrix:
-    """(N * draws, K): every member's softmax of the true class at the same single noisy inputs."""
+    """(N * draws, K): every member's softmax of the true class on the same noisy inputs."""
     parts = []
     for rows in _noisy_rows(ensemble, images, labels, sigma, draws, seed, "weights, loss of sgd"):
         columns = [
@@ -80,7 +80,7 @@ def noisy_probabilities(
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Noisy copies with their labels, on the members' device, and which image each is of."""
+    """Noisy copies and their labels on the members' device, and the image each belongs to."""
 
     noisy: torch.Tensor
     labels: torch.Tensor

@@ -55,7 +55,7 @@ def check_probabilities(probabilities: Matrix) -> Matrix:
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise BadInput(
             "probabilities",
-            expected="a matrix with a row an image and a column a member",
+            expected="a matrix with one row per image and one column per member",
             got=f"shape {matrix.shape}",
             fix="pass at least one image and one member",
         )
@@ -70,11 +70,11 @@ def check_probabilities(probabilities: Matrix) -> Matrix:
 
 
 def minimise_log_loss(probabilities: Matrix, *, max_iterations: int = 100) -> SimplexSolution:
-    """Weights on the simplex that minimise -mean log(A w), with the optimality gap as a number.
+    """Weights on the simplex that minimise -mean log(A w), with their optimality gap.
 
     Args:
         probabilities: A, (images, members), entries in [0, 1].
-        max_iterations: of Newton steps; a handful is the rule.
+        max_iterations: the most Newton steps; a handful usually suffice.
     """
     matrix = check_probabilities(probabilities)
     members = matrix.shape[1]
@@ -92,7 +92,7 @@ def minimise_log_loss(probabilities: Matrix, *, max_iterations: int = 100) -> Si
 
 
 def _newton_step(matrix: Matrix, weights: Matrix) -> Matrix | None:
-    """One step of mix-SQP; None when no progress can be made in float64."""
+    """One step of mix-SQP; None if float64 allows no further progress."""
     count, members = matrix.shape
     scaled = matrix / (matrix @ weights)[:, None]
     ratios = scaled.mean(axis=0)
@@ -110,7 +110,7 @@ def _newton_step(matrix: Matrix, weights: Matrix) -> Matrix | None:
     step = 1.0
     while step > 1e-12:
         trial = weights + step * direction
-        # The ulps let the last, already exact step through where the loss cannot fall further.
+        # The ulps accept the last step, when the loss cannot decrease further in float64.
         if _penalised(matrix, trial) <= start + 1e-4 * step * slope + 4e-16 * abs(start):
             return np.asarray(trial / trial.sum())
         step /= 2
@@ -118,7 +118,7 @@ def _newton_step(matrix: Matrix, weights: Matrix) -> Matrix | None:
 
 
 def _penalised(matrix: Matrix, weights: Matrix) -> float:
-    """-mean log(Aw) + sum w: its minimum over w >= 0 lies on the simplex by itself."""
+    """-mean log(Aw) + sum w, whose minimum over w >= 0 lies on the simplex."""
     mixed = matrix @ weights
     if mixed.min() <= 0:
         return float("inf")

@@ -1,4 +1,4 @@
-"""Solving for the ensemble weights on images held out for it."""
+"""Solves for the ensemble weights on held-out images."""
 
 import dataclasses
 import math
@@ -34,12 +34,12 @@ METHODS = ("sgd", "convex", "uniform")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightSolution:
-    """Solved weights, their loss in nats, and how far that is above the optimum at most.
+    """Solved weights, their loss in nats, and an upper bound (gap) on its excess over the optimum.
 
-    For `convex` and `uniform` both refer to the paper's empirical risk, the cross-entropy of the
-    smoothed ensemble. For `sgd` they refer to what it minimises, the expected cross-entropy of the
-    ensemble on one noisy input, estimated on noise that was not used to solve. Cross-entropy is
-    convex, so by Jensen's inequality the second loss is never below the first.
+    For `convex` and `uniform` loss and gap refer to the paper's empirical risk, the cross-entropy
+    of the smoothed ensemble. For `sgd` they refer to its own objective, the expected cross-entropy
+    of the ensemble on one noisy input, estimated on noise that was not used for solving.
+    Cross-entropy is convex, so by Jensen's inequality the second loss is never below the first.
     """
 
     method: str
@@ -68,23 +68,24 @@ def solve_weights(
     """Solve for the weights and set them on the ensemble.
 
     convex: minimises the paper's empirical risk (Definition 2): for each image and member the
-        softmax is averaged over `samples` noise draws of its own, then the convex program is solved
-        to an optimality gap that is reported.
-    sgd: the paper's practice, Gaussian-augmented gradient descent on one noisy copy at a time, here
-        by exponentiated gradient steps, which stay on the simplex, with averaged iterates. It
-        minimises E[-log sum_k w_k p_k(x + noise)], another convex objective.
+        softmax is averaged over `samples` independent noise draws, then the convex program is
+        solved; the optimality gap is reported.
+    sgd: the paper's practice, stochastic gradient descent with Gaussian augmentation, one noisy
+    copy
+        at a time; here by exponentiated gradient steps, which stay on the simplex, with averaged
+        iterates. It minimises E[-log sum_k w_k p_k(x + noise)], another convex objective.
     uniform: equal weights, with their loss and gap.
 
     Args:
-        ensemble: its members are evaluated, not changed.
+        ensemble: its members are evaluated but not changed.
         images: (N, C, H, W) in [0, 1], disjoint from the members' training images.
         labels: (N,) true classes.
-        sigma: the noise level that will be certified.
+        sigma: the noise level to be certified.
         method: convex, sgd or uniform.
-        samples: noise draws an image for the smoothed probabilities.
+        samples: noise draws per image for the smoothed probabilities.
         seed: of all noise.
-        epochs: of sgd.
-        batch_size: of sgd.
+        epochs: for sgd.
+        batch_size: for sgd.
         quiet: no progress display.
     """
     _check(images, labels, sigma=sigma, method=method)
@@ -164,7 +165,7 @@ def _check_classes(ensemble: WeightedEnsemble, images: torch.Tensor) -> None:
             "members",
             expected="the same number of classes in each",
             got=counts,
-            fix="ensemble only members of one data set",
+            fix="combine only members trained on the same data set",
         )
 
 
@@ -181,7 +182,7 @@ def _check(
     if images.ndim != 4 or len(images) != len(labels) or len(images) == 0:
         raise BadInput(
             "labels",
-            expected="one for each image, and at least one image",
+            expected="one label per image, and at least one image",
             got=f"images {tuple(images.shape)}, labels {tuple(labels.shape)}",
             fix="pass images (N, C, H, W) and labels (N,)",
         )
@@ -224,10 +225,10 @@ def _descend(
                 columns = [true_class(ensemble, k, noisy, labels[picks]) for k in range(members)]
                 matrix = torch.stack(columns, dim=1).cpu().clamp_min(PROBABILITY_FLOOR)
                 weights = log_weights.softmax(dim=0)
-                # d_k - 1, the negative gradient up to a constant, which a softmax does not feel.
+                # d_k - 1: the negative gradient up to a constant, to which a softmax is invariant.
                 descent = (matrix / (matrix @ weights)[:, None]).mean(dim=0) - 1
                 squares += float(descent.abs().max()) ** 2
-                # Mirror descent with adaptive steps: log(K)^.5 over the root of the squared slopes.
+                # Mirror descent with adaptive steps: log(K)^.5 over the root of the sum of squares.
                 log_weights = (
                     log_weights + descent * (math.log(members + 1) / (squares or 1)) ** 0.5
                 )

@@ -18,12 +18,12 @@ def check_weights(
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
     except (TypeError, ValueError, RuntimeError):
         raise BadInput(
-            what, expected="numbers", got=repr(weights), fix="pass one number a member"
+            what, expected="numbers", got=repr(weights), fix="pass one number per member"
         ) from None
     if vector.shape != (members,):
         raise BadInput(
             what,
-            expected=f"{members} numbers, one a member",
+            expected=f"{members} numbers, one per member",
             got=f"shape {tuple(vector.shape)}",
             fix="pass as many weights as members",
         )
@@ -34,14 +34,14 @@ def check_weights(
             what,
             expected="non-negative numbers that sum to 1",
             got=f"{[round(float(w), 6) for w in vector]} with sum {total:.6g}",
-            fix="divide them by their sum" if valid and total > 0 else "pass shares of one whole",
+            fix="divide them by their sum" if valid and total > 0 else "pass weights such as 0.5",
         )
-    # Left alone where only rounding parts the sum from 1, so that checking twice changes nothing.
+    # Unchanged if the sum is 1 up to rounding, so that checking twice changes nothing.
     return vector if abs(total - 1) < 1e-12 else vector / total
 
 
 def member_probabilities(member: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """softmax of one member's logits, (B, M)."""
+    """Softmax of one member's logits, (B, M)."""
     return torch.softmax(member(images).float(), dim=1)
 
 
@@ -50,8 +50,8 @@ def add_weighted(
 ) -> torch.Tensor:
     """scores + weight * probabilities, in two separately rounded steps.
 
-    The full ensemble and every early exit add members through this one function in the same order,
-    so that with all members evaluated they agree to the last bit.
+    The full ensemble and every early exit add members with this function and in the same order, so
+    that with all members evaluated they agree bit for bit.
     """
     term = weight * probabilities
     return term if scores is None else scores + term
@@ -60,8 +60,8 @@ def add_weighted(
 class WeightedEnsemble(nn.Module):
     """A module from [0,1] images to the probabilities sum_k w_k softmax(logits_k).
 
-    Members are any modules from image batches (N, C, H, W) to logits (N, M), kept as they are and
-    evaluated in evaluation mode by everything in sween. `weights` stays on the simplex.
+    Members are any modules from image batches (N, C, H, W) to logits (N, M); they are not modified,
+    and sween always evaluates them in evaluation mode. `weights` stays on the simplex.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class WeightedEnsemble(nn.Module):
                 )
         self.members = nn.ModuleList(modules)
         uniform = [1 / len(modules)] * len(modules)
-        # Plain numbers: what is computed with them does not depend on a tensor's content, so that
-        # the module can be exported.
+        # Plain numbers, so that no computation depends on a tensor's values and the module can be
+        # exported.
         self._weights: tuple[float, ...]
         self.weights = uniform if weights is None else weights
 
@@ -96,7 +96,7 @@ class WeightedEnsemble(nn.Module):
         self._weights = tuple(check_weights(weights, len(self.members)).tolist())
 
     def get_extra_state(self) -> torch.Tensor:
-        """The weights travel with `state_dict`."""
+        """Includes the weights in `state_dict`."""
         return self.weights
 
     def set_extra_state(self, state: torch.Tensor) -> None:
@@ -114,9 +114,9 @@ class WeightedEnsemble(nn.Module):
             if scores is not None and probabilities.shape != scores.shape:
                 raise ContractError(
                     f"member {k}",
-                    expected=f"{scores.shape[1]} classes, as the other members",
+                    expected=f"{scores.shape[1]} classes, like the other members",
                     got=f"{probabilities.shape[1]}",
-                    fix="ensemble only members of one data set",
+                    fix="combine only members trained on the same data set",
                 )
             scores = add_weighted(scores, self._weights[k], probabilities)
         assert scores is not None  # there is at least one member

@@ -8,7 +8,7 @@ from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
-from sween.errors import BadInput, DataError, refuse_doubles
+from sween.errors import BadInput, DataError, refuse_duplicates
 from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.cost import TrainedRun, load_trained, metrics_file
@@ -93,8 +93,10 @@ def read_sources(
         if path.is_file()
     ]
     names = [run.name for run in runs] + [attack.name for attack in attacked]
-    refuse_doubles("folders", names, fix="rename one: its figures and rows are named after it")
-    refuse_doubles("logs", [log.name for log in logs], fix="rename one: its file is named after it")
+    refuse_duplicates("folders", names, fix="rename one: its figures and rows are named after it")
+    refuse_duplicates(
+        "logs", [log.name for log in logs], fix="rename one: its file is named after it"
+    )
     return Sources(runs, attacked, trained, logs)
 
 

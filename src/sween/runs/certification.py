@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Any, Self
 
 from sween.bounds.radius import check_sigma
-from sween.ensemble.early_exit import exit_of
+from sween.ensemble.early_exit import parse_exit
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch, SmallSampleWarning
 from sween.evaluation import average_certified_radius, certified_accuracy
 from sween.paths import AnyPath
@@ -199,7 +199,7 @@ def _check_types(content: Mapping[str, Any], where: str) -> None:
 def _exits(content: Mapping[str, Any]) -> dict[str, str]:
     """The exit of each ensemble of the run: other weightings and exits, and the model's own."""
     others = content.get("exits", {})
-    policies = [exit_of(str(text)) for text in (content["exit"], *others.values())]
+    policies = [parse_exit(str(text)) for text in (content["exit"], *others.values())]
     names = [policy.name for policy in policies]
     if len({*names}) < len(names):
         raise BadInput("exits", expected="those of certify, each once", got=", ".join(names))

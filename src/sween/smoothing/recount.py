@@ -17,7 +17,7 @@ from torch import nn
 from sween.data import Dataset, as_image_set
 from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble
-from sween.ensemble.early_exit import exit_of
+from sween.ensemble.early_exit import parse_exit
 from sween.errors import BadInput, CheckFailed
 from sween.models.device import device_of
 from sween.paths import AnyPath
@@ -178,12 +178,12 @@ class _Subject:
             self.model,
             sigma=self.sigma,
             num_classes=len(self.run.rows[0].selection_counts),
-            exit=exit_of(config.exits[config.model]),
+            exit=parse_exit(config.exits[config.model]),
             name=self.name,
             forward_rows=rows,
             member_names=config.members or None,
             weightings={name: w for name, w in config.weights.items() if name not in own},
-            other_exits=[exit_of(text) for text in exits.values()],
+            other_exits=[parse_exit(text) for text in exits.values()],
             precision=parts.pop().replace("tf32", "float32"),
             compile="+" in config.precision,
             noise=config.noise.partition("(")[0],

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import BadInput, CheckFailed, SweenError, refuse_doubles
+from sween.errors import BadInput, CheckFailed, SweenError, refuse_duplicates
 from sween.locks import FolderLock
 from sween.models import load_checkpoint
 from sween.paths import AnyPath, as_paths
@@ -72,7 +72,7 @@ def train_many(
         CheckFailed: some candidates failed; raised when the others are done.
     """
     outs = as_paths("outs", outs)
-    refuse_doubles(
+    refuse_duplicates(
         "outs",
         [str(out.resolve()) for out in outs],
         expected="a different folder for each",

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput, refuse_doubles
+from sween.errors import BadInput, refuse_duplicates
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
@@ -114,7 +114,7 @@ def run_folders(configs: Sequence[TrainConfig], out: AnyPath) -> list[Path]:
     if len(configs) == 1:
         return [out]
     folders = [out / f"{config.arch.rpartition(':')[2]}-seed{config.seed}" for config in configs]
-    refuse_doubles(
+    refuse_duplicates(
         "candidates",
         [folder.name for folder in folders],
         expected="a different architecture or seed for each",

@@ -1,4 +1,4 @@
-"""The zoo: trained and certified ensembles that come with the package. Nothing is downloaded."""
+"""The model zoo: trained and certified ensembles included in the package. Nothing is downloaded."""
 
 import dataclasses
 import json
@@ -12,21 +12,21 @@ from sween.paths import AnyPath
 from sween.run_folder import read_config
 
 MODELS = Path(__file__).parent / "models"
-"""One ensemble folder for each, with measured.json beside it: what results/ says of it."""
+"""One ensemble folder per model, with its results from results/ in measured.json."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooEntry:
-    """One shipped ensemble.
+    """One ensemble of the zoo.
 
     Attributes:
-        name: to load it by.
-        dataset: what its members were trained for.
+        name: for `load`.
+        dataset: that its members were trained on.
         sigma: noise level.
         members: names of the members.
         weights: of the members.
-        bytes: size of the weights on disk.
-        measured: what was measured of it, from results/.
+        bytes: size of the checkpoints on disk.
+        measured: its certified accuracy and average certified radius, from results/.
     """
 
     name: str
@@ -39,22 +39,22 @@ class ZooEntry:
 
 
 def list_zoo() -> list[ZooEntry]:
-    """Every shipped ensemble, by name."""
+    """All ensembles of the zoo, in order of name."""
     return [_entry(folder) for folder in sorted(MODELS.iterdir()) if folder.is_dir()]
 
 
 def load(source: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
-    """A ready ensemble: one of the zoo by its name, or a folder or checkpoint by its path.
+    """Load a trained ensemble: a zoo model by name, or a folder or checkpoint by path.
 
-    It is a `WeightedEnsemble` in evaluation mode that also says what it was trained for: `sigma`,
+    Returns a `WeightedEnsemble` in evaluation mode with the metadata of its training: `sigma`,
     `num_classes`, `class_names`, `image_shape`, `member_names`.
 
     Args:
-        source: a name that `sween zoo` lists, an ensemble folder, a run folder or a checkpoint.
-        archs: your own `package.module:factory` names that a checkpoint may import.
+        source: a name listed by `sween zoo`, an ensemble folder, a run folder or a checkpoint.
+        archs: custom architectures, as `package.module:factory`, that a checkpoint may import.
 
     Raises:
-        UnknownName: neither a path nor a name of the zoo.
+        UnknownName: neither a path nor the name of a zoo model.
     """
     path = Path(source)
     if path.exists() or path.parent != Path("."):

@@ -71,7 +71,7 @@ class NoiseEmulator:
 
 @contextlib.contextmanager
 def _pointers(arguments: Sequence[Argument]) -> Iterator[object]:
-    """What a kernel is launched with: the addresses of its arguments."""
+    """The addresses of a kernel's arguments."""
     values = [
         ctypes.c_void_p(value.data_ptr())
         if isinstance(value, torch.Tensor)

@@ -1,9 +1,9 @@
-// Runs a CUDA kernel of src/sween/kernels on a CPU: every thread of a block is a fiber, and the
-// warp-wide instructions are done when all 32 lanes have come to them. Shared memory knows who read
-// and wrote it since the last barrier: two threads that could race are found, whoever came first.
+// Runs a CUDA kernel of src/sween/engine/kernels on a CPU: every thread of a block is a fiber, and
+// warp-wide instructions are executed once all 32 lanes have reached them. Shared memory records which
+// threads read and wrote it since the last barrier, so races are found in any order of execution.
 //
 // Compile with -DSTAGE=N -DSOURCE="path" as a shared library; `launch(blocks, arguments)` runs it and
-// gives the number of faults: races, accesses out of bounds or misaligned, reads of what nobody wrote.
+// returns the number of faults: races, out-of-bounds or misaligned accesses, uninitialised reads.
 
 #include <ucontext.h>
 
@@ -31,7 +31,7 @@ alignas(128) static unsigned char shared[SHARED_BYTES];
 
 namespace {
 
-// Since the last barrier: who wrote a word, and who read it.
+// The threads that wrote and read a word since the last barrier.
 constexpr int kNobody = -1, kSeveral = -2;
 struct Word {
     int writer, reader;
@@ -59,7 +59,7 @@ std::function<void()> body;
 
 void give_way() { swapcontext(&lanes[current].context, &scheduler); }
 
-// Waits for the other lanes of the warp; the last to come does the work for all.
+// Waits for the other lanes of the warp; the last to arrive does the work for all.
 template <class Work>
 void together(Work work) {
     const int warp = current / 32, own = turn[warp];
@@ -211,7 +211,7 @@ void run_block() {
     lanes.assign(block_size, Lane());
     arrived.assign(block_size / 32, 0);
     turn.assign(block_size / 32, 0);
-    std::memset(shared, 0xff, sizeof shared);  // what nobody wrote is not a number
+    std::memset(shared, 0xff, sizeof shared);  // uninitialised memory reads as NaN
     for (Word &word : words) word = Word{kNobody, kNobody, false};
     for (Lane &lane : lanes) {
         lane.stack.resize(kStack);

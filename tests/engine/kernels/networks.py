@@ -1,4 +1,4 @@
-"""Networks for the kernels: of whole numbers, which float16 does not round, and as trained ones."""
+"""Networks for the kernels: with integer weights, which float16 does not round, and realistic."""
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ def convolutions_of(model: nn.Module) -> list[nn.Conv2d]:
 
 
 def of_whole_numbers(depth: int, seed: int, num_classes: int = 10) -> nn.Module:
-    """A network that computes in whole numbers: two weights of +-1 a channel, whole biases."""
+    """A network that computes in integers: two weights of +-1 per channel, integer biases."""
     generator = torch.Generator().manual_seed(seed)
     model = CifarResNet(depth, num_classes)
     for conv in convolutions_of(model):
@@ -37,7 +37,7 @@ def of_whole_numbers(depth: int, seed: int, num_classes: int = 10) -> nn.Module:
 
 
 def trained_looking(arch: str, seed: int) -> nn.Module:
-    """A network whose batch norms have statistics and scales of their own."""
+    """A network whose batch norms have non-trivial statistics and scales."""
     shape = (3, 32, 32)
     model = create_model(arch, num_classes=10, image_shape=shape, mean=(0.4, 0.5, 0.45), seed=seed)
     generator = torch.Generator().manual_seed(seed)

@@ -28,7 +28,7 @@ from tests.engine.kernels.networks import convolutions_of, of_whole_numbers, tra
 
 @pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100), (8, 2)])
 @torch.no_grad()
-def test_whole_numbers_come_out_exactly(
+def test_integer_weights_give_exact_outputs(
     any_emulator: Emulator, depth: int, num_classes: int
 ) -> None:
     model = of_whole_numbers(depth, seed=depth, num_classes=num_classes)
@@ -45,7 +45,7 @@ def test_whole_numbers_come_out_exactly(
 
 @torch.no_grad()
 def test_threads_never_race_for_shared_memory(any_emulator: Emulator) -> None:
-    """Whichever came first in the emulator: what one thread wrote since a barrier is its own."""
+    """In any order of execution: between barriers a thread's writes are private to it."""
     images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     before = any_emulator.faults
     FusedResNet(of_whole_numbers(14, seed=0), any_emulator)(images)
@@ -54,7 +54,7 @@ def test_threads_never_race_for_shared_memory(any_emulator: Emulator) -> None:
 
 @pytest.mark.parametrize("number", range(2))
 @torch.no_grad()
-def test_a_missing_barrier_is_found(tmp_path: Path, number: int) -> None:
+def test_a_missing_barrier_is_detected(tmp_path: Path, number: int) -> None:
     source = read_source()
     stages = source.index("KERNEL(256")
     places = [found.start() for found in re.finditer("barrier\\(\\);", source[stages:])]
@@ -67,7 +67,7 @@ def test_a_missing_barrier_is_found(tmp_path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("arch", ["resnet20", "resnet26"])
 @torch.no_grad()
-def test_logits_are_those_of_float32_but_for_rounding(emulator: Emulator, arch: str) -> None:
+def test_logits_match_float32_up_to_rounding(emulator: Emulator, arch: str) -> None:
     model = trained_looking(arch, seed=3)
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     wanted, got = model(images), FusedResNet(model, emulator)(images)
@@ -75,7 +75,7 @@ def test_logits_are_those_of_float32_but_for_rounding(emulator: Emulator, arch: 
 
 
 @torch.no_grad()
-def test_an_image_does_not_feel_its_company(emulator: Emulator) -> None:
+def test_outputs_do_not_depend_on_the_rest_of_the_batch(emulator: Emulator) -> None:
     fused = FusedResNet(of_whole_numbers(8, seed=4), emulator)
     images = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     together = fused(images)
@@ -123,12 +123,12 @@ def test_without_the_kernels_a_member_is_compiled(
     monkeypatch.setattr(prepare, "launcher", launcher)
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
-    with pytest.warns(PreparationWarning, match="cannot be fused, going on without"):
+    with pytest.warns(PreparationWarning, match="cannot be fused, "):
         prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+compiled"
 
 
-def test_weights_are_in_the_order_of_the_lanes() -> None:
+def test_weights_are_packed_in_lane_order() -> None:
     weight = torch.arange(32 * 16 * 9).reshape(32, 16, 3, 3).float() % 2048
     packed = pack_weights(weight).view(3, 1, 3, 2, 32, 2, 2, 2)
     for column, row, pair, lane in itertools.product(range(3), range(3), range(2), range(32)):
@@ -156,7 +156,7 @@ def test_blocks_fit_the_gpu() -> None:
     assert [Shape().shared_bytes(stage) for stage in (1, 2, 3)] == [73_984, 41_472, 51_200]
 
 
-def test_only_the_registered_networks_are_taken() -> None:
+def test_only_registered_networks_are_accepted() -> None:
     model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
     assert is_cifar_resnet(model, (3, 32, 32))
     assert not is_cifar_resnet(model, (3, 64, 64))
@@ -209,7 +209,7 @@ def test_the_source_compiles_without_spills(
 
 
 @torch.no_grad()
-def test_torchs_default_type_changes_nothing(emulator: Emulator) -> None:
+def test_the_default_dtype_does_not_matter(emulator: Emulator) -> None:
     fused, images = FusedResNet(trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
     wanted = fused(images)
     torch.set_default_dtype(torch.float64)

@@ -1,4 +1,4 @@
-"""The kernels of noise, run on a CPU: the draws of the plain torch operations."""
+"""The noise kernels, emulated on a CPU: the same draws as plain torch operations."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.engine.kernels.emulation import NoiseEmulator
 
 CPU = torch.device("cpu")
 _OF_BOTH = ("images[stream * numbers", "round < 10", "k1 += 0xBB67AE85u", "stream[3])")
-"""Parts that both kernels go through."""
+"""Code that both kernels use."""
 
 KEYS = [derive_key(7, "kernel", example) for example in range(3)]
 
@@ -42,7 +42,7 @@ def _images(shape: tuple[int, int, int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7), (1, 1, 1)])
-def test_gaussian_copies_are_those_of_plain_operations(
+def test_gaussian_copies_match_plain_operations(
     kernels: NoiseKernels, shape: tuple[int, int, int]
 ) -> None:
     images = _images(shape)
@@ -51,15 +51,15 @@ def test_gaussian_copies_are_those_of_plain_operations(
     assert valid is None
     assert noisy.shape == wanted.shape
     assert float((noisy - wanted).abs().max()) < 1e-6
-    # Where draws are no multiple of four, the last counter is not used up.
+    # If the draws are not a multiple of four, the last counter is used in part.
     streams = stream_words(KEYS, CPU)
     few = kernels.gaussian(images, streams, sigma=0.5, copies=3)
     draws = philox_normals(KEYS, (3, *shape), CPU)
     assert torch.allclose(few, (images[:, None] + 0.5 * draws).flatten(0, 1), atol=1e-6)
 
 
-def test_draws_of_far_counters_and_streams(kernels: NoiseKernels) -> None:
-    """High bits of every word of a stream's name matter."""
+def test_draws_at_large_counters_and_streams(kernels: NoiseKernels) -> None:
+    """The high bits of every word of a stream's identifier matter."""
     streams = stream_words([(2**128 - 1) ^ (1 << bit) for bit in (0, 31, 63, 64, 127)], CPU)
     zeros = torch.zeros(5, 1, 16, 16)
     keys = [(2**128 - 1) ^ (1 << bit) for bit in (0, 31, 63, 64, 127)]
@@ -82,7 +82,7 @@ def _plain_exact(
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7)])
 @pytest.mark.parametrize("sigma", [0.25, 1.0])
-def test_exact_copies_are_those_of_plain_operations(
+def test_exact_copies_match_plain_operations(
     kernels: NoiseKernels, shape: tuple[int, int, int], sigma: float
 ) -> None:
     images, table = _images(shape), noise_table(sigma, 255)
@@ -94,7 +94,7 @@ def test_exact_copies_are_those_of_plain_operations(
     assert torch.equal(noisy, wanted)
 
 
-def test_draws_beyond_the_table_count_for_nothing(kernels: NoiseKernels) -> None:
+def test_draws_beyond_the_table_do_not_count(kernels: NoiseKernels) -> None:
     images, table = _images((1, 3, 3)), noise_table(0.25, 255)
     short = table.cumulative[: len(table.cumulative) // 2 + 100].contiguous()
     noisy, valid = kernels.exact(
@@ -111,8 +111,8 @@ def test_draws_beyond_the_table_count_for_nothing(kernels: NoiseKernels) -> None
     assert torch.equal(noisy, wanted)
 
 
-def test_torchs_default_type_changes_nothing(kernels: NoiseKernels) -> None:
-    """The kernels read memory as float32: sigma in another type would be another sigma."""
+def test_the_default_dtype_does_not_matter(kernels: NoiseKernels) -> None:
+    """The kernels read memory as float32: sigma in another type would be misread."""
     images = _images((1, 8, 8))
     laws: tuple[Noise, ...] = (
         GaussianNoise(sigma=0.5, kernels=kernels),
@@ -140,23 +140,23 @@ def test_torchs_default_type_changes_nothing(kernels: NoiseKernels) -> None:
         ("(words.a) << 30", "(words.a) << 29"),
     ],
 )
-def test_engines_use_no_kernels_with_a_fault(
+def test_faulty_noise_kernels_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, true: str, false: str
 ) -> None:
-    """Which the comparison with plain draws, that every engine makes, must see."""
+    """Every engine compares with plain draws, which must reveal the fault."""
     source = read_source(NOISE)
     assert true in source
     emulator = _emulator(tmp_path, source.replace(true, false))
     kinds = ("exact", "float32") if true in _OF_BOTH else ("exact",)
     for kind in kinds:
         engine = _engine_of_a_gpu(monkeypatch, emulator, kind)
-        with pytest.warns(PreparationWarning, match="cannot be drawn by our kernels, .*apart"):
+        with pytest.warns(PreparationWarning, match="cannot be drawn by custom kernels, .*apart"):
             engine.prepare(torch.rand(1, 8, 8))
         assert not _uses_kernels(engine)
 
 
 @pytest.mark.parametrize("kind", ["exact", "float32"])
-def test_engines_use_kernels_that_draw_as_the_plain_noise(
+def test_correct_noise_kernels_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     engine = _engine_of_a_gpu(monkeypatch, _emulator(tmp_path), kind)
@@ -172,7 +172,7 @@ def _uses_kernels(engine: VoteEngine) -> bool:
 def _engine_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, emulator: NoiseEmulator, kind: str
 ) -> VoteEngine:
-    """A CPU's engine whose noise, plain and fast, is that of a GPU."""
+    """A CPU engine whose noise, plain and fast, is that of a GPU."""
 
     def draw(_: ExactNoise, keys: list[int], count: int, device: torch.device) -> torch.Tensor:
         words = words_of_62_bits(stream_words(keys, device), counters(2 * count, device))

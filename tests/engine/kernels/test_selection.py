@@ -1,4 +1,4 @@
-"""Kernels on some images of a batch, in a number that the host does not ask for."""
+"""Kernels on a selection of a batch, whose size the host does not read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +60,7 @@ def test_a_selection_names_its_rows_first() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100])
 @torch.no_grad()
-def test_selected_images_come_out_as_among_all(any_emulator: Emulator, at_once: int) -> None:
+def test_selected_images_match_the_full_batch(any_emulator: Emulator, at_once: int) -> None:
     fused, images = FusedResNet(of_whole_numbers(8, seed=1), any_emulator), _images(7)
     before, everything = any_emulator.faults, fused(images)
     some = fused.selected(images, Selection.of(WANTED), at_once=at_once)
@@ -78,7 +78,7 @@ def test_none_or_all_of_the_images(emulator: Emulator, wanted: bool) -> None:
 
 
 class _OnlySelected:
-    """A `Launch` that sees to it that nothing but the selected images is computed."""
+    """A `Launch` that checks that only the selected images are computed."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.shape, self._emulator, self.blocks = emulator.shape, emulator, 0
@@ -97,7 +97,7 @@ class _OnlySelected:
 
 
 @torch.no_grad()
-def test_nothing_else_is_computed(emulator: Emulator) -> None:
+def test_only_selected_images_are_computed(emulator: Emulator) -> None:
     launch = _OnlySelected(emulator)
     fused = FusedResNet(of_whole_numbers(8, seed=1), launch)
     fused.selected(_images(7), Selection.of(WANTED), at_once=3)
@@ -139,7 +139,9 @@ def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["exact", pytest.param("paper", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("with_kernels")
 @torch.inference_mode()
-def test_an_exit_never_asks_how_many_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exit_never_reads_the_number_of_rows_left(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     panel, noisy = _panel(ExitPolicy(name, threshold=0.8)), _blurred(6)
     for member in panel.members:
         member.refresh(noisy[:4])
@@ -147,7 +149,7 @@ def test_an_exit_never_asks_how_many_are_left(name: str, monkeypatch: pytest.Mon
     with _NoQuestions():  # type: ignore[no-untyped-call]
         votes = finish(panel.vote(noisy))
     assert len(set(votes.evaluations[0].tolist())) > 1
-    # Gathered for each member, as networks without kernels of our own are.
+    # Gathered for each member, as for networks without custom kernels.
     monkeypatch.setattr(prepare.Member, "fused", None)
     gathered = finish(panel.vote(noisy))
     assert torch.equal(votes.labels, gathered.labels)
@@ -159,7 +161,7 @@ def test_an_exit_never_asks_how_many_are_left(name: str, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("with_kernels")
 @torch.inference_mode()
-def test_what_is_no_number_among_the_selected_is_refused() -> None:
+def test_non_finite_selected_outputs_are_refused() -> None:
     panel, images = _panel(ExitPolicy("exact")), _images(4)
     member = panel.members[0]
     member.refresh(images)
@@ -172,7 +174,7 @@ def test_what_is_no_number_among_the_selected_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("with_kernels")
-def test_a_fault_in_the_selection_is_seen_before_anything_votes(
+def test_a_faulty_selection_is_found_before_voting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     right: Callable[..., torch.Tensor] = FusedResNet.selected

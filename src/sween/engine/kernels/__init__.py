@@ -1,7 +1,7 @@
-"""GPU kernels of our own: the forward pass of the paper's CIFAR networks, and noisy copies.
+"""Custom GPU kernels: the forward pass of the paper's CIFAR networks, and noisy copies.
 
-Compiled when first used, by the compiler that torch brings along; a CPU emulation in the tests runs
-the same source.
+Compiled on first use by the compiler that ships with torch; the tests run the same source in a CPU
+emulation.
 """
 
 from sween.engine.kernels.cifar_resnet import FusedResNet, Selection, is_cifar_resnet

@@ -1,17 +1,18 @@
-// The CIFAR ResNets' forward pass in three kernels, one a stage, for batches of any size.
+// The forward pass of the CIFAR ResNets in three kernels, one per stage, for batches of any size.
 //
-// An image's activations stay in shared memory for a whole stage, so that device memory is touched at
-// the stages' borders only; products are of float16, sums in float32. Each image is computed on its
-// own, by the same instructions wherever it stands in the batch: outputs do not depend on batch-mates
-// or on the batch's size.
+// An image's activations stay in shared memory for a whole stage, so device memory is accessed only
+// between stages; products are in float16, sums in float32. Each image is computed separately, by the
+// same instructions wherever it is in the batch: outputs do not depend on the other images or on the
+// size of the batch.
 //
-// With `rows` only the images rows[first], rows[first + 1] ... before rows[*count] are computed, as
-// many as there are blocks for: how many is known to the device alone. The stages keep them together;
-// the logits go to the images' own places. Without (0), all images are.
+// With `rows`, only the images rows[first], rows[first + 1] ... before rows[*count] are computed, as
+// many as there are blocks for; their number is known only on the device. Between stages they are
+// stored contiguously; the logits are written to the images' original positions. Without `rows` (0),
+// all images are computed.
 //
-// Comes after convolution.cu. Compile with -DSTAGE=1, 2 or 3; -DROWS says how many rows of an image a
-// warp of stage 1 takes at once (2 or 4: fewer reads of shared memory for more registers), -DIMAGES
-// how many images a block of stage 3 has (2 or 4: fewer reads of weights for more shared memory).
+// Follows convolution.cu. Compile with -DSTAGE=1, 2 or 3; -DROWS is the number of image rows that a
+// warp of stage 1 processes at once (2 or 4: fewer reads of shared memory, more registers), -DIMAGES
+// the number of images per block in stage 3 (2 or 4: fewer reads of weights, more shared memory).
 
 #if STAGE == 1
 
@@ -22,7 +23,7 @@ DEVICE void load_all(uint4 (&b)[3][3][1], const uint4 *weights) {
 }
 
 // Normalised pixels, the first convolution, stage 1, and the first convolutions of stage 2.
-// 8 warps an image, each with 8 of its 64 tiles.
+// 8 warps per image, each with 8 of its 64 tiles.
 KERNEL(256, ROWS == 2 ? 3 : 2)
 stage1(const float *images, const float *normalize, const uint4 *weights, const float *bias,
     int convolutions, u32 *inner_out, u32 *outer_out, const int *rows, const int *count, int first) {
@@ -109,7 +110,7 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
 #elif STAGE == 2
 
 // Stage 2 from its second convolution on, and the first convolutions of stage 3.
-// 4 warps an image, each with 4 rows of it.
+// 4 warps per image, each with 4 of its rows.
 KERNEL(128, 4)
 stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, u32 *inner_out, u32 *outer_out, const int *count, int first) {
@@ -147,7 +148,7 @@ stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
 #else
 
 // Stage 3 from its second convolution on, the mean over the pixels and the linear layer.
-// IMAGES a block, 2 warps each, one for the lower and one for the upper 32 channels.
+// IMAGES per block, 2 warps each, one for the lower and one for the upper 32 channels.
 KERNEL(64 * IMAGES, 8 / IMAGES)
 stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, const float *linear, const float *linear_bias, float *logits, int classes,
@@ -164,7 +165,7 @@ stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
         if (block_index() * IMAGES >= images) return;
     }
     clear_borders<M>(IMAGES * 16, IMAGES * 64);
-    const size_t taken = image < images ? image : images - 1;  // an image too many is the last again
+    const size_t taken = image < images ? image : images - 1;  // a surplus image repeats the last one
     take<M, 64>(inner, inner_in + taken * 512, thread_index() % 64);
     take<M, 64>(outer, outer_in + taken * 512, thread_index() % 64);
     barrier();

@@ -1,4 +1,4 @@
-"""The CIFAR ResNets' forward pass by kernels of our own (`cifar_resnet.cu`)."""
+"""The forward pass of the CIFAR ResNets with custom kernels (`cifar_resnet.cu`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ IMAGE_SHAPE = (3, 32, 32)
 
 
 class Launch(Protocol):
-    """Runs the kernels, which were compiled for its shape."""
+    """Runs the kernels that were compiled for its shape."""
 
     shape: Shape
 
@@ -27,10 +27,10 @@ class Launch(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Some images of a batch, in a number that only their device knows.
+    """Some images of a batch; how many is known only on the device.
 
     Attributes:
-        rows: int32 (N,); the first `count` are the places of the images.
+        rows: int32 (N,); the first `count` are the positions of the images.
         count: int32 (1,).
     """
 
@@ -39,7 +39,7 @@ class Selection:
 
     @classmethod
     def of(cls, wanted: torch.Tensor) -> "Selection":
-        """Those where `wanted` (N,) is true, in their order."""
+        """The images where `wanted` (N,) is true, in order."""
         rows = torch.argsort((~wanted).to(torch.uint8), stable=True)
         return cls(rows.int(), wanted.sum(dtype=torch.int32)[None])
 
@@ -47,7 +47,7 @@ class Selection:
 def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
     """Whether a module is a registered CIFAR ResNet behind its normalisation, for 32 x 32 images.
 
-    Exact types: a subclass may do something else.
+    Exact types only: a subclass may behave differently.
     """
     if type(module) is not nn.Sequential or tuple(image_shape) != IMAGE_SHAPE:
         return False
@@ -68,7 +68,7 @@ def _depth(model: CifarResNet) -> int:
 
 
 def _convolutions(model: CifarResNet) -> list[str]:
-    """What each part is and how it moves over its input: someone may have exchanged one."""
+    """Type and settings, such as the stride, of each layer: a user may have replaced one."""
     return [
         repr(part) for part in model.modules() if not isinstance(part, nn.BatchNorm2d | CifarResNet)
     ]
@@ -77,12 +77,12 @@ def _convolutions(model: CifarResNet) -> list[str]:
 class FusedResNet:
     """Float32 images (N, 3, 32, 32) to float32 logits; float16 products, float32 sums.
 
-    Activations are rounded to float16 after each sum of products, bias and residual. Outputs of an
-    image do not depend on the others of a batch, nor on their number.
+    Activations are rounded to float16 after each sum of products, bias and residual. The outputs
+    for an image do not depend on the other images of the batch, nor on their number.
 
     Args:
-        module: as `is_cifar_resnet` wants it, on the device that will run it. Its parameters are
-            copied.
+        module: one that `is_cifar_resnet` accepts, on the device that will run it. Its parameters
+            are copied.
         launch: runs the kernels.
     """
 
@@ -104,19 +104,19 @@ class FusedResNet:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         # float32, whatever torch's default is
         logits = images.new_empty(len(images), self._linear.shape[1])
-        nobody = torch.empty(0, dtype=torch.int32, device=images.device)  # its address is 0
-        self._pass(images.contiguous(), logits, len(images), [nobody, nobody, 0])
+        no_rows = torch.empty(0, dtype=torch.int32, device=images.device)  # a null pointer
+        self._pass(images.contiguous(), logits, len(images), [no_rows, no_rows, 0])
         return logits
 
     def selected(self, images: torch.Tensor, selection: Selection, *, at_once: int) -> torch.Tensor:
-        """Logits (N, classes) of the images selected, and zeros for the others.
+        """Logits (N, classes) of the selected images, and zeros for the others.
 
-        The host does not wait to know how many those are.
+        The host does not wait to learn how many images are selected.
 
         Args:
             images: (N, 3, 32, 32).
             selection: which of them.
-            at_once: images that there is memory for.
+            at_once: the most images that fit in memory at once.
         """
         images = images.contiguous()
         logits = images.new_zeros(len(images), self._linear.shape[1])
@@ -132,7 +132,10 @@ class FusedResNet:
         count: int,
         chosen: Sequence[Argument],
     ) -> None:
-        """Writes the logits of at most `count` images; `chosen`: rows, their number, the first."""
+        """Write the logits of at most `count` images.
+
+        `chosen`: the selected rows, their number, and the first of them to compute.
+        """
         if images.shape[1:] != IMAGE_SHAPE or images.dtype != torch.float32:
             raise ValueError(f"expected float32 (N, 3, 32, 32), got {images.dtype} {images.shape}")
         first, second, third = self._stages
@@ -150,7 +153,7 @@ class FusedResNet:
 
     def _run(self, stage: int, images: int, arguments: Sequence[Argument]) -> None:
         if images:
-            blocks = -(-images // self._launch.shape.images_a_block(stage))
+            blocks = -(-images // self._launch.shape.images_per_block(stage))
             self._launch(stage, blocks, arguments)
 
 

@@ -6,7 +6,7 @@
 // products (pixels x channels) * (channels x channels); a warp takes tiles of 16 pixels by 8 channels.
 // Weights come in the order in which the lanes need them (packing.py), through the L1 cache.
 //
-// With SWEEN_EMULATED the primitives come from elsewhere: so the tests run this on a CPU.
+// With SWEEN_EMULATED the primitives come from an emulator: this is how the tests run on a CPU.
 
 #ifndef SWEEN_EMULATED
 
@@ -51,7 +51,7 @@ DEVICE u32 pack(float low, float high) {
     return both;
 }
 
-// Rounded to float16 with negatives set to 0; what is not a number stays so.
+// Rounded to float16 with negatives set to 0; NaN is preserved.
 DEVICE u32 pack_relu(float low, float high) {
     u32 both;
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -69,7 +69,7 @@ DEVICE uint4 load(const uint4 *where) { return __ldg(where); }
 #endif
 
 #define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")  // unrolled, the weights of all turns fill the registers
+#define ROLLED _Pragma("unroll 1")  // unrolled, the weights of all iterations would fill the registers
 
 DEVICE int lane_index() { return thread_index() & 31; }
 DEVICE int warp_index() { return thread_index() >> 5; }
@@ -93,7 +93,7 @@ struct Map {
     }
 };
 
-// Pixel p of 16 in a tile of an S x S output. Tiles that follow one another lie a row apart.
+// Pixel p of 16 in a tile of an S x S output. Consecutive tiles are one row apart.
 template <int S>
 DEVICE void place(int tile, int p, int &y, int &x) {
     if (S == 8) {  // rows y and y + 4
@@ -241,7 +241,7 @@ DEVICE void clear_borders(int planes, int threads) {
     }
 }
 
-// One image's activations from device memory, as `leave` left them; all loads are under way at once.
+// One image's activations from device memory, as stored by `leave`; all loads are in flight at once.
 template <class M, int THREADS>
 DEVICE void take(u32 out, const uint4 *image, int thread) {
     constexpr int pixels = M::size * M::size, turns = M::channels / 8 * pixels / THREADS;

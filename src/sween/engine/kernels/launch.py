@@ -1,4 +1,4 @@
-"""Compiling and launching the kernels on a GPU, by the compiler that comes with torch."""
+"""Compiles the kernels with the compiler that ships with torch, and launches them on a GPU."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import NOISE, read_source
 
 CAPABILITY = (8, 0)
-"""The oldest GPUs that have the instructions."""
+"""The lowest compute capability with the instructions that the kernels use."""
 
 STAGES = (1, 2, 3)
 
@@ -22,7 +22,7 @@ _COMPILING = threading.Lock()
 
 
 def supports(device: torch.device) -> bool:
-    """Whether a device can run the kernels: NVIDIA's from CAPABILITY on, with room for a block."""
+    """Whether a device can run the kernels: NVIDIA, at least CAPABILITY, enough shared memory."""
     if device.type != "cuda" or torch.version.hip or not hasattr(torch.cuda, "_compile_kernel"):
         return False
     properties = torch.cuda.get_device_properties(device)
@@ -32,7 +32,7 @@ def supports(device: torch.device) -> bool:
 
 
 def launcher(device: torch.device, shape: Shape | None = None) -> "Launcher":
-    """Compiles the kernels for a device, at the first call of a process."""
+    """The kernels compiled for a device; only the first call of a process compiles."""
     chosen = shape or Shape()
     with _COMPILING, torch.cuda.device(device):
         index = torch.cuda.current_device()
@@ -80,15 +80,15 @@ def _noise_kernel(name: str, device_index: int) -> Any:
 
 
 def compile_kernel(source: str, name: str, options: Sequence[str] = ()) -> Any:
-    """A kernel of CUDA C++ without includes, for the current device."""
+    """Compile a CUDA C++ kernel without includes for the current device."""
     with _without_headers():
         return torch.cuda._compile_kernel(source, name, nvcc_options=[*options, "--std=c++17"])
 
 
 @contextlib.contextmanager
 def _without_headers() -> Iterator[None]:
-    """torch wants to know where CUDA's headers are; the source includes none."""
-    # Here: it needs setuptools, which a machine that only certifies may do without.
+    """Spare torch the search for CUDA's headers, of which the source includes none."""
+    # Imported here: it needs setuptools, which a machine that only certifies may lack.
     from torch.utils import cpp_extension
 
     known = cpp_extension.CUDA_HOME

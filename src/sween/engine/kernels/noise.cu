@@ -1,11 +1,11 @@
-// Noisy copies of images: keyed random numbers by Philox4x32-10 (Salmon et al. 2011) and what is made
-// of them, a number written once and nothing read again.
+// Noisy copies of images from keyed random numbers by Philox4x32-10 (Salmon et al. 2011); every value
+// is written once and nothing is read back.
 //
-// Draws are those of sween/philox.py and sween/smoothing/exact.py, word for word; products and sums are
-// rounded one by one, as torch's are. A thread takes one counter of one stream; a stream belongs to one
-// block of copies of one image.
+// Draws equal those of sween/philox.py and sween/engine/exact_noise.py bit for bit; products and sums
+// are rounded separately, as in torch. A thread handles one counter of one stream; a stream belongs to
+// one block of copies of one image.
 //
-// With SWEEN_EMULATED the primitives come from elsewhere: so the tests run this on a CPU.
+// With SWEEN_EMULATED the primitives come from an emulator: this is how the tests run on a CPU.
 
 #ifndef SWEEN_EMULATED
 
@@ -29,7 +29,8 @@ struct Words {
     u32 a, b, c, d;
 };
 
-// The words of a counter of a stream, which is named by two words of key and two of counter.
+// The words of a counter of a stream, which is identified by two words of the key and two of the
+// counter.
 DEVICE Words random_words(const long long *stream, u32 step) {
     u32 k0 = static_cast<u32>(stream[0]), k1 = static_cast<u32>(stream[1]);
     Words c = {step, 0, static_cast<u32>(stream[2]), static_cast<u32>(stream[3])};
@@ -42,7 +43,7 @@ DEVICE Words random_words(const long long *stream, u32 step) {
     return c;
 }
 
-// Two N(0, 1) draws by Box and Muller's transform; one half added: the logarithm never sees 0.
+// Two N(0, 1) draws by the Box-Muller transform; one half is added so that the logarithm never sees 0.
 DEVICE void box_muller(u32 one, u32 other, float *draws) {
     float uniform = times(plus(as_float(one), 0.5f), 2.3283064365386963e-10f);
     float radius = root(times(-2.0f, logf(uniform)));

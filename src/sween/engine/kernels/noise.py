@@ -1,4 +1,4 @@
-"""Noisy copies of images by kernels of our own (`noise.cu`)."""
+"""Noisy copies of images with custom kernels (`noise.cu`)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,17 +8,17 @@ import torch
 from sween.engine.kernels.cifar_resnet import Argument
 
 THREADS = 256
-"""Of a block."""
+"""Threads per block."""
 
 
 class LaunchNoise(Protocol):
-    """Runs a kernel of noise.cu, by its name."""
+    """Runs a kernel of noise.cu by name."""
 
     def __call__(self, kernel: str, blocks: int, arguments: Sequence[Argument]) -> None: ...
 
 
 class NoiseKernels:
-    """Blocks of noisy copies, drawn as the plain torch operations draw them.
+    """Blocks of noisy copies, with the same draws as the plain torch operations.
 
     Args:
         launch: runs the kernels.
@@ -34,9 +34,9 @@ class NoiseKernels:
 
         Args:
             images: float32 (N, C, H, W).
-            streams: (N, 4), one an image, as `sween.philox.stream_words` gives them.
+            streams: (N, 4), one per image, as returned by `sween.philox.stream_words`.
             sigma: noise level.
-            copies: of each image.
+            copies: noisy copies per image.
         """
         images, numbers = images.contiguous(), images[0].numel()
         noisy = images.new_empty(len(images) * copies, *images.shape[1:])
@@ -55,30 +55,33 @@ class NoiseKernels:
         levels: int,
         copies: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`copies` of each image with whole steps of a table's law, and which of them are valid.
+        """`copies` of each image plus integer steps drawn from a table, and which copies are valid.
 
         Args:
             images: float32 (N, C, H, W), multiples of 1/levels.
-            streams: (N, 4), one an image.
-            cumulative: int64 table of the law, in units of 2**-62, on the images' device.
-            first: the step that the table's first entry stands for.
-            levels: steps of the grid between 0 and 1.
-            copies: of each image.
+            streams: (N, 4), one per image.
+            cumulative: int64 cumulative probabilities in units of 2**-62, on the images' device.
+            first: the step of the table's first entry.
+            levels: grid steps between 0 and 1.
+            copies: noisy copies per image.
         """
         images, numbers = images.contiguous(), images[0].numel()
         noisy = images.new_empty(len(images) * copies, *images.shape[1:])
         valid = torch.ones(len(noisy), dtype=torch.uint8, device=images.device)
-        law: list[Argument] = [cumulative, noisy, valid, len(cumulative), first, levels]
+        table: list[Argument] = [cumulative, noisy, valid, len(cumulative), first, levels]
         tail = self._tail(images, copies * numbers, numbers, each=2)
-        self._run("exact", [streams, images, *law, *tail])
+        self._run("exact", [streams, images, *table, *tail])
         return noisy, valid.bool()
 
     def _tail(self, images: torch.Tensor, count: int, numbers: int, *, each: int) -> list[int]:
-        """Streams, draws of each, numbers of an image, and counters of a stream, `each` draws."""
+        """Number of streams, draws per stream, values per image, and counters per stream.
+
+        A counter gives `each` draws.
+        """
         if images.dtype != torch.float32:
             raise ValueError(f"expected float32 images, got {images.dtype}")
         if count >= 2**31:
-            raise ValueError(f"{count} draws of a stream are more than the kernels can number")
+            raise ValueError(f"expected fewer than 2**31 draws per stream, got {count}")
         return [len(images), count, numbers, -(-count // each)]
 
     def _run(self, kernel: str, arguments: Sequence[Argument]) -> None:

@@ -1,4 +1,4 @@
-"""A CIFAR ResNet's parameters in the order in which `cifar_resnet.cu` reads them."""
+"""Packs a CIFAR ResNet's parameters in the order in which `cifar_resnet.cu` reads them."""
 
 import copy
 import dataclasses
@@ -15,11 +15,11 @@ from sween.models.cifar_resnet import BasicBlock, CifarResNet
 def pack_weights(weight: torch.Tensor) -> torch.Tensor:
     """Weights (out, in, h, w) of a convolution as float16 fragments, flat.
 
-    A tensor-core instruction takes 16 input by 8 output channels of one tap; a lane reads those of
-    two such tiles in one load of 16 bytes.
+    A tensor-core instruction takes 16 input by 8 output channels of one tap; a lane reads its
+    weights of two such tiles in one 16-byte load.
 
     Args:
-        weight: with multiples of 16 channels in and out.
+        weight: with multiples of 16 input and output channels.
     """
     out, into, height, width = weight.shape
     tiles = weight.detach().half().reshape(out // 16, 2, 8, into // 16, 2, 4, 2, height, width)
@@ -28,17 +28,17 @@ def pack_weights(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack_first(weight: torch.Tensor) -> torch.Tensor:
-    """`pack_weights` for the first convolution: few channels, so two taps share a product."""
+    """`pack_weights` for the first convolution: with few channels, two taps share a product."""
     out, into = weight.shape[:2]
     padded = functional.pad(weight.detach().half().flatten(2), (0, 1, 0, 8 - into))
-    # As if the taps' pairs were taps of their own, with 16 channels.
+    # As if each pair of taps were a single tap with 16 channels.
     pairs = padded.reshape(out, 8, 5, 2).permute(0, 3, 1, 2).reshape(out, 16, 5, 1)
     return pack_weights(pairs)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One kernel's weights and biases, and how many convolutions of its own channels it has."""
+    """One kernel's weights and biases, and how many convolutions keep its number of channels."""
 
     weights: torch.Tensor
     bias: torch.Tensor
@@ -46,18 +46,18 @@ class Stage:
 
 
 def pack_stages(model: CifarResNet) -> tuple[Stage, Stage, Stage]:
-    """The three kernels' parameters, batch norm folded in; the model in evaluation mode.
+    """The parameters of the three kernels, batch norm folded in; the model in evaluation mode.
 
     A kernel ends with the first convolution and the shortcut of the next stage's first block, so
-    that the next one begins with that block's second convolution.
+    the next kernel begins with that block's second convolution.
     """
     blocks = [[*stage] for stage in (model.stage1, model.stage2, model.stage3)]
     first = _fold(model.conv1, model.bn1)
-    own = [conv for block in blocks[0] for conv in _two(block)]
-    stages = [_stage([first], own, _doors(blocks[1][0]))]
+    own = [conv for block in blocks[0] for conv in _block_convs(block)]
+    stages = [_stage([first], own, _downsampling_convs(blocks[1][0]))]
     for stage in (1, 2):
-        own = [conv for block in blocks[stage] for conv in _two(block)][1:]
-        stages.append(_stage([], own, _doors(blocks[2][0]) if stage == 1 else []))
+        own = [conv for block in blocks[stage] for conv in _block_convs(block)][1:]
+        stages.append(_stage([], own, _downsampling_convs(blocks[2][0]) if stage == 1 else []))
     return stages[0], stages[1], stages[2]
 
 
@@ -76,12 +76,12 @@ def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     return fuse_conv_bn_eval(copy.deepcopy(conv).eval(), copy.deepcopy(norm).eval())
 
 
-def _two(block: BasicBlock) -> list[nn.Conv2d]:
+def _block_convs(block: BasicBlock) -> list[nn.Conv2d]:
     return [_fold(block.conv1, block.bn1), _fold(block.conv2, block.bn2)]
 
 
-def _doors(block: BasicBlock) -> list[nn.Conv2d]:
-    """The convolutions of a block that see the stage before."""
+def _downsampling_convs(block: BasicBlock) -> list[nn.Conv2d]:
+    """The convolutions of a block that read the previous stage's output."""
     assert isinstance(block.shortcut, nn.Sequential)
     conv, norm = block.shortcut
     assert isinstance(conv, nn.Conv2d)

@@ -1,4 +1,4 @@
-"""The kernels' sources, each as one text."""
+"""Source code of the kernels."""
 
 import importlib.resources
 
@@ -7,6 +7,6 @@ NOISE = ("noise.cu",)
 
 
 def read_source(files: tuple[str, ...] = NETWORKS) -> str:
-    """CUDA C++ without includes; of NETWORKS `Shape.definitions` says which stage it gives."""
+    """CUDA C++ without includes; for NETWORKS, `Shape.definitions` selects the stage."""
     folder = importlib.resources.files("sween.engine.kernels")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in files)

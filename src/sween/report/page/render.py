@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sween.data import Dataset
-from sween.errors import BadInput, refuse_doubles
+from sween.errors import BadInput, refuse_duplicates
 from sween.report.attacked import AttackedRun
 from sween.report.measured import MeasuredRun
 from sween.report.page.content import page_content
@@ -53,7 +53,9 @@ def render_page(
     if not runs and not tables:
         raise BadInput("runs: expected at least one, got none; pass some runs")
     names = [run.name for run in runs]
-    refuse_doubles("runs", names, fix="rename one: its rows, curves and images are named after it")
+    refuse_duplicates(
+        "runs", names, fix="rename one: its rows, curves and images are named after it"
+    )
     style, script = _join(STYLES), f'(() => {{\n"use strict";\n{_join(SCRIPTS)}}})();\n'
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
