@@ -74,8 +74,6 @@ class CertifySettings:
     def __post_init__(self) -> None:
         radii = self.radii if isinstance(self.radii, Iterable) else (self.radii,)
         object.__setattr__(self, "radii", tuple(radii))
-        if self.votes not in VOTES:
-            raise UnknownName("votes", self.votes, VOTES)
         if self.n0 is None:
             object.__setattr__(self, "n0", self.strategy.default_n0)
         for name in ("n0", "n", "seed"):
