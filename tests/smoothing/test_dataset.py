@@ -162,3 +162,12 @@ def test_members_and_exits_are_certified_in_the_same_pass(tmp_path: Path) -> Non
     ]
     assert verify_folder(tmp_path).rows == 30
     assert recount_folder(tmp_path, small.ensemble(), (IMAGES, LABELS), quiet=True).rows == 30
+
+
+def test_exact_noise_refuses_every_image_off_its_grid(tmp_path: Path) -> None:
+    """Not the first alone: a certificate for an image off the grid could be false."""
+    images = (IMAGES * 255).round() / 255
+    images[4] += 0.001
+    with pytest.raises(BadInput, match="multiples of 1/255"):
+        certify(tmp_path, (images.clamp(0, 1), LABELS), classifier=smoothed(noise="exact"))
+    assert len(certify(tmp_path / "whole", (images[:4], LABELS[:4]))) == 4

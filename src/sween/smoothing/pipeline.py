@@ -107,7 +107,7 @@ def plan_all(
     def requests() -> Iterator[VoteRequest]:
         for start in range(0, len(positions), PILOTS_TOGETHER):
             part = positions[start : start + PILOTS_TOGETHER]
-            images = to_device_async(source.images(part), engine.device)
+            images = _images(engine, source, part)
             keys = [source.index(position) for position in part]
             yield VoteRequest(images, keys, "selection", [settings.n0] * len(part))
 
@@ -124,6 +124,13 @@ def plan_all(
         position: Plan(size, pilot)
         for position, size, pilot in zip(positions, sizes, pilots, strict=True)
     }
+
+
+def _images(engine: VoteEngine, source: ImageSource, positions: Sequence[int]) -> torch.Tensor:
+    """Images on the engine's device, refused where its noise cannot be added to them."""
+    images = source.images(positions)
+    engine.noise.check(images)
+    return to_device_async(images, engine.device)
 
 
 def _certify_group(
@@ -172,7 +179,7 @@ class _Group:
         self.shape: BatchShape = engine
         self.keys = [source.index(position) for position in positions]
         self.plans: Sequence[Plan] | None = [plans[p] for p in positions] if plans else None
-        self.images = to_device_async(source.images(positions), engine.device)
+        self.images = _images(engine, source, positions)
 
     def __len__(self) -> int:
         return len(self.keys)
