@@ -8,16 +8,17 @@ a checksum of its other fields, which detects any single changed character.
 import dataclasses
 import decimal
 import fcntl
+import functools
 import gzip
 import hashlib
 import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, get_origin
+from typing import Any, Self, get_args, get_origin
 
 from sween.errors import BadInput, FolderBusy
 from sween.paths import AnyPath
@@ -131,7 +132,7 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
     """Parse a certificate from a JSON object; refuse missing or unknown fields and other schemas.
 
     The checksum is not verified here, so that a damaged run can be inspected; use
-    `sween.runs.certification.read_run` to read rows that can be relied on.
+    `sween.runs.CertificationRun.read` to read rows that can be relied on.
     """
     schema = row.get("schema")
     if schema != SCHEMA:
@@ -166,19 +167,28 @@ def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
 
 def fits_type(value: object, annotation: Any) -> bool:
     """Whether a JSON value has a field's type; an integer is also a valid float."""
+    return _type_check(annotation)(value)
+
+
+@functools.cache
+def _type_check(annotation: Any) -> Callable[[object], bool]:
+    """`fits_type` for one annotation, worked out once: a run has millions of values."""
     if annotation == tuple[int, ...] | None:
-        return value is None or fits_type(value, tuple[int, ...])
+        return lambda value: value is None or _is_list_of_integers(value)
     if get_origin(annotation) is tuple:
-        return isinstance(value, list) and all(type(item) is int for item in value)
+        return _is_list_of_integers
     if annotation == Mapping[str, bool] | None:
-        return value is None or (
-            isinstance(value, dict) and set(map(type, value.values())) <= {bool}
+        return lambda value: (
+            value is None or (isinstance(value, dict) and set(map(type, value.values())) <= {bool})
         )
-    if annotation is bool:
-        return isinstance(value, bool)
     if annotation in (float, float | None):
         annotation = annotation | int
-    return isinstance(value, annotation) and not isinstance(value, bool)
+    kinds = {*get_args(annotation)} or {annotation}
+    return lambda value: type(value) in kinds
+
+
+def _is_list_of_integers(value: object) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
 def to_line(row: Mapping[str, Any]) -> bytes:

@@ -58,7 +58,7 @@ class Urns:
     """Draws whole noise blocks of votes; each (purpose, image, block) has its own, as noise has."""
 
     sigma, compiled, batch_blocks = 1.0, False, 20_000
-    precision, forward_rows, noise = "urn", STEP, SimpleNamespace(name="urn")
+    precision, forward_rows, noise = "urn", STEP, SimpleNamespace(name="urn", check=lambda _: None)
     name, voters, exits = "urn", ("urn",), MappingProxyType({"urn": "none"})
     device = torch.device("cpu")
 
