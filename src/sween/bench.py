@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from sween.engine import VoteRequest
+from sween.engine import ForwardPassShrunk, VoteRequest
 from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.errors import OutOfMemory
 from sween.models.device import evaluating
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier
@@ -123,9 +124,11 @@ def measure(
 
     def ours(batches: int) -> int:
         nonlocal evaluations, samples
-        (votes,) = engine.count(
-            [VoteRequest(image[None], [0], "bench", [size * batches])], seed=SEED
-        )
+        request = VoteRequest(image[None], [0], "bench", [size * batches])
+        try:
+            (votes,) = engine.count([request], seed=SEED)
+        except ForwardPassShrunk as error:
+            raise OutOfMemory("while measuring", error) from None
         evaluations += int(votes.evaluations.sum())
         samples += size * batches
         return size * batches

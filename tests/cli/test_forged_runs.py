@@ -159,6 +159,7 @@ def test_rows_that_no_run_has(name: str, forgery: Forgery) -> None:
 
 
 CONFIGS: dict[str, tuple[dict[str, object], str]] = {
+    "labels taken away": ({"labels": "none"}, "but digits has labels"),
     "fewer images than indices": ({"images": 5}, "images is 5, but indices name 6"),
     "indices beyond the data set": ({"indices": "355:361"}, "a split of 360 images"),
     "a quintillion indices": (

@@ -12,7 +12,7 @@ from sween.data import load_dataset
 from sween.ensemble import load_members, save_ensemble, weigh
 from sween.models import Manifest, create_model, read_manifest, save_checkpoint
 from sween.training import TrainConfig, train
-from tests.cli.command import assert_refused, succeed
+from tests.cli.command import assert_refused, run_line, succeed
 
 DATA, NETWORK = "toy_data:make", "toy_network:Toy"
 
@@ -129,3 +129,16 @@ def test_a_strangers_data_set_is_not_imported(
     save_checkpoint(model, path, manifest)
     assert torch.isfinite(sween.load(path)(torch.zeros(1, 1, 8, 8))).all()
     assert_refused(verb.format(path), "os:system", "--dataset", watched=(tmp_path,))
+
+
+def test_a_recipe_that_names_code_is_not_imported_without_consent(tmp_path: Path) -> None:
+    for line in (
+        'arch = "os:getcwd"\ndataset = "digits"',
+        'arch = "digits-mlp"\ndataset = "os:abc"',
+    ):
+        recipe = tmp_path / "recipe.toml"
+        recipe.write_text(f"{line}\nsigma = 0.5\nepochs = 1\n")
+        code, _, stderr = run_line(f"train --config {recipe} --out {tmp_path / 'run'}")
+        assert (code, stderr.count("\n")) == (2, 1)
+        assert "without consent" in stderr
+        assert not (tmp_path / "run").exists()

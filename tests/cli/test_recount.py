@@ -114,7 +114,7 @@ def test_another_sigma_is_found(made: Made, tmp_path: Path) -> None:
     forgery.configure(sigma=1.0)
     succeed(f"verify {forgery.folder}")
     line = f"verify {forgery.folder} --model {made.ensemble} --recount all --quiet"
-    assert_check_failed(run_line(line), "config.toml", "sigma 1.0 -> 0.5")
+    assert_check_failed(run_line(line), "estimation_counts", "recounted")
 
 
 REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -17,7 +17,7 @@ from sween.models.device import is_out_of_memory
 from sween.runs import verify_folder
 from sween.sampling import CertifySettings
 from sween.seeding import NOISE_BLOCK
-from sween.smoothing import SmoothedClassifier
+from sween.smoothing import SmoothedClassifier, pipeline
 from tests.certifying import certify_into
 from tests.smoothing.small import PROBED, SETTINGS
 from tests.smoothing.small import counts as _counts
@@ -121,3 +121,34 @@ def test_a_budget_that_runs_out_of_memory_is_planned_again() -> None:
         rows.append(answer)
     assert _counts(rows[0]) == _counts(rows[1])
     assert [row.forward_rows for row in rows[0]] == [25] * 3
+
+
+def test_memory_that_runs_out_before_the_first_batch_shrinks_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the images of the first request are gathered on the device."""
+    smoothed, failed = _limited(100, forward_rows=100), list[bool]()
+    gather = pipeline._Group._located
+
+    def scarce(group: Any, request: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return gather(group, request)
+
+    monkeypatch.setattr(pipeline._Group, "_located", scarce)
+    (row,) = smoothed.certify(_images(1), settings=SETTINGS)
+    assert row.forward_rows == 50
+
+
+def test_a_prediction_that_did_not_fit_does_not_change_the_next() -> None:
+    model = _SmallMemory(80)
+    smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=2)
+    smoothed.predict(_images(1), n=60, seed=0)
+    model.room = 40
+    smoothed.predict(_images(1), n=60, seed=0)
+    model.room = 80
+    seen = list[int]()
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    smoothed.predict(_images(1), n=60, seed=0)
+    assert seen[-1] == 60

@@ -17,6 +17,7 @@ from sween.smoothing import SmoothedClassifier, iter_certificates, recount_folde
 from tests.smoothing import small
 
 SETTINGS = CertifySettings(n0=20, n=300)
+ZOO = "digits-sween3-gaussian-sigma0.50"
 IMAGES, LABELS = small.images(6), torch.tensor([0, 1, 2, 3, 4, 5])
 
 
@@ -87,6 +88,11 @@ def test_without_labels_rows_have_none(tmp_path: Path) -> None:
     assert verify_folder(tmp_path).rows == 6
 
 
+def five_classes() -> SmoothedClassifier:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    return SmoothedClassifier(model, sigma=0.5, num_classes=5)
+
+
 def changed_pixel() -> tuple[torch.Tensor, torch.Tensor]:
     images = IMAGES.clone()
     images[3, 0, 0, 0] = 1 - images[3, 0, 0, 0]
@@ -126,9 +132,12 @@ def test_what_changed_is_not_resumed(
         ((IMAGES, LABELS + 7), {}, "below num_classes = 10"),
         ((IMAGES, LABELS), {"indices": [7]}, "positions below 6"),
         ((IMAGES, LABELS), {"indices": []}, "at least one image"),
+        ((IMAGES, LABELS), {"name": "digits"}, "a name of your own"),
+        ((IMAGES, LABELS + 5), {"classifier": SmoothedClassifier.load(ZOO)}, "below num_classes"),
+        (sween.load_dataset("digits"), {"classifier": five_classes()}, "num_classes"),
         ((IMAGES * 2, LABELS), {}, "expected pixels in"),
     ],
-    ids=["shuffled", "label", "index", "no index", "range"],
+    ids=["shuffled", "label", "index", "no index", "name", "loaded", "classes", "range"],
 )
 def test_bad_data_is_refused_before_anything_is_written(
     data: object, options: dict[str, Any], said: str, tmp_path: Path
@@ -169,5 +178,86 @@ def test_exact_noise_refuses_every_image_off_its_grid(tmp_path: Path) -> None:
     images = (IMAGES * 255).round() / 255
     images[4] += 0.001
     with pytest.raises(BadInput, match="multiples of 1/255"):
-        certify(tmp_path, (images.clamp(0, 1), LABELS), classifier=smoothed(noise="exact"))
+        certify(tmp_path / "out", (images.clamp(0, 1), LABELS), classifier=smoothed(noise="exact"))
+    assert not (tmp_path / "out").exists()
     assert len(certify(tmp_path / "whole", (images[:4], LABELS[:4]))) == 4
+
+
+def test_indices_may_be_a_tensor_or_a_number(tmp_path: Path) -> None:
+    three = certify(tmp_path / "three", (IMAGES, LABELS), indices=torch.tensor([0, 2, 3]))
+    assert [row.index for row in three] == [0, 2, 3]
+    assert [row.index for row in certify(tmp_path / "one", (IMAGES, LABELS), indices=3)] == [3]
+
+
+@pytest.mark.parametrize("change", ["mode", "weights"])
+def test_a_model_that_changes_between_two_certificates_is_refused(
+    change: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 10)
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), layer).eval()
+    coming = iter_certificates(
+        smoothed(model, batch_size=100),
+        (IMAGES, LABELS),
+        out=tmp_path,
+        settings=SETTINGS,
+        quiet=True,
+    )
+    next(coming)
+    if change == "mode":
+        model.train()
+    else:
+        with torch.no_grad():
+            layer.weight.mul_(1.1)
+    with pytest.raises(BadInput, match="changed between two certificates"):
+        list(coming)
+    assert len(read_certificates(tmp_path)) == 1
+
+
+def test_networks_that_differ_in_code_alone_do_not_share_a_folder(tmp_path: Path) -> None:
+    def network(activation: nn.Module) -> SmoothedClassifier:
+        torch.manual_seed(0)
+        layers = (nn.Flatten(), nn.Linear(64, 16), activation, nn.Linear(16, 10))
+        return smoothed(nn.Sequential(*layers))
+
+    certify(tmp_path, (IMAGES, LABELS), classifier=network(nn.ReLU()))
+    with pytest.raises(CheckpointError, match="fingerprint"):
+        certify(tmp_path, (IMAGES, LABELS), classifier=network(nn.Tanh()))
+
+
+def test_a_loaded_ensemble_that_was_changed_is_no_longer_the_zoos(tmp_path: Path) -> None:
+    digits, classifier = sween.load_dataset("digits"), SmoothedClassifier.load(ZOO)
+    certify(tmp_path, digits, classifier=classifier, indices=range(2))
+    assert certify(tmp_path, digits, classifier=SmoothedClassifier.load(ZOO), indices=range(2))
+    with torch.no_grad():
+        next(classifier.model.parameters()).mul_(1.3)
+    with pytest.raises(CheckpointError, match="fingerprint"):
+        certify(tmp_path, digits, classifier=classifier, indices=range(2))
+
+
+def test_a_run_at_another_sigma_and_name_is_recounted(tmp_path: Path) -> None:
+    loaded, digits = sween.load(ZOO), sween.load_dataset("digits")
+    classifier = SmoothedClassifier(loaded, sigma=0.25, num_classes=10, name="mine")
+    certify(tmp_path, digits, classifier=classifier, indices=range(2))
+    assert recount_folder(tmp_path, sween.load(ZOO), digits, quiet=True).rows == 2
+
+
+def test_smoothed_logits_leave_the_model_as_it_is() -> None:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    model = nn.Sequential(*layers).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    classifier = smoothed(model)
+    counts_before = classifier.certify_one(IMAGES[0], n=300, seed=1, indices=0).estimation_counts
+    logits = classifier.smoothed_logits(samples=8, seed=0, fresh=False)
+    images = IMAGES[:2].clone().requires_grad_()
+    together = logits(images)
+    together.logsumexp(dim=1).sum().backward()
+    assert images.grad is not None
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
+    assert model.training
+    assert torch.allclose(together[:1], logits(IMAGES[:1]), atol=1e-5), "no batch-mates"
+    assert next(logits.parameters()).device == IMAGES.device
+    again = classifier.certify_one(IMAGES[0], n=300, seed=1, indices=0).estimation_counts
+    assert again == counts_before

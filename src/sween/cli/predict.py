@@ -27,6 +27,7 @@ from sween.cli.options import (
     choose_device,
 )
 from sween.data import read_image
+from sween.data.factories import is_factory
 from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.errors import BadInput
 from sween.progress import track
@@ -120,6 +121,13 @@ def run(
         compile=compile,
         noise=noise,
     )
+    if noise == "exact" and is_factory(loaded.dataset):
+        raise BadInput(
+            "--noise exact",
+            expected="a data set of sween, whose pixel levels are known",
+            got=loaded.dataset,
+            fix="use SmoothedClassifier with levels=... in Python",
+        )
     white = loaded.white if noise == "exact" else 255
     batch = torch.stack(
         [_scaled(image, white, path) for image, path in zip(pixels, files, strict=True)]

@@ -83,7 +83,16 @@ class StoredPixels:
 
 def to_unit_range(pixels: torch.Tensor, white: int) -> torch.Tensor:
     """Stored pixels as float32 in [0, 1]: uint8 are divided by `white`, floats are so already."""
-    return pixels if pixels.is_floating_point() else pixels.float() / white
+    if pixels.is_floating_point():
+        return pixels
+    if white < 255 and pixels.numel() and int(pixels.max()) > white:
+        raise BadInput(
+            "images",
+            expected=f"pixels from 0 to {white}, the value of white",
+            got=int(pixels.max()),
+            fix="pass the white level of these images",
+        )
+    return pixels.float() / white
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,7 +90,7 @@ class VoteEngine:
         self._batch_size = self._given_batch
         self._precision: str | None = None
         self.noise: Noise = self._noise_kind.make(self.sigma)
-        self._noise_made, self._fits = False, True
+        self._noise_made = False
         self._voters.forget()
         self._voters.forward.clear_rows()
 
@@ -158,6 +158,7 @@ class VoteEngine:
         The first call fixes the number of rows per forward pass, and lowers it if memory runs out.
         """
         image = image.to(self.follow_device())
+        self._image = image
         if self.rows_asked is None:
             self.rows_asked = default_forward_rows(self.device, image.numel())
         if not self._voters.forward.has_rows:
@@ -165,6 +166,16 @@ class VoteEngine:
         while (error := self._try_to_prepare(image)) is not None:
             self._shrink(error)
         self._refuse_other_precision()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model is as it was when it was prepared, and in evaluation mode if counting.
+
+        While votes are counted the members are in evaluation mode: one that was put back into
+        training mode has changed.
+        """
+        shape = (self.forward_rows, *self._image.shape)
+        return all(member.is_current(shape) for member in self._voters.members)
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
         """The prepared ensemble's probabilities (B, M) on noisy inputs."""
@@ -176,7 +187,7 @@ class VoteEngine:
         They depend on n and the image size alone, so that an answer does not depend on the other
         images of the call. The shape is fixed if the caller gave it or if members are compiled.
         """
-        fixed = self._given_rows is not None or not self._fits
+        fixed = self._given_rows is not None
         if fixed or any(m.preparation.compiles(self.device) for m in self._voters.members):
             return None
         n = max(request.sizes)
@@ -262,7 +273,7 @@ class VoteEngine:
                 (votes,) = self._count([request], seed, None, rows)
                 return votes
             except ForwardPassShrunk:
-                continue
+                fitted = False  # of this request alone
 
     def count(
         self,
@@ -302,11 +313,10 @@ class VoteEngine:
         """
         self._refuse_while_counting()
         fitted = rows is not None
-        tallies, last = deque[Tally](), list[torch.Tensor]()
+        tallies = deque[Tally]()
 
         def batches() -> Iterator[Steps[None]]:
             for request in requests:
-                last[:] = request.images[:1]
                 if fitted:
                     with torch.inference_mode(mode=False):  # prepared members outlive this call
                         self._voters.prepare(request.images[0], self.sigma)
@@ -332,13 +342,11 @@ class VoteEngine:
         if failure is None:
             return
         tallies.clear()
-        if fitted and is_out_of_memory(failure):
-            self._fits = False
-        else:
+        if not (fitted and is_out_of_memory(failure)):  # else the pass of `prepare` is tried next
             self._shrink(failure)
             with torch.inference_mode(mode=False):
-                self.prepare(last[0])
-        raise ForwardPassShrunk(f"forward passes of {self.rows_asked} rows did not fit in memory")
+                self.prepare(self._image)
+        raise ForwardPassShrunk("memory ran out during a forward pass; start the image again")
 
     def _count_batch(
         self,

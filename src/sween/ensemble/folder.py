@@ -36,6 +36,7 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
         runs: run folders or checkpoint files.
         archs: custom architectures, as `package.module:factory`, that may be imported.
     """
+    archs = (archs,) if isinstance(archs, str) else archs  # `in` would look for a part of it
     runs = as_paths("runs", runs)
     if not runs:
         raise BadInput("runs", expected="at least one run folder", got="none", fix="pass one")

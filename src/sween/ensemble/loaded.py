@@ -32,6 +32,7 @@ class LoadedEnsemble(WeightedEnsemble):
         super().__init__(members, weights)
         self.manifests = tuple(manifests)
         self.member_names = tuple(member_names)
+        self._as_loaded = self._digest()
 
     def alone(self, name: str) -> "LoadedEnsemble":
         """One member as an ensemble of one."""
@@ -74,11 +75,24 @@ class LoadedEnsemble(WeightedEnsemble):
         count = len(self.member_names)
         return f"SWEEN-{count}" if count > 1 else self.member_names[0]
 
+    def _digest(self) -> str:
+        """Of the members' parameters and buffers as they are now."""
+        hasher = hashlib.blake2b(digest_size=16)
+        for tensor in (*self.members.parameters(), *self.members.buffers()):
+            content = tensor.detach().cpu().contiguous().flatten()
+            hasher.update(content.view(torch.uint8).numpy().data if content.numel() else b"")
+        return hasher.hexdigest()
+
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the members' fingerprints and the exact weights."""
+        """SHA-256 over the members' fingerprints and the exact weights.
+
+        Members that were changed since they were loaded are no longer those of the checkpoints.
+        """
         parts = [
             f"{manifest.fingerprint}:{weight!r}"
             for manifest, weight in zip(self.manifests, self.weights.tolist(), strict=True)
         ]
+        if (now := self._digest()) != self._as_loaded:
+            parts.append(f"changed:{now}")
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -123,6 +123,9 @@ class CertificationConfig:
         problems = subject_problems(content)
         if problems:
             raise RunMismatch(where, "; ".join(problems), fix=RESTORE)
+        if content.get("labels") == UNLABELED and classes_of(content) is not None:
+            finding = f"labels is {UNLABELED!r}, but {content['dataset']} has labels"
+            raise RunMismatch(where, finding, fix=RESTORE)
         members = tuple(content.get("members", ()))
         own, others = tuple(content["weights"]), content.get("weightings", {})
         return cls(
@@ -513,8 +516,10 @@ class _Expected:
             problems.append(f"counts are of {found} classes, {content['dataset']} has {classes}")
         if row.label is not None and not 0 <= row.label < classes:
             problems.append(f"label is {row.label}, not one of {classes} classes")
-        if row.label is None and content.get("labels") != UNLABELED:
-            problems.append("label is missing, but the run's data have labels")
+        unlabeled = content.get("labels") == UNLABELED
+        if (row.label is None) != unlabeled:
+            said = "missing, but the run's data have labels"
+            problems.append(f"label is {row.label if unlabeled else said}")
         fewest = self.fewest.get(row.model)
         least = row.samples * (fewest or 1)
         most = row.samples * (1 if fewest is None else len(content["candidates"]))

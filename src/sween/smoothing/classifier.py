@@ -33,7 +33,7 @@ from sween.seeding import fresh_seed
 from sween.smoothing import pipeline
 from sween.smoothing.numbering import ImageNumbering
 from sween.smoothing.prediction import Prediction, check_predict_settings
-from sween.smoothing.smoothed_logits import SmoothedLogits
+from sween.smoothing.smoothed_logits import FrozenProbabilities, SmoothedLogits
 from sween.zoo import load
 
 Labels = Sequence[int] | torch.Tensor | int | None
@@ -199,14 +199,14 @@ class SmoothedClassifier:
         vars(self).update(state)
         self._turn = threading.RLock()
 
-    def twin(self, device: torch.device | None = None) -> Self:
+    def twin(self, device: torch.device | None = None) -> "SmoothedClassifier":
         """A classifier of the same options with an engine of its own.
 
         Args:
             device: of a copy of the model; the same model, where it is, when None.
         """
         model = self.model if device is None else copy.deepcopy(self.model).to(device)
-        return type(self)(model, **self._options)
+        return SmoothedClassifier(model, **self._options)
 
     @property
     def device(self) -> torch.device:
@@ -359,9 +359,15 @@ class SmoothedClassifier:
             fresh: new noise at every call; else the same, a deterministic function.
         """
         own = fresh_seed() if seed is None else whole_number("seed", seed)
-        return SmoothedLogits(
-            self.model, sigma=self.sigma, samples=samples, seed=own, fresh=fresh
-        ).eval()
+        logits = SmoothedLogits(
+            FrozenProbabilities(self.model),
+            sigma=self.sigma,
+            samples=samples,
+            seed=own,
+            fresh=fresh,
+        )
+        logits.model = self.model  # tools look for the device of a module's parameters
+        return logits
 
     def _certify(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sween.data import Dataset, as_image_set
+from sween.data import DATASETS, Dataset, as_image_set
 from sween.data.dataset import ImageSet
 from sween.data.selection import format_indices
 from sween.data.validation import check_indices
@@ -24,13 +24,16 @@ from sween.sampling.settings import ALPHA, N
 from sween.smoothing import pipeline
 from sween.smoothing.classifier import SmoothedClassifier
 
+CHECKED_TOGETHER = 256
+"""Images that are read at once to be checked."""
+
 
 def certify_dataset(
     smoothed: SmoothedClassifier,
     data: object,
     *,
     out: AnyPath,
-    indices: Iterable[int] | None = None,
+    indices: Iterable[int] | int | None = None,
     name: str = "dataset",
     n0: int | None = None,
     n: int = N,
@@ -78,7 +81,8 @@ def certify_dataset(
         quiet: no progress display.
 
     Returns:
-        The run, with the certificates that were there before.
+        The run, with the certificates that were there before. Without labels it has no accuracy,
+        and no report.
     """
     if settings is None:
         settings = CertifySettings(
@@ -93,16 +97,8 @@ def certify_dataset(
             budget=budget,
             votes=votes,
         )
-    for _ in iter_certificates(
-        smoothed,
-        data,
-        out=out,
-        settings=settings,
-        indices=indices,
-        name=name,
-        devices=devices,
-        skipped=skipped,
-        quiet=quiet,
+    for _ in _certified(
+        smoothed, data, out, settings, indices, name, devices, skipped, quiet, watched=False
     ):
         pass
     return CertificationRun.read(out)
@@ -114,7 +110,7 @@ def iter_certificates(
     *,
     out: AnyPath,
     settings: CertifySettings | None = None,
-    indices: Iterable[int] | None = None,
+    indices: Iterable[int] | int | None = None,
     name: str = "dataset",
     devices: Sequence[torch.device] | None = None,
     skipped: Sequence[int] = (),
@@ -122,12 +118,32 @@ def iter_certificates(
 ) -> Iterator[Certificate]:
     """`certify_dataset`, one certificate of the model at a time, each once its row is written.
 
-    Those that a resumed run has already come first.
+    Those that a resumed run has already come first. The model must stay as it is until the last:
+    a change between two certificates is refused.
     """
     settings = settings or CertifySettings()
-    images = as_image_set(data, name=name)
+    yield from _certified(
+        smoothed, data, out, settings, indices, name, devices, skipped, quiet, watched=True
+    )
+
+
+def _certified(
+    smoothed: SmoothedClassifier,
+    data: object,
+    out: AnyPath,
+    settings: CertifySettings,
+    indices: Iterable[int] | int | None,
+    name: str,
+    devices: Sequence[torch.device] | None,
+    skipped: Sequence[int],
+    quiet: bool,
+    *,
+    watched: bool,
+) -> Iterator[Certificate]:
+    """`iter_certificates`; where `watched`, somebody may change the model between two of them."""
+    images = _images_of(smoothed, data, name)
     positions = _positions(indices, images)
-    _check_fit(smoothed, data if isinstance(data, Dataset) else images)
+    _check_fit(smoothed, data if isinstance(data, Dataset) else None, images)
     # Engines of their own: the classifier may be asked meanwhile, by this thread or another.
     engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, images, positions, settings)
@@ -151,14 +167,25 @@ def iter_certificates(
             for rows in certified:
                 written = run.append(rows)
                 progress.image(rows[-1])
-                yield from [row for row in written if row.model == smoothed.name]
+                for row in written:
+                    if row.model == smoothed.name:
+                        yield row
+                        if watched and not all(engine.is_current for engine in engines):
+                            raise BadInput(
+                                "model",
+                                expected="the parameters, buffers and modes it had at the start",
+                                got="others, changed between two certificates",
+                                fix="leave it alone until the last one; the run resumes",
+                            )
 
 
-def _positions(indices: Iterable[int] | None, images: ImageSet) -> list[int]:
-    positions = list(range(len(images))) if indices is None else list(indices)
-    if not positions:
+def _positions(indices: Iterable[int] | int | None, images: ImageSet) -> list[int]:
+    if indices is None:
+        return list(range(len(images)))
+    asked = list(indices) if isinstance(indices, Iterable) else [indices]
+    if not asked:
         raise BadInput("indices", expected="at least one image", got="none", fix="name some")
-    check_indices(positions, len(positions))
+    positions = check_indices([int(index) for index in asked], len(asked))
     if max(positions) >= len(images):
         raise BadInput(
             "indices",
@@ -177,10 +204,19 @@ def _prepare(
 ) -> None:
     """Make every engine ready for the first image; all must compute in the same arithmetic."""
     first = images.images(positions[:1])
+    kinds = {engine.follow_device().type for engine in engines}
+    if len(kinds) > 1:
+        raise BadInput(
+            "devices",
+            expected="of one kind: each kind draws its own noise",
+            got=", ".join(sorted(kinds)),
+            fix="use one kind",
+        )
+    if engines[0].noise.name != "float32":  # before anything is written
+        for start in range(0, len(positions), CHECKED_TOGETHER):
+            engines[0].noise.check(images.images(positions[start : start + CHECKED_TOGETHER]))
     for engine in engines:
-        engine.follow_device()
         pipeline.check_engine(engine, settings, numbers=math.prod(images.image_shape))
-        engine.noise.check(first)
         engine.prepare(first[0])
         if engine.precision != engines[0].precision:
             raise BadInput(
@@ -240,26 +276,48 @@ class _Progress:
         return f"votes; {self.done}/{self.images} images{self.last and ', '}{self.last}"
 
 
-def _check_fit(smoothed: SmoothedClassifier, data: Dataset | ImageSet) -> None:
+def _images_of(smoothed: SmoothedClassifier, data: object, name: str) -> ImageSet:
+    """The images; 8-bit ones on the scale that a loaded ensemble was trained on."""
+    if isinstance(data, Dataset | ImageSet):
+        return as_image_set(data)
+    if name in DATASETS:
+        raise BadInput(
+            "name",
+            expected="a name of your own for your own data",
+            got=f"{name}, which is a data set of sween",
+            fix="choose another name, or pass sween.load_dataset's data set",
+        )
+    model = smoothed.model
+    white = model.white if isinstance(model, LoadedEnsemble) else 255
+    return as_image_set(data, name=name, white=white)
+
+
+def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: ImageSet) -> None:
+    """Refuse data that the classifier was not trained for, or whose labels it does not have."""
+    if images.labels is not None and len(images.labels):
+        most = int(images.labels.max())
+        if most >= smoothed.num_classes:
+            raise BadInput(
+                f"{images.name}[{int(images.labels.argmax())}]: label",
+                expected=f"below num_classes = {smoothed.num_classes}",
+                got=most,
+                fix="pass the number of classes that the model has",
+            )
+    if dataset is not None and dataset.num_classes != smoothed.num_classes:
+        raise BadInput(
+            "num_classes",
+            expected=f"{dataset.num_classes}, as {dataset.name} has",
+            got=smoothed.num_classes,
+            fix="certify a model of that data set",
+        )
     model = smoothed.model
     if not isinstance(model, LoadedEnsemble):
-        if isinstance(data, ImageSet) and data.labels is not None and len(data.labels):
-            most = int(data.labels.max())
-            if most >= smoothed.num_classes:
-                raise BadInput(
-                    f"{data.name}[{int(data.labels.argmax())}]: label",
-                    expected=f"below num_classes = {smoothed.num_classes}",
-                    got=most,
-                    fix="pass the number of classes that the model has",
-                )
         return
-    wanted: list[tuple[str, object, object]] = [
-        ("image shape", model.image_shape, data.image_shape)
-    ]
-    if isinstance(data, Dataset):
-        wanted += [("dataset", model.dataset, data.name)]
-        wanted += [("classes", model.class_names, data.class_names)]
-    wanted += [("image shape", model.image_shape, data.image_shape)]
+    wanted: list[tuple[str, object, object]] = []
+    if dataset is not None:
+        wanted += [("dataset", model.dataset, dataset.name)]
+        wanted += [("classes", model.class_names, dataset.class_names)]
+    wanted += [("image shape", model.image_shape, images.image_shape)]
     for what, own, got in wanted:
         if own != got:
             raise BadInput(
@@ -268,15 +326,21 @@ def _check_fit(smoothed: SmoothedClassifier, data: Dataset | ImageSet) -> None:
 
 
 def _fingerprint(module: nn.Module) -> str:
-    """SHA-256 of a module's class, parameters and buffers."""
-    hasher = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
-    for name, tensor in module.state_dict().items():
-        if not isinstance(tensor, torch.Tensor):
-            hasher.update(f"\n{name} {tensor!r}".encode())
-            continue
-        hasher.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    """SHA-256 of the classes of all submodules, what they print of themselves, and all tensors.
+
+    Code is known by its name alone: a class that was rewritten has the fingerprint it had.
+    """
+    hasher = hashlib.sha256()
+    for name, part in module.named_modules():
+        own = f"{type(part).__module__}.{type(part).__qualname__}({part.extra_repr()})"
+        hasher.update(f"{name} {own}\n".encode())
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    for name, tensor in sorted(tensors, key=lambda named: named[0]):
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         content = tensor.detach().cpu().contiguous().flatten()
         hasher.update(content.view(torch.uint8).numpy().data if content.numel() else b"")
+    if isinstance(module, WeightedEnsemble):
+        hasher.update(repr(module.weights.tolist()).encode())
     return hasher.hexdigest()
 
 

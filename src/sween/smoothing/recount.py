@@ -8,6 +8,7 @@ image, or with another label, do not.
 
 import dataclasses
 import math
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from torch import nn
 
 from sween.data import Dataset, as_image_set
 from sween.engine import VoteEngine
-from sween.ensemble import LoadedEnsemble
 from sween.ensemble.early_exit import parse_exit
 from sween.errors import BadInput, CheckFailed
 from sween.models.device import device_of
@@ -30,6 +30,8 @@ from sween.seeding import numpy_generator
 from sween.smoothing import pipeline
 from sween.smoothing.classifier import SmoothedClassifier
 from sween.smoothing.dataset import TestImages, subject_config
+
+LEVELS = re.compile(r"levels=(\d+)")
 
 NOT_COUNTED = frozenset({"seconds", "run"})
 """Fields that counting again does not give: the clock's, and the name of the config."""
@@ -121,9 +123,7 @@ class _Subject:
         self.run, self.model = run, model
         self.dataset = data if isinstance(data, Dataset) else None
         self.images = as_image_set(data, name=str(run.config.content["dataset"]))
-        loaded = model if isinstance(model, LoadedEnsemble) else None
-        self.sigma = run.config.sigma if loaded is None else loaded.sigma
-        self.name = run.config.model if loaded is None else loaded.name
+        self.sigma, self.name = run.config.sigma, run.config.model
 
     def check(self) -> None:
         """Refuse another model or other data than the config names.
@@ -187,7 +187,7 @@ class _Subject:
             precision=parts.pop().replace("tf32", "float32"),
             compile="+" in config.precision,
             noise=config.noise.partition("(")[0],
-            levels=self.images.white,
+            levels=int(levels[1]) if (levels := LEVELS.search(config.noise)) else None,
         ).engine
         engine.prepare(self.images.images([first])[0])
         for name, now, then in (

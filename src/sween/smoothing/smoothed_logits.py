@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sween.ensemble import WeightedEnsemble
+from sween.models.device import evaluating
 from sween.seeding import standard_normal
 
 PURPOSE = "attack"
@@ -45,6 +46,29 @@ class PlainProbabilities:
             outputs = torch.softmax(outputs.float(), dim=1)
         probabilities: torch.Tensor = outputs.float()
         return probabilities
+
+
+class FrozenProbabilities:
+    """A model's probabilities in evaluation mode, differentiable in the images alone.
+
+    The model is left as it is: its mode, its statistics and the gradients of its parameters.
+
+    Args:
+        model: a `WeightedEnsemble`, or any module to logits.
+    """
+
+    name = "frozen"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
+        parameters = {name: own.detach() for name, own in self.model.named_parameters()}
+        with evaluating(self.model):
+            outputs: torch.Tensor = torch.func.functional_call(self.model, parameters, (noisy,))
+        if isinstance(self.model, WeightedEnsemble):
+            return outputs.float()
+        return torch.softmax(outputs.float(), dim=1)
 
 
 class SmoothedLogits(nn.Module):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.errors import BadInput, refuse_duplicates
+from sween.models.registry import is_importing
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
@@ -103,6 +104,13 @@ def make_configs(
                     expected="a value, on the command line or in the recipe",
                     got="none",
                     fix=f"pass --{name}",
+                )
+        for name, named in (("dataset", given.get("dataset")), ("arch", arch)):
+            if named is None and is_importing(str(fields[name])):
+                raise BadInput(
+                    f"the recipe names the {name} {fields[name]!r}, which is code that is not "
+                    "imported without consent",
+                    fix=f"if you trust that module, pass --{name} {fields[name]}",
                 )
         configs.append(TrainConfig.from_dict(fields))
     return configs
