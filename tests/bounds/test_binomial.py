@@ -66,7 +66,10 @@ LANDMARKS = sorted(
 """Counts at which implementations switch methods: powers, thousands and their neighbours."""
 
 
-@pytest.mark.parametrize("n", [10**5, 5 * 10**5, 10**7, 10**8, 10**9])
+@pytest.mark.parametrize(
+    "n",
+    [10**5, 5 * 10**5, 10**7, *(pytest.param(n, marks=pytest.mark.slow) for n in (10**8, 10**9))],
+)
 def test_counts_around_powers_and_thousands(n: int) -> None:
     """scipy's inverse is wrong for 999 of very many, by a factor of 7 in the tail at n = 1e9."""
     for position, count in enumerate(LANDMARKS):

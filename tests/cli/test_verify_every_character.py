@@ -47,6 +47,7 @@ def assert_found(folder: Path, forgeries: Iterator[bytes]) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_every_other_digit_at_every_place(one_row: Path) -> None:
     line = (one_row / "certificates.jsonl").read_bytes()
     assert verify_folder(one_row).rows == 1
