@@ -108,7 +108,10 @@ def test_a_sween_data_set_is_its_test_split() -> None:
 def test_eight_bit_pixels_stay_eight_bit() -> None:
     for source in ((PIXELS, LABELS), Listed(pair)):
         assert as_image_set(source).pixels.load_all().dtype == torch.uint8
-    assert as_image_set((PIXELS, LABELS), white=16).images([0]).max() > 1
+    with pytest.raises(BadInput, match="from 0 to 16"):
+        as_image_set((PIXELS, LABELS), white=16).images([0])
+    scaled = as_image_set((PIXELS // 16, LABELS), white=16)
+    assert scaled.images([0]).max() <= 1
 
 
 def test_labels_that_are_listed_cost_no_reading_of_all_images() -> None:
