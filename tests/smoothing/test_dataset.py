@@ -189,15 +189,17 @@ def test_indices_may_be_a_tensor_or_a_number(tmp_path: Path) -> None:
     assert [row.index for row in certify(tmp_path / "one", (IMAGES, LABELS), indices=3)] == [3]
 
 
-@pytest.mark.parametrize("change", ["mode", "weights"])
+@pytest.mark.parametrize("change", ["mode", "parameters", "weights", "member"])
 def test_a_model_that_changes_between_two_certificates_is_refused(
     change: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(64, 10)
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), layer).eval()
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    ensemble = sween.WeightedEnsemble([model, other])
     coming = iter_certificates(
-        smoothed(model, batch_size=100),
+        smoothed(ensemble, batch_size=100),
         (IMAGES, LABELS),
         out=tmp_path,
         settings=SETTINGS,
@@ -206,6 +208,10 @@ def test_a_model_that_changes_between_two_certificates_is_refused(
     next(coming)
     if change == "mode":
         model.train()
+    elif change == "weights":
+        ensemble.weights = torch.tensor([0.9, 0.1])
+    elif change == "member":
+        ensemble.members[1] = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     else:
         with torch.no_grad():
             layer.weight.mul_(1.1)

@@ -169,13 +169,12 @@ class VoteEngine:
 
     @property
     def is_current(self) -> bool:
-        """Whether the model is as it was when it was prepared, and in evaluation mode if counting.
+        """Whether the model is as it was when prepared: members, weights, parameters and modes.
 
-        While votes are counted the members are in evaluation mode: one that was put back into
-        training mode has changed.
+        Members are in evaluation mode while votes are counted; one that was put back into training
+        mode has changed.
         """
-        shape = (self.forward_rows, *self._image.shape)
-        return all(member.is_current(shape) for member in self._voters.members)
+        return self._voters.is_current(self._image.shape)
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
         """The prepared ensemble's probabilities (B, M) on noisy inputs."""

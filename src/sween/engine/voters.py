@@ -138,6 +138,16 @@ class Voters:
                     check_row_independence(member, self.forward, image, sigma)
                 member.note_probed(shape)
 
+    def is_current(self, image_shape: Sequence[int]) -> bool:
+        """Whether members, their state and the weights are as they were when prepared."""
+        same = [member.module for member in self.members] == self._modules()
+        shape = (self.forward.rows, *image_shape)
+        return (
+            same
+            and (len(self.members), self._weights()) == self._followed
+            and all(member.is_current(shape) for member in self.members)
+        )
+
     def _follow(self) -> None:
         modules, weights = self._modules(), self._weights()
         if (len(modules), weights) != self._followed:

@@ -15,6 +15,7 @@ from sween.data.validation import check_indices
 from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
 from sween.errors import BadInput
+from sween.models.device import evaluating
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, format_radius
@@ -140,7 +141,7 @@ def _certified(
     *,
     watched: bool,
 ) -> Iterator[Certificate]:
-    """`iter_certificates`; where `watched`, somebody may change the model between two of them."""
+    """`iter_certificates`; where `watched`, a model that changes in between is refused."""
     images = _images_of(smoothed, data, name)
     positions = _positions(indices, images)
     _check_fit(smoothed, data if isinstance(data, Dataset) else None, images)
@@ -154,6 +155,9 @@ def _certified(
     labels = None if images.labels is None else images.labels.tolist()
     with writing(out, config, labels) as run:
         yield from [row for row in run.rows if row.model == smoothed.name]
+        if watched:
+            with evaluating(smoothed.model):
+                _refuse_changed(engines)
         left = run.left
         with _Progress(settings, smoothed.name, len(left), quiet) as progress:
             certified = pipeline.certify(
@@ -170,13 +174,19 @@ def _certified(
                 for row in written:
                     if row.model == smoothed.name:
                         yield row
-                        if watched and not all(engine.is_current for engine in engines):
-                            raise BadInput(
-                                "model",
-                                expected="the parameters, buffers and modes it had at the start",
-                                got="others, changed between two certificates",
-                                fix="leave it alone until the last one; the run resumes",
-                            )
+                        if watched:
+                            _refuse_changed(engines)
+
+
+def _refuse_changed(engines: Sequence[VoteEngine]) -> None:
+    """Refuse a model that is no longer the one that the config names."""
+    if not all(engine.is_current for engine in engines):
+        raise BadInput(
+            "model",
+            expected="the weights, parameters, buffers and modes it had at the start",
+            got="a model that was changed between two certificates",
+            fix="do not change it until the last certificate; the run resumes",
+        )
 
 
 def _positions(indices: Iterable[int] | int | None, images: ImageSet) -> list[int]:
