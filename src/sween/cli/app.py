@@ -19,6 +19,7 @@ from sween.cli import (
     plan,
     predict,
     report,
+    reproduce,
     train,
     verify,
     weigh,
@@ -33,7 +34,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, train, weigh, certify, predict, attack, report, verify, plan, zoo, bench):
+for verb in (
+    demo,
+    train,
+    weigh,
+    certify,
+    predict,
+    attack,
+    report,
+    verify,
+    plan,
+    zoo,
+    bench,
+    reproduce,
+):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 
 

@@ -21,16 +21,25 @@ from sween.models.registry import is_importing
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
+OTHER_CONFIGS = ("published", "reproduce")
+"""Folders next to those of the recipes."""
 
-def list_recipes() -> dict[str, Path]:
-    """The recipes that ship with sween, by name."""
+
+def configs_folder() -> Path:
+    """The recipes, plans and published numbers that ship with sween."""
     package = Path(__file__).resolve().parents[1]
     # Inside the package in a wheel, at the root of a checkout.
     places = (package / "configs", package.parents[1] / "configs")
-    folder = next((place for place in places if place.is_dir()), places[0])
+    return next((place for place in places if place.is_dir()), places[0])
+
+
+def list_recipes() -> dict[str, Path]:
+    """The recipes that ship with sween, by name."""
+    folder = configs_folder()
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.glob("*/*.toml"))
+        if path.parent.name not in OTHER_CONFIGS
     }
 
 

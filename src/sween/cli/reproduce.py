@@ -1,0 +1,89 @@
+"""`sween reproduce`"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sween.cli.options import DataRoot, Device, Quiet, choose_devices
+from sween.progress import format_seconds
+from sween.report.tables import latex, markdown_section, to_csv
+from sween.reproduce import (
+    Rates,
+    Step,
+    Workspace,
+    carry_out,
+    list_plans,
+    make_tables,
+    parse_duration,
+    read_plan,
+    steps_of,
+)
+from sween.run_folder import write_text
+
+
+def run(
+    target: Annotated[
+        str, typer.Argument(help=f"{', '.join(list_plans())}, all, or the file of a plan")
+    ],
+    out: Annotated[Path, typer.Option(help="folder for everything that is made")],
+    recipe: Annotated[
+        str, typer.Option(help="how candidates are trained: fast, or paper for its settings")
+    ] = "fast",
+    sigma: Annotated[
+        list[float] | None, typer.Option(help="only this noise level; may be repeated")
+    ] = None,
+    data_root: DataRoot = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="list the steps with the time they should take")
+    ] = False,
+    time_limit: Annotated[
+        str | None, typer.Option(help="stop in time, e.g. 25m; the same command goes on")
+    ] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Make a table of the paper from scratch: train, weigh, certify, attack, compare."""
+    limit = None if time_limit is None else parse_duration(time_limit)
+    devices = choose_devices(device)
+    targets = list(list_plans()) if target == "all" else [target]
+    plans = [read_plan(one).at(recipe=recipe, sigmas=sigma or ()) for one in targets]
+    spaces = [
+        Workspace(plan, recipe=recipe, out=out, data_root=data_root, devices=devices, quiet=quiet)
+        for plan in plans
+    ]
+    steps = [step for space in spaces for step in steps_of(space)]
+    if dry_run:
+        _list(steps, devices[0].type)
+        return
+    outcome = carry_out(steps, device=devices[0].type, time_limit=limit, say=typer.echo)
+    for space in spaces:
+        for table in make_tables(space):
+            name = f"{table.name}-{recipe}"
+            folder = out / "tables"
+            write_text(folder / f"{name}.md", markdown_section(table))
+            write_text(folder / f"{name}.csv", to_csv(table))
+            write_text(folder / f"{name}.tex", latex(table))
+            typer.echo(markdown_section(table))
+    if outcome.left:
+        typer.echo(f"{len(outcome.left)} of {len(steps)} steps are left:")
+        _list(outcome.left, devices[0].type)
+    elif not outcome.new:
+        typer.echo("nothing was left to do")
+
+
+def _list(steps: Sequence[Step], device: str) -> None:
+    rates, total = Rates(device), 0.0
+    for step in steps:
+        work = step.work()
+        rates.learn(work)
+        seconds = rates.seconds_left(work)
+        total += seconds
+        typer.echo(f"{format_seconds(seconds) if seconds else 'done':>8}  {step.name}")
+    source = (
+        "measured here"
+        if rates.measured_here
+        else f"as measured on {'an H200' if device == 'cuda' else 'two CPU cores'}"
+    )
+    typer.echo(f"{format_seconds(total):>8}  in all, {source}")

@@ -1,0 +1,23 @@
+"""The paper's tables from scratch: plans, their steps, and the tables with ours next to them."""
+
+from sween.reproduce.plan import Plan, list_plans, read_plan
+from sween.reproduce.rates import Rates, Work
+from sween.reproduce.run import Outcome, TimeLimitReached, carry_out, parse_duration
+from sween.reproduce.steps import Step, Workspace, steps_of
+from sween.reproduce.tables import make_tables
+
+__all__ = [
+    "Outcome",
+    "Plan",
+    "Rates",
+    "Step",
+    "TimeLimitReached",
+    "Work",
+    "Workspace",
+    "carry_out",
+    "list_plans",
+    "make_tables",
+    "parse_duration",
+    "read_plan",
+    "steps_of",
+]

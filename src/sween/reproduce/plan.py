@@ -1,0 +1,335 @@
+"""Plans: what to train, weigh, certify and attack for one table of the paper, as a TOML file.
+
+title = "Standard training on CIFAR-10"
+dataset = "cifar10"
+sigmas = [0.5, 0.25, 1.0]
+table = "certified"
+
+[recipes]                     # --recipe NAME: how the candidates are trained
+fast = "fast/gaussian"
+
+[[candidate]]                 # options of `sween train` that override the recipe's
+arch = "resnet20"
+seed = 0
+
+[[ensemble]]                  # of candidates, by architecture or architecture-seedN
+name = "SWEEN-3"
+members = ["resnet20", "resnet26", "resnet32"]
+
+[weigh]
+methods = ["sgd", "convex"]   # the first one is certified under the ensemble's own name
+
+[certify]                     # options of `sween certify`
+indices = "888:1888"
+exits = ["none", "exact", "paper"]
+
+[attack]                      # options of `sween attack`, and what to attack
+models = ["SWEEN-3", "resnet20"]
+eps = [0.25, 0.5]
+"""
+
+import dataclasses
+import difflib
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from sween.ensemble import METHODS
+from sween.errors import BadInput, UnknownName, refuse_duplicates
+from sween.paths import AnyPath
+from sween.training.recipes import configs_folder
+
+TABLES = ("certified", "adaptive", "attacks")
+
+Section = TypeVar("Section")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A network to train.
+
+    Attributes:
+        arch: its architecture.
+        seed: of its training.
+        recipes: its own recipe for some values of `--recipe`.
+    """
+
+    arch: str
+    seed: int = 0
+    recipes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """As `sween train` names it."""
+        return f"{self.arch.rpartition(':')[2]}-seed{self.seed}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """Candidates that are weighed together, by the names of `Plan.member_names`."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weigh:
+    """How weights are solved: the first method's are the ensemble's own."""
+
+    methods: tuple[str, ...] = (METHODS[0],)
+    samples: int = 100
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            if method not in METHODS:
+                raise UnknownName("weigh.methods", method, METHODS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Certify:
+    """Which test images are certified, and how. `exit_thresholds` are by sigma."""
+
+    indices: str | None = None
+    every: int | None = None
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    exits: tuple[str, ...] = ("none",)
+    exit_threshold: float = 0.999
+    exit_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    exit_alpha: float = 0.05
+
+    def threshold(self, sigma: float) -> float:
+        """Of the paper's exit at a noise level."""
+        return self.exit_thresholds.get(f"{sigma:.2f}", self.exit_threshold)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attack:
+    """Which models are attacked, at which noise level, and how."""
+
+    models: tuple[str, ...]
+    eps: tuple[float, ...]
+    sigmas: tuple[float, ...] = ()
+    indices: str | None = None
+    every: int | None = None
+    attack: str = "rand"
+    samples: int = 128
+    n: int = 10_000
+    batch_size: int = 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One table of the paper: which networks, ensembles, noise levels, images and attacks.
+
+    Attributes:
+        name: of the target.
+        shared: name of the folders of its ensembles and certificates: that of its base, if any.
+        title: of the table.
+        dataset: name of the data set.
+        sigmas: noise levels, in the order in which they are worked on.
+        candidates: all networks; the largest ensemble has all of them.
+        ensembles: from the smallest to the largest.
+        recipes: recipe by the value of `--recipe`.
+        table: which table is made of the results.
+        published: name of the paper's table.
+        image_size: of image folders.
+    """
+
+    name: str
+    shared: str
+    title: str
+    dataset: str
+    sigmas: tuple[float, ...]
+    candidates: tuple[Candidate, ...]
+    ensembles: tuple[Ensemble, ...]
+    recipes: Mapping[str, str]
+    table: str = "certified"
+    published: str | None = None
+    image_size: int | None = None
+    weigh: Weigh = dataclasses.field(default_factory=Weigh)
+    certify: Certify
+    attack: Attack | None = None
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """Of the candidates, as an ensemble names its members."""
+        archs = [one.arch for one in self.candidates]
+        return tuple(
+            one.folder if archs.count(one.arch) > 1 else one.arch.rpartition(":")[2]
+            for one in self.candidates
+        )
+
+    @property
+    def whole(self) -> Ensemble:
+        """The ensemble of all candidates, which the others are part of."""
+        return self.ensembles[-1]
+
+    def recipe_of(self, candidate: Candidate, recipe: str) -> str:
+        """The recipe file of a candidate."""
+        return candidate.recipes.get(recipe, self.recipes[recipe])
+
+    def at(self, *, recipe: str, sigmas: Sequence[float]) -> Self:
+        """With some of its noise levels only; refuses others, and an unknown recipe."""
+        if recipe not in self.recipes:
+            raise UnknownName(f"recipe of {self.name}", recipe, tuple(self.recipes))
+        for sigma in sigmas:
+            if sigma not in self.sigmas:
+                raise BadInput(
+                    "--sigma",
+                    expected=f"one of {', '.join(f'{own:g}' for own in self.sigmas)}, as in "
+                    f"the plan {self.name}",
+                    got=f"{sigma:g}",
+                    fix="choose one of them, or copy the plan and pass its file",
+                )
+        return dataclasses.replace(self, sigmas=tuple(sigmas) or self.sigmas)
+
+
+def list_plans() -> dict[str, Path]:
+    """The plans that ship with sween, by target."""
+    return {path.stem: path for path in sorted((configs_folder() / "reproduce").glob("*.toml"))}
+
+
+def read_plan(target: AnyPath) -> Plan:
+    """The plan of a target, or of a file of one's own.
+
+    Raises:
+        BadInput: there is no such target, or its plan is not valid.
+    """
+    known, path = list_plans(), Path(target)
+    if str(target) in known:
+        path = known[str(target)]
+    elif not path.is_file():
+        nearest = difflib.get_close_matches(str(target), known, n=1)
+        raise BadInput(
+            "target",
+            expected=f"one of {', '.join(known)}, all, or the file of a plan",
+            got=str(target),
+            fix=f"did you mean {nearest[0]}?" if nearest else "choose one of them",
+        )
+    content, shared = _parse(path), path.stem
+    if (base := content.pop("base", None)) is not None:
+        content, shared = _parse(_base(path, str(base), known)) | content, str(base)
+    return _plan(path, {"shared": shared, **content})
+
+
+def _base(path: Path, base: str, known: Mapping[str, Path]) -> Path:
+    """The plan that another one starts from: next to it, or one that ships with sween."""
+    beside = path.parent / f"{base}.toml"
+    if beside.is_file():
+        return beside
+    if base not in known:
+        raise UnknownName(f"{path}: base", base, tuple(known))
+    return known[base]
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(
+            str(path), expected="TOML", got=error, fix="see configs/reproduce/"
+        ) from None
+
+
+def _plan(path: Path, content: Mapping[str, Any]) -> Plan:
+    where, fields = str(path), dict(content)
+    fields["candidates"] = [
+        _section(f"{where}: candidate", Candidate, one) for one in fields.pop("candidate", ())
+    ]
+    fields["ensembles"] = [
+        _section(f"{where}: ensemble", Ensemble, one) for one in fields.pop("ensemble", ())
+    ]
+    kinds: dict[str, type[Any]] = {"weigh": Weigh, "certify": Certify, "attack": Attack}
+    for name, kind in kinds.items():
+        if name in fields:
+            fields[name] = _section(f"{where}: {name}", kind, fields[name])
+    plan = _section(where, Plan, {"name": path.stem, **fields})
+    _check(where, plan)
+    return plan
+
+
+def _section(where: str, kind: type[Section], content: object) -> Section:
+    """A table of the file as a checked object."""
+    if not isinstance(content, Mapping):
+        raise BadInput(where, expected="a table", got=repr(content), fix="see configs/reproduce/")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    for name in content:
+        if name not in fields:
+            raise UnknownName(f"{where}: option", name, tuple(fields))
+    for name, field in fields.items():
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and name not in content:
+            raise BadInput(f"{where}: {name}", expected="a value", got="none", fix="add it")
+    return kind(
+        **{name: _value(f"{where}: {name}", hints[name], own) for name, own in content.items()}
+    )
+
+
+def _value(where: str, hint: Any, value: Any) -> Any:
+    """A value of the file in the type that its field has."""
+    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return tuple(_value(where, kinds[0], own) for own in value)
+        raise BadInput(where, expected="a list", got=repr(value), fix="write [...]")
+    if origin is Mapping:
+        if isinstance(value, Mapping):
+            return {name: _value(f"{where}.{name}", kinds[1], own) for name, own in value.items()}
+        raise BadInput(where, expected="a table", got=repr(value), fix="see configs/reproduce/")
+    if float in (hint, *kinds) and type(value) is int:
+        return float(value)
+    plain = [own for own in (hint, *kinds) if own in (str, int, float)]
+    if plain and type(value) not in plain:
+        names = {str: "text", int: "a whole number", float: "a number"}
+        expected = " or ".join(names[own] for own in plain)
+        raise BadInput(where, expected=expected, got=repr(value), fix="see configs/reproduce/")
+    return value
+
+
+def _check(where: str, plan: Plan) -> None:
+    if plan.table not in TABLES:
+        raise UnknownName(f"{where}: table", plan.table, TABLES)
+    for name in ("sigmas", "candidates", "ensembles", "recipes"):
+        if not getattr(plan, name):
+            raise BadInput(f"{where}: {name}", expected="at least one", got="none", fix="add one")
+    refuse_duplicates(
+        f"{where}: candidates",
+        [one.folder for one in plan.candidates],
+        expected="another architecture or seed for each",
+        fix="give them different seeds",
+    )
+    names, known = plan.member_names, [own.name for own in plan.ensembles]
+    refuse_duplicates(
+        f"{where}: names of candidates and ensembles",
+        [*names, *known],
+        expected="distinct names",
+        fix="rename one",
+    )
+    for ensemble in plan.ensembles:
+        for member in ensemble.members:
+            if member not in names:
+                raise UnknownName(f"{where}: member of {ensemble.name}", member, names)
+    if set(plan.whole.members) != set(names):
+        raise BadInput(
+            f"{where}: {plan.whole.name}",
+            expected=f"the last ensemble to have all candidates: {', '.join(names)}",
+            got=", ".join(plan.whole.members),
+            fix="put the largest ensemble last, and drop candidates that it does not have",
+        )
+    if (plan.certify.indices is None) == (plan.certify.every is None):
+        raise BadInput(
+            f"{where}: certify",
+            expected="either indices or every",
+            got="neither" if plan.certify.indices is None else "both",
+            fix='write indices = "0:100"',
+        )
+    for model in plan.attack.models if plan.attack else ():
+        if model not in (*names, *known):
+            raise UnknownName(f"{where}: attack.models", model, (*names, *known))

@@ -1,0 +1,122 @@
+"""Carries out plans step by step, within a time limit."""
+
+import contextlib
+import dataclasses
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+from sween.errors import BadInput
+from sween.progress import format_seconds
+from sween.reproduce.rates import START_UP, Rates
+from sween.reproduce.steps import Step
+
+SHORTEST = 1.0
+"""Seconds below which no time limit makes sense."""
+
+
+class TimeLimitReached(KeyboardInterrupt):
+    """The time is over; like an interrupt, it loses at most the unit of work under way."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was done.
+
+    Attributes:
+        done: steps that are complete, whether in this call or before.
+        new: those of them that this call worked on.
+        left: steps that are not complete.
+    """
+
+    done: Sequence[Step]
+    new: Sequence[Step]
+    left: Sequence[Step]
+
+
+def carry_out(
+    steps: Sequence[Step],
+    *,
+    device: str,
+    time_limit: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Do all steps in order, skipping those that are done.
+
+    A step that cannot be resumed is not started if it should take longer than the time left.
+
+    Args:
+        steps: of one plan or several.
+        device: kind of device, for the time that steps should take.
+        time_limit: seconds.
+        say: is told what happens.
+
+    Raises:
+        BadInput: the time limit is too short for any step.
+    """
+    ends = None if time_limit is None else time.monotonic() + time_limit
+    rates, done, new = Rates(device), list[Step](), list[Step]()
+    for place, step in enumerate(steps):
+        work = step.work()
+        rates.learn(work)
+        seconds = rates.seconds_left(work)
+        if not seconds:
+            done.append(step)
+            say(f"done already: {step.name}")
+            continue
+        left = None if ends is None else ends - time.monotonic()
+        needed = START_UP[device] if step.resumes else seconds
+        if left is not None and left < max(needed, SHORTEST):
+            if not new:
+                raise BadInput(
+                    "--time-limit",
+                    expected=f"at least {format_seconds(needed)}, to {step.name}",
+                    got=format_seconds(max(left, 0.0)),
+                    fix="allow more time",
+                )
+            return Outcome(done, new, steps[place:])
+        say(f"{step.name}: about {format_seconds(seconds)}")
+        new.append(step)
+        try:
+            with _alarm(left):
+                step.run()
+        except TimeLimitReached:
+            say(f"stopped after the time limit: {step.name}; the same command goes on")
+            return Outcome(done, new, steps[place:])
+        done.append(step)
+    return Outcome(done, new, ())
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float | None) -> Iterator[None]:
+    """Raise TimeLimitReached in the block once the seconds are over."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeLimitReached
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as 25m, 1h30m, 90s or 90."""
+    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    seconds = 0.0
+    if parts and text.strip():
+        hours, minutes, rest = (int(part or 0) for part in parts.groups())
+        seconds = 3600.0 * hours + 60.0 * minutes + rest
+    if not seconds:
+        raise BadInput(
+            "--time-limit", expected="a duration such as 25m", got=repr(text), fix="write 25m"
+        )
+    return seconds

@@ -1,0 +1,404 @@
+"""The steps of a plan: train, weigh, certify, attack. Each can be interrupted and resumed."""
+
+import abc
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sween.attack import AttackSettings, attack_images
+from sween.data import Dataset, load_dataset, parse_indices
+from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
+from sween.ensemble.folder import new_ensemble, write_ensemble
+from sween.errors import BadInput
+from sween.models import count_flops, create_model
+from sween.paths import AnyPath
+from sween.records import read_rows
+from sween.reproduce.plan import Candidate, Ensemble, Plan
+from sween.reproduce.rates import Work
+from sween.run_folder import read_config
+from sween.runs import CertificationRun
+from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier, certify_dataset
+from sween.training import TrainConfig, make_configs, read_recipe, train_many
+
+EVALUATIONS_PER_STEP = 3
+"""Of a training step, in forward passes: one forward and about two for the gradient."""
+
+
+class Workspace:
+    """Where a plan is carried out: folders, data and device.
+
+    Args:
+        plan: with the noise levels to work on.
+        recipe: value of `--recipe`.
+        out: folder of everything that is made; plans share what they have in common.
+        data_root: of the data set.
+        devices: of one kind; training and weighing use the first.
+        quiet: no progress display.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        recipe: str,
+        out: AnyPath,
+        data_root: AnyPath | None = None,
+        devices: Sequence[torch.device] = (torch.device("cpu"),),
+        quiet: bool = False,
+    ) -> None:
+        self.plan, self.recipe, self.out = plan, recipe, Path(out)
+        self.data_root, self.devices, self.quiet = data_root, devices, quiet
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        return load_dataset(self.plan.dataset, self.data_root, image_size=self.plan.image_size)
+
+    def training(self, candidate: Candidate, sigma: float) -> Path:
+        """The run folder of a candidate, which plans with the same recipe share."""
+        recipe = self.plan.recipe_of(candidate, self.recipe).removesuffix(".toml")
+        name = "-".join(Path(recipe).parts[-2:])
+        return self.out / "training" / f"{name}-sigma{sigma:.2f}" / candidate.folder
+
+    def config(self, candidate: Candidate, sigma: float) -> TrainConfig:
+        """The training options of a candidate."""
+        recipe = read_recipe(self.plan.recipe_of(candidate, self.recipe))
+        # A recipe may list candidates of its own; the plan's replace them.
+        options = {"dataset": self.plan.dataset, "sigma": sigma}
+        (config,) = make_configs(recipe, options, archs=[candidate.arch], seeds=[candidate.seed])
+        return config
+
+    def ensemble(self, ensemble: Ensemble, method: str, sigma: float) -> Path:
+        return self._of(sigma, "ensembles") / f"{ensemble.name}-{method}"
+
+    def certificates(self, sigma: float) -> Path:
+        return self._of(sigma, "certificates")
+
+    def attacked(self, model: str, sigma: float) -> Path:
+        return self._of(sigma, "attacks") / model
+
+    def _of(self, sigma: float, kind: str) -> Path:
+        return self.out / kind / f"{self.plan.shared}-{self.recipe}-sigma{sigma:.2f}"
+
+    def runs(self, ensemble: Ensemble, sigma: float) -> list[Path]:
+        """The run folders of an ensemble's members."""
+        by_name = dict(zip(self.plan.member_names, self.plan.candidates, strict=True))
+        return [self.training(by_name[name], sigma) for name in ensemble.members]
+
+    def positions(self, indices: str | None, every: int | None) -> list[int]:
+        size = len(self.dataset.test)
+        return parse_indices(indices=indices, every=every, everything=False, size=size)
+
+    @functools.cached_property
+    def multiply_adds(self) -> dict[str, float]:
+        """Of one forward pass of each candidate, by its name."""
+        shape, classes = self.dataset.image_shape, self.dataset.num_classes
+        sizes = {
+            arch: float(
+                count_flops(create_model(arch, num_classes=classes, image_shape=shape), shape)
+            )
+            for arch in {one.arch for one in self.plan.candidates}
+        }
+        names = zip(self.plan.member_names, self.plan.candidates, strict=True)
+        return {name: sizes[one.arch] for name, one in names}
+
+
+class Step(abc.ABC):
+    """A part of a plan that is done, or can be resumed.
+
+    Attributes:
+        name: for people.
+        resumes: whether an interrupted step keeps what it has done.
+    """
+
+    name: str
+    resumes = True
+
+    @abc.abstractmethod
+    def work(self) -> Work:
+        """How much there is to do, and how much of it was done before."""
+
+    @abc.abstractmethod
+    def run(self) -> None:
+        """Do what is left."""
+
+
+class Train(Step):
+    """Train all candidates at one noise level, at once."""
+
+    def __init__(self, space: Workspace, sigma: float) -> None:
+        self.space, self.sigma = space, sigma
+        self.name = f"train {len(space.plan.candidates)} networks at sigma {sigma:.2f}"
+
+    def work(self) -> Work:
+        total = done = seconds = 0.0
+        names = self.space.plan.member_names
+        for name, candidate in zip(names, self.space.plan.candidates, strict=True):
+            config = self.space.config(candidate, self.sigma)
+            folder = self.space.training(candidate, self.sigma)
+            images = len(self.space.dataset.train)
+            epoch = self.space.multiply_adds[name] * images * config.noisy_copies
+            epoch *= EVALUATIONS_PER_STEP
+            metrics = folder / "metrics.jsonl"
+            rows = read_rows(metrics) if metrics.is_file() else []
+            total += config.epochs * epoch
+            done += len(rows) * epoch
+            seconds = max(seconds, sum(float(row["seconds"]) for row in rows))
+        return Work("train", total, done, seconds)
+
+    def run(self) -> None:
+        space, sigma = self.space, self.sigma
+        train_many(
+            [space.config(one, sigma) for one in space.plan.candidates],
+            space.dataset,
+            [space.training(one, sigma) for one in space.plan.candidates],
+            device=space.devices[0],
+            quiet=space.quiet,
+        )
+
+
+class WeighStep(Step):
+    """Solve for the weights of one ensemble by one method."""
+
+    resumes = False
+
+    def __init__(self, space: Workspace, ensemble: Ensemble, method: str, sigma: float) -> None:
+        self.space, self.ensemble, self.method, self.sigma = space, ensemble, method, sigma
+        self.name = f"solve {method} weights of {ensemble.name} at sigma {sigma:.2f}"
+        self.folder = space.ensemble(ensemble, method, sigma)
+
+    def work(self) -> Work:
+        images, samples = len(self.space.dataset.weights), self.space.plan.weigh.samples
+        sizes = self.space.multiply_adds
+        total = images * samples * sum(sizes[name] for name in self.ensemble.members)
+        if self.method == "sgd":
+            total *= 2  # its descent, and the loss of what it found
+        return Work("weigh", total, total if self._is_done() else 0.0)
+
+    def _is_done(self) -> bool:
+        """Whether the folder holds these weights of these very members."""
+        runs = self.space.runs(self.ensemble, self.sigma)
+        if not (self.folder / "config.toml").is_file():
+            return False
+        if not all((run / "model.safetensors").is_file() for run in runs):
+            return False
+        known = read_config(self.folder)
+        members = load_members(runs).manifests
+        wanted = {
+            "method": self.method,
+            "samples": self.space.plan.weigh.samples,
+            "seed": 0,
+            "fingerprints": [manifest.fingerprint for manifest in members],
+        }
+        return all(known.get(name) == value for name, value in wanted.items())
+
+    def run(self) -> None:
+        if self._is_done():
+            return
+        runs = self.space.runs(self.ensemble, self.sigma)
+        with new_ensemble(self.folder) as building:
+            loaded = load_members(runs).to(self.space.devices[0])
+            solution = weigh(
+                loaded,
+                self.space.dataset,
+                method=self.method,
+                samples=self.space.plan.weigh.samples,
+                quiet=self.space.quiet,
+            )
+            write_ensemble(loaded, runs, solution, building)
+
+
+class CertifyStep(Step):
+    """Certify all members, ensembles and exits at one noise level, in one pass."""
+
+    def __init__(self, space: Workspace, sigma: float) -> None:
+        self.space, self.sigma = space, sigma
+        self.folder = space.certificates(sigma)
+        self.name = f"certify {space.plan.whole.name} at sigma {sigma:.2f}"
+
+    @property
+    def positions(self) -> list[int]:
+        certify = self.space.plan.certify
+        return self.space.positions(certify.indices, certify.every)
+
+    def work(self) -> Work:
+        certify = self.space.plan.certify
+        image = (certify.n0 + certify.n) * sum(self.space.multiply_adds.values())
+        rows = _rows(self.folder / "certificates.jsonl")
+        seconds: dict[int, float] = {}
+        for row in rows:  # each voter's row has the time of the whole pass
+            seconds[row["index"]] = float(row["seconds"])
+        total, done = len(self.positions) * image, len(seconds) * image
+        return Work("certify", total, done, sum(seconds.values()))
+
+    def run(self) -> None:
+        if not self._is_complete():
+            certify_dataset(
+                self.classifier(),
+                self.space.dataset,
+                indices=self.positions,
+                settings=self.settings,
+                out=self.folder,
+                devices=self.space.devices,
+                quiet=self.space.quiet,
+            )
+
+    @property
+    def settings(self) -> CertifySettings:
+        certify = self.space.plan.certify
+        return CertifySettings(n0=certify.n0, n=certify.n, alpha=certify.alpha)
+
+    def classifier(self) -> SmoothedClassifier:
+        """The ensemble of all candidates, with everything that is certified in the same pass."""
+        plan, certify = self.space.plan, self.space.plan.certify
+        loaded = self._loaded(plan.whole, plan.weigh.methods[0])
+        policy, *others = (
+            ExitPolicy(name, certify.threshold(self.sigma), certify.exit_alpha)
+            for name in certify.exits
+        )
+        several = len(loaded.member_names) > 1
+        return SmoothedClassifier(
+            loaded.to(self.space.devices[0]),
+            sigma=loaded.sigma,
+            num_classes=loaded.num_classes,
+            name=plan.whole.name,
+            exit=policy,
+            other_exits=others,
+            member_names=loaded.member_names if several else None,
+            weightings=dict(self._weightings(loaded)),
+            levels=self.space.dataset.test.white,
+        )
+
+    def _loaded(self, ensemble: Ensemble, method: str) -> LoadedEnsemble:
+        return load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
+
+    def _weightings(self, whole: LoadedEnsemble) -> Iterator[tuple[str, tuple[float, ...]]]:
+        """The other ensembles and methods as weights of all candidates, 0 for those left out."""
+        plan = self.space.plan
+        for ensemble in plan.ensembles:
+            for method in plan.weigh.methods:
+                if (ensemble, method) == (plan.whole, plan.weigh.methods[0]):
+                    continue
+                own = self._loaded(ensemble, method)
+                weights = dict(zip(ensemble.members, own.weights.tolist(), strict=True))
+                yield (
+                    weighting_name(ensemble.name, method, plan),
+                    tuple(weights.get(name, 0.0) for name in plan.whole.members),
+                )
+
+    def _is_complete(self) -> bool:
+        """Whether the folder has every row of this ensemble; refuses another one's."""
+        if not (self.folder / "config.toml").is_file():
+            return False
+        plan, run = self.space.plan, CertificationRun.read(self.folder)
+        loaded, config = self._loaded(plan.whole, plan.weigh.methods[0]), run.config
+        others = config.content.get("weightings", {})
+        wanted = {
+            "model": (config.content["fingerprint"], loaded.fingerprint),
+            "images": (list(config.indices), self.positions),
+            "settings": (config.settings, self.settings),
+            "weights": (
+                {name: tuple(own) for name, own in others.items()},
+                dict(self._weightings(loaded)),
+            ),
+        }
+        for name, (known, own) in wanted.items():
+            if known != own:
+                raise BadInput(
+                    f"{self.folder}: {name}",
+                    expected="those of this plan and of the ensembles in --out",
+                    got="others: something was trained or weighed again, or the plan changed",
+                    fix="choose another --out, or remove this folder to certify again",
+                )
+        return len(run.rows) == len(config.indices) * len(config.voters)
+
+
+class AttackStep(Step):
+    """Attack one ensemble or candidate at one noise level."""
+
+    def __init__(self, space: Workspace, model: str, sigma: float) -> None:
+        self.space, self.model, self.sigma = space, model, sigma
+        self.folder = space.attacked(model, sigma)
+        self.name = f"attack {model} at sigma {sigma:.2f}"
+        assert space.plan.attack is not None
+        self.plan = space.plan.attack
+
+    @property
+    def positions(self) -> list[int]:
+        return self.space.positions(self.plan.indices, self.plan.every)
+
+    def _members(self) -> Sequence[str]:
+        for ensemble in self.space.plan.ensembles:
+            if ensemble.name == self.model:
+                return ensemble.members
+        return (self.model,)
+
+    def work(self) -> Work:
+        passes = sum(self.space.multiply_adds[name] for name in self._members())
+        image = passes * self.plan.samples * EVALUATIONS_PER_STEP * 200 * len(self.plan.eps)
+        rows = _rows(self.folder / "attacks.jsonl")
+        images = {row["index"] for row in rows}
+        seconds = sum(float(row["seconds"]) for row in rows)
+        return Work("attack", len(self.positions) * image, len(images) * image, seconds)
+
+    def run(self) -> None:
+        space, plan = self.space, self.space.plan
+        method = plan.weigh.methods[0]
+        whole = load_ensemble(space.ensemble(plan.whole, method, self.sigma))
+        named = {own.name: own for own in plan.ensembles}
+        if self.model in named:
+            loaded = load_ensemble(space.ensemble(named[self.model], method, self.sigma))
+        else:
+            loaded = whole.alone(self.model)
+        loaded.to(space.devices[0])
+        classifier = SmoothedClassifier(
+            loaded,
+            sigma=loaded.sigma,
+            num_classes=loaded.num_classes,
+            name=loaded.name,
+            levels=space.dataset.test.white,
+        )
+        settings = AttackSettings(
+            attack=self.plan.attack,
+            eps=tuple(sorted(self.plan.eps)),
+            samples=self.plan.samples,
+            n=self.plan.n,
+            batch_size=self.plan.batch_size,
+        )
+        attack_images(
+            loaded,
+            space.dataset,
+            self.positions,
+            settings,
+            self.folder,
+            classifier=classifier,
+            quiet=space.quiet,
+        )
+
+
+def weighting_name(ensemble: str, method: str, plan: Plan) -> str:
+    """Under which an ensemble's weights by a method are certified."""
+    return ensemble if method == plan.weigh.methods[0] else f"{ensemble}-{method}"
+
+
+def steps_of(space: Workspace) -> list[Step]:
+    """All steps of a plan, in the order in which they are done: one noise level after another."""
+    plan, steps = space.plan, list[Step]()
+    for sigma in plan.sigmas:
+        steps.append(Train(space, sigma))
+        steps += [
+            WeighStep(space, ensemble, method, sigma)
+            for ensemble in plan.ensembles
+            for method in plan.weigh.methods
+        ]
+        steps.append(CertifyStep(space, sigma))
+        if plan.attack is not None and sigma in (plan.attack.sigmas or plan.sigmas):
+            steps += [AttackStep(space, model, sigma) for model in plan.attack.models]
+    return steps
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return read_rows(path) if path.is_file() else []

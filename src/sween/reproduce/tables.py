@@ -1,0 +1,221 @@
+"""The paper's tables with ours next to them, from the folders that a plan has made."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sween.attack import empirical_accuracy
+from sween.evaluation import (
+    PairedInterval,
+    average_certified_radius,
+    bootstrap_over_envelope,
+    paired_bootstrap,
+    score,
+    upper_envelope,
+)
+from sween.evaluation.envelope import Scores
+from sween.records import Certificate, format_radius
+from sween.report.rows import DEFAULT_RADII
+from sween.report.tables import Cell, Column, Table, make_table, plain_number, signed, whole_number
+from sween.reproduce.plan import Ensemble
+from sween.reproduce.published import published_rows
+from sween.reproduce.steps import Workspace, weighting_name
+from sween.runs import CertificationRun
+from sween.runs.attack import AttackRun
+
+PAPER, OURS = "paper", "sween"
+
+_SOURCE = (
+    Column("σ", "sigma", plain_number, setting=True),
+    Column("Model", "model"),
+    Column("from", "source"),
+)
+_RADII = tuple(
+    Column(f"{radius:.2f}", f"accuracy_{radius:.2f}", "{:.1f}".format) for radius in DEFAULT_RADII
+)
+_CERTIFIED = (
+    *_SOURCE,
+    *_RADII,
+    Column("ACR", "acr", format_radius),
+    Column("lead in ACR", "lead"),
+)
+_ADAPTIVE = (
+    *_SOURCE,
+    Column("exit", "exit"),
+    Column("ACR", "acr", format_radius),
+    Column("lost", "lost"),
+    Column("evaluations per image", "evaluations", whole_number),
+)
+
+
+def make_tables(space: Workspace) -> list[Table]:
+    """The tables of a plan, of all noise levels that are certified (and attacked)."""
+    builders = {"certified": _certified, "adaptive": _adaptive, "attacks": _attacks}
+    table = builders[space.plan.table](space)
+    return [] if table is None else [table]
+
+
+def _certified(space: Workspace) -> Table | None:
+    """Certified accuracy and ACR; the lead is over the envelope of the ensemble's candidates."""
+    records, blocks = list[dict[str, Any]](), list[int]()
+    for sigma, run in _complete(space):
+        for row in published_rows(space.plan.published, sigma):
+            shares = dict(zip(DEFAULT_RADII, row["accuracies"], strict=True))
+            records.append(_record(sigma, row["model"], PAPER, shares, row["acr"], None))
+        for name in run.config.members:
+            records.append(_measured(sigma, name, score(run.of(name), DEFAULT_RADII)))
+        for ensemble in space.plan.ensembles:
+            records += _ensemble_rows(space, run, ensemble, sigma)
+        blocks += [len(set(blocks))] * (len(records) - len(blocks))
+    if not records:
+        return None
+    notes = [
+        "UE is the upper envelope: the largest value of any candidate, column by column. The lead "
+        "is over the ACR of the best candidate, with a 95% paired bootstrap interval; for other "
+        "weights it is the difference from the ensemble's own."
+    ]
+    title = f"{space.plan.title} ({space.recipe})"
+    return make_table(space.plan.name, title, _CERTIFIED, records, blocks=blocks, notes=notes)
+
+
+def _ensemble_rows(
+    space: Workspace, run: CertificationRun, ensemble: Ensemble, sigma: float
+) -> list[dict[str, Any]]:
+    candidates = [run.of(name) for name in ensemble.members if name in run.config.members]
+    first, *others = space.plan.weigh.methods
+    own = run.of(weighting_name(ensemble.name, first, space.plan))
+    records = []
+    lead = None
+    if len(candidates) > 1:
+        envelope = upper_envelope([score(rows, DEFAULT_RADII) for rows in candidates])
+        records.append(_measured(sigma, f"UE-{len(candidates)}", envelope))
+        lead = bootstrap_over_envelope(own, candidates)
+    records.append(_measured(sigma, ensemble.name, score(own, DEFAULT_RADII), lead))
+    for method in others:
+        name = weighting_name(ensemble.name, method, space.plan)
+        rows = run.of(name)
+        difference = paired_bootstrap(rows, own)
+        records.append(_measured(sigma, name, score(rows, DEFAULT_RADII), difference))
+    return records
+
+
+def _measured(
+    sigma: float, model: str, scores: Scores, lead: PairedInterval | None = None
+) -> dict[str, Any]:
+    percents = [100 * float(share) for share in scores.accuracies]
+    shares = dict(zip(DEFAULT_RADII, percents, strict=True))
+    return _record(sigma, model, OURS, shares, scores.acr, lead)
+
+
+def _record(
+    sigma: float,
+    model: str,
+    source: str,
+    shares: dict[float, float],
+    acr: float,
+    lead: PairedInterval | None,
+) -> dict[str, Any]:
+    accuracies = {f"accuracy_{radius:.2f}": share for radius, share in shares.items()}
+    interval = None if lead is None else _interval(lead)
+    return {
+        "sigma": sigma,
+        "model": model,
+        "source": source,
+        **accuracies,
+        "acr": acr,
+        "lead": interval,
+    }
+
+
+def _interval(lead: PairedInterval) -> Cell:
+    text = f"{signed(lead.difference)} [{signed(lead.low)}, {signed(lead.high)}]"
+    return Cell(text, lead.difference)
+
+
+def _adaptive(space: Workspace) -> Table | None:
+    """What early exits save and lose, for the ensemble of all candidates."""
+    records, blocks = list[dict[str, Any]](), list[int]()
+    for sigma, run in _complete(space):
+        for row in published_rows("adaptive", sigma):
+            record = {"sigma": sigma, "model": space.plan.whole.name, "source": PAPER}
+            numbers = {name: row[name] for name in ("exit", "acr", "evaluations")}
+            records.append({**record, **numbers, "lost": None})
+        full = run.of(space.plan.whole.name)
+        for name, exit in run.config.exits.items():
+            if name != space.plan.whole.name and not name.startswith(f"{space.plan.whole.name}+"):
+                continue
+            rows = run.of(name)
+            records.append(
+                {
+                    "sigma": sigma,
+                    "model": space.plan.whole.name,
+                    "source": OURS,
+                    "exit": exit,
+                    "acr": average_certified_radius(rows),
+                    "lost": None if rows is full or exit == "none" else _lost(full, rows),
+                    "evaluations": sum(row.member_evaluations for row in rows) / len(rows),
+                }
+            )
+        blocks += [len(set(blocks))] * (len(records) - len(blocks))
+    if not records:
+        return None
+    return make_table(
+        space.plan.name,
+        f"{space.plan.title} ({space.recipe})",
+        _ADAPTIVE,
+        records,
+        blocks=blocks,
+        notes=[
+            "Lost: ACR of the full ensemble minus that with the exit, with its paired interval."
+        ],
+    )
+
+
+def _lost(full: Sequence[Certificate], rows: Sequence[Certificate]) -> Cell:
+    return _interval(paired_bootstrap(full, rows))
+
+
+def _attacks(space: Workspace) -> Table | None:
+    """Robust accuracy under attack, next to certified accuracy on the same images."""
+    attack = space.plan.attack
+    assert attack is not None
+    columns = (
+        *_SOURCE,
+        Column("accuracy", "kind"),
+        *(Column(f"{eps:g}", f"at_{eps:g}", "{:.1f}".format) for eps in attack.eps),
+    )
+    records, blocks = list[dict[str, Any]](), list[int]()
+    for sigma in attack.sigmas or space.plan.sigmas:
+        for row in published_rows("attacks", sigma):
+            shares = dict(zip(row["radii"], row["accuracies"], strict=True))
+            cells = {f"at_{eps:g}": shares.get(eps) for eps in attack.eps}
+            record = {"sigma": sigma, "model": row["model"], "source": PAPER, "kind": row["kind"]}
+            records.append(record | cells)
+        for model in attack.models:
+            folder = space.attacked(model, sigma)
+            if (folder / "config.toml").is_file():
+                outcomes = AttackRun.read(folder).outcomes
+                cells = {
+                    f"at_{eps:g}": 100
+                    * empirical_accuracy([row for row in outcomes if row.eps == eps])
+                    for eps in attack.eps
+                }
+                record = {"sigma": sigma, "model": model, "source": OURS, "kind": "empirical"}
+                records.append(record | cells)
+        blocks += [len(set(blocks))] * (len(records) - len(blocks))
+    if not any(record["source"] == OURS for record in records):
+        return None
+    title = f"{space.plan.title} ({space.recipe})"
+    return make_table(space.plan.name, title, columns, records, blocks=blocks)
+
+
+def _complete(space: Workspace) -> list[tuple[float, CertificationRun]]:
+    """The certification runs of the plan that have all their rows."""
+    found = []
+    for sigma in space.plan.sigmas:
+        folder: Path = space.certificates(sigma)
+        if (folder / "config.toml").is_file():
+            run = CertificationRun.read(folder)
+            if len(run.rows) == len(run.config.indices) * len(run.config.voters):
+                found.append((sigma, run))
+    return found
