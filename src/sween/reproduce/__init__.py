@@ -2,8 +2,14 @@
 
 from sween.reproduce.plan import Plan, list_plans, read_plan
 from sween.reproduce.rates import Rates, Work
-from sween.reproduce.run import Outcome, TimeLimitReached, carry_out, parse_duration
-from sween.reproduce.steps import Step, Workspace, steps_of
+from sween.reproduce.run import (
+    Outcome,
+    TimeLimitReached,
+    carry_out,
+    parse_duration,
+    steps_of,
+)
+from sween.reproduce.steps import Step, Workspace
 from sween.reproduce.tables import make_tables
 
 __all__ = [

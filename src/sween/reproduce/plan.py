@@ -8,7 +8,7 @@ table = "certified"
 [recipes]                     # --recipe NAME: how the candidates are trained
 fast = "fast/gaussian"
 
-[[candidate]]                 # options of `sween train` that override the recipe's
+[[candidate]]
 arch = "resnet20"
 seed = 0
 
@@ -39,9 +39,9 @@ from typing import Any, Self, TypeVar
 from sween.ensemble import METHODS
 from sween.errors import BadInput, UnknownName, refuse_duplicates
 from sween.paths import AnyPath
-from sween.training.recipes import configs_folder
+from sween.training.recipes import configs_folder, list_recipes
 
-TABLES = ("certified", "adaptive", "attacks")
+TABLES = ("certified", "adaptive", "attacks", "costs")
 
 Section = TypeVar("Section")
 
@@ -80,11 +80,6 @@ class Weigh:
 
     methods: tuple[str, ...] = (METHODS[0],)
     samples: int = 100
-
-    def __post_init__(self) -> None:
-        for method in self.methods:
-            if method not in METHODS:
-                raise UnknownName("weigh.methods", method, METHODS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +146,7 @@ class Plan:
     published: str | None = None
     image_size: int | None = None
     weigh: Weigh = dataclasses.field(default_factory=Weigh)
-    certify: Certify
+    certify: Certify | None = None
     attack: Attack | None = None
 
     @property
@@ -168,9 +163,12 @@ class Plan:
         """The ensemble of all candidates, which the others are part of."""
         return self.ensembles[-1]
 
-    def recipe_of(self, candidate: Candidate, recipe: str) -> str:
-        """The recipe file of a candidate."""
-        return candidate.recipes.get(recipe, self.recipes[recipe])
+    def recipe_of(self, candidate: Candidate, recipe: str, sigma: float) -> str:
+        """The recipe of a candidate: one of its noise level, NAME-sigma1.00, where there is one."""
+        name = candidate.recipes.get(recipe, self.recipes[recipe])
+        special = f"{name.removesuffix('.toml')}-sigma{sigma:.2f}"
+        known = special in list_recipes() or Path(f"{special}.toml").is_file()
+        return special if known else name
 
     def at(self, *, recipe: str, sigmas: Sequence[float]) -> Self:
         """With some of its noise levels only; refuses others, and an unknown recipe."""
@@ -212,7 +210,9 @@ def read_plan(target: AnyPath) -> Plan:
         )
     content, shared = _parse(path), path.stem
     if (base := content.pop("base", None)) is not None:
-        content, shared = _parse(_base(path, str(base), known)) | content, str(base)
+        content = _parse(_base(path, str(base), known)) | content
+        if not content.pop("own_folders", False):
+            shared = str(base)
     return _plan(path, {"shared": shared, **content})
 
 
@@ -296,6 +296,9 @@ def _value(where: str, hint: Any, value: Any) -> Any:
 def _check(where: str, plan: Plan) -> None:
     if plan.table not in TABLES:
         raise UnknownName(f"{where}: table", plan.table, TABLES)
+    for method in plan.weigh.methods:
+        if method not in METHODS:
+            raise UnknownName(f"{where}: weigh.methods", method, METHODS)
     for name in ("sigmas", "candidates", "ensembles", "recipes"):
         if not getattr(plan, name):
             raise BadInput(f"{where}: {name}", expected="at least one", got="none", fix="add one")
@@ -316,6 +319,24 @@ def _check(where: str, plan: Plan) -> None:
         for member in ensemble.members:
             if member not in names:
                 raise UnknownName(f"{where}: member of {ensemble.name}", member, names)
+    _check_certification(where, plan)
+    for model in plan.attack.models if plan.attack else ():
+        if model not in (*names, *known):
+            raise UnknownName(f"{where}: attack.models", model, (*names, *known))
+
+
+def _check_certification(where: str, plan: Plan) -> None:
+    """Everything that is certified at a noise level comes from one pass over all candidates."""
+    if (plan.certify is None) != (plan.table == "costs"):
+        raise BadInput(
+            f"{where}: certify",
+            expected='a [certify] table, except for table = "costs"',
+            got="none" if plan.certify is None else "one",
+            fix="add or drop it",
+        )
+    if plan.certify is None:
+        return
+    names = plan.member_names
     if set(plan.whole.members) != set(names):
         raise BadInput(
             f"{where}: {plan.whole.name}",
@@ -330,6 +351,3 @@ def _check(where: str, plan: Plan) -> None:
             got="neither" if plan.certify.indices is None else "both",
             fix='write indices = "0:100"',
         )
-    for model in plan.attack.models if plan.attack else ():
-        if model not in (*names, *known):
-            raise UnknownName(f"{where}: attack.models", model, (*names, *known))

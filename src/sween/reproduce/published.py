@@ -15,4 +15,4 @@ def _tables() -> dict[str, list[dict[str, Any]]]:
 def published_rows(table: str | None, sigma: float) -> list[dict[str, Any]]:
     """The paper's rows of a table at one noise level; none for a table that it does not have."""
     rows = [] if table is None else _tables().get(table, [])
-    return [row for row in rows if row["sigma"] == sigma]
+    return [row for row in rows if row.get("sigma", sigma) == sigma]

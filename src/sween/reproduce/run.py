@@ -10,8 +10,9 @@ from types import FrameType
 
 from sween.errors import BadInput
 from sween.progress import format_seconds
+from sween.reproduce.costs import cost_steps
 from sween.reproduce.rates import START_UP, Rates
-from sween.reproduce.steps import Step
+from sween.reproduce.steps import AttackStep, CertifyStep, Step, Train, WeighStep, Workspace
 
 SHORTEST = 1.0
 """Seconds below which no time limit makes sense."""
@@ -34,6 +35,25 @@ class Outcome:
     done: Sequence[Step]
     new: Sequence[Step]
     left: Sequence[Step]
+
+
+def steps_of(space: Workspace) -> list[Step]:
+    """All steps of a plan, in the order in which they are done: one noise level after another."""
+    plan, steps = space.plan, list[Step]()
+    for sigma in plan.sigmas:
+        if plan.table == "costs":
+            steps += cost_steps(space, sigma)
+            continue
+        steps.append(Train(space, sigma))
+        steps += [
+            WeighStep(space, ensemble, method, sigma)
+            for ensemble in plan.ensembles
+            for method in plan.weigh.methods
+        ]
+        steps.append(CertifyStep(space, sigma))
+        if plan.attack is not None and sigma in (plan.attack.sigmas or plan.sigmas):
+            steps += [AttackStep(space, model, sigma) for model in plan.attack.models]
+    return steps
 
 
 def carry_out(

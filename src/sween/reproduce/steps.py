@@ -23,6 +23,7 @@ from sween.runs import CertificationRun
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, make_configs, read_recipe, train_many
+from sween.training.recipes import list_recipes
 
 EVALUATIONS_PER_STEP = 3
 """Of a training step, in forward passes: one forward and about two for the gradient."""
@@ -59,13 +60,15 @@ class Workspace:
 
     def training(self, candidate: Candidate, sigma: float) -> Path:
         """The run folder of a candidate, which plans with the same recipe share."""
-        recipe = self.plan.recipe_of(candidate, self.recipe).removesuffix(".toml")
-        name = "-".join(Path(recipe).parts[-2:])
+        recipe = self.plan.recipe_of(candidate, self.recipe, sigma)
+        shipped = recipe in list_recipes()
+        name = (recipe if shipped else Path(recipe).stem).removesuffix(f"-sigma{sigma:.2f}")
+        name = name.replace("/", "-")
         return self.out / "training" / f"{name}-sigma{sigma:.2f}" / candidate.folder
 
     def config(self, candidate: Candidate, sigma: float) -> TrainConfig:
         """The training options of a candidate."""
-        recipe = read_recipe(self.plan.recipe_of(candidate, self.recipe))
+        recipe = read_recipe(self.plan.recipe_of(candidate, self.recipe, sigma))
         # A recipe may list candidates of its own; the plan's replace them.
         options = {"dataset": self.plan.dataset, "sigma": sigma}
         (config,) = make_configs(recipe, options, archs=[candidate.arch], seeds=[candidate.seed])
@@ -217,16 +220,16 @@ class CertifyStep(Step):
     def __init__(self, space: Workspace, sigma: float) -> None:
         self.space, self.sigma = space, sigma
         self.folder = space.certificates(sigma)
+        assert space.plan.certify is not None
+        self.plan = space.plan.certify
         self.name = f"certify {space.plan.whole.name} at sigma {sigma:.2f}"
 
     @property
     def positions(self) -> list[int]:
-        certify = self.space.plan.certify
-        return self.space.positions(certify.indices, certify.every)
+        return self.space.positions(self.plan.indices, self.plan.every)
 
     def work(self) -> Work:
-        certify = self.space.plan.certify
-        image = (certify.n0 + certify.n) * sum(self.space.multiply_adds.values())
+        image = (self.plan.n0 + self.plan.n) * sum(self.space.multiply_adds.values())
         rows = _rows(self.folder / "certificates.jsonl")
         seconds: dict[int, float] = {}
         for row in rows:  # each voter's row has the time of the whole pass
@@ -248,12 +251,11 @@ class CertifyStep(Step):
 
     @property
     def settings(self) -> CertifySettings:
-        certify = self.space.plan.certify
-        return CertifySettings(n0=certify.n0, n=certify.n, alpha=certify.alpha)
+        return CertifySettings(n0=self.plan.n0, n=self.plan.n, alpha=self.plan.alpha)
 
     def classifier(self) -> SmoothedClassifier:
         """The ensemble of all candidates, with everything that is certified in the same pass."""
-        plan, certify = self.space.plan, self.space.plan.certify
+        plan, certify = self.space.plan, self.plan
         loaded = self._loaded(plan.whole, plan.weigh.methods[0])
         policy, *others = (
             ExitPolicy(name, certify.threshold(self.sigma), certify.exit_alpha)
@@ -382,22 +384,6 @@ class AttackStep(Step):
 def weighting_name(ensemble: str, method: str, plan: Plan) -> str:
     """Under which an ensemble's weights by a method are certified."""
     return ensemble if method == plan.weigh.methods[0] else f"{ensemble}-{method}"
-
-
-def steps_of(space: Workspace) -> list[Step]:
-    """All steps of a plan, in the order in which they are done: one noise level after another."""
-    plan, steps = space.plan, list[Step]()
-    for sigma in plan.sigmas:
-        steps.append(Train(space, sigma))
-        steps += [
-            WeighStep(space, ensemble, method, sigma)
-            for ensemble in plan.ensembles
-            for method in plan.weigh.methods
-        ]
-        steps.append(CertifyStep(space, sigma))
-        if plan.attack is not None and sigma in (plan.attack.sigmas or plan.sigmas):
-            steps += [AttackStep(space, model, sigma) for model in plan.attack.models]
-    return steps
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The paper's tables with ours next to them, from the folders that a plan has made."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sween.evaluation.envelope import Scores
 from sween.records import Certificate, format_radius
 from sween.report.rows import DEFAULT_RADII
 from sween.report.tables import Cell, Column, Table, make_table, plain_number, signed, whole_number
+from sween.reproduce.costs import cost_file
 from sween.reproduce.plan import Ensemble
 from sween.reproduce.published import published_rows
 from sween.reproduce.steps import Workspace, weighting_name
@@ -47,10 +49,26 @@ _ADAPTIVE = (
     Column("evaluations per image", "evaluations", whole_number),
 )
 
+_COSTS = (
+    *_SOURCE,
+    Column("epochs", "epochs", whole_number),
+    Column("seconds an epoch", "seconds_per_epoch", "{:.2f}".format),
+    Column("hours", "hours", "{:.3f}".format),
+    Column("parameters", "parameters", whole_number),
+    Column("FLOPs", "flops", whole_number),
+    Column("samples a second", "samples_per_second", whole_number),
+    Column("seconds a certificate", "seconds_per_certificate", "{:.3f}".format),
+)
+
 
 def make_tables(space: Workspace) -> list[Table]:
     """The tables of a plan, of all noise levels that are certified (and attacked)."""
-    builders = {"certified": _certified, "adaptive": _adaptive, "attacks": _attacks}
+    builders = {
+        "certified": _certified,
+        "adaptive": _adaptive,
+        "attacks": _attacks,
+        "costs": _costs,
+    }
     table = builders[space.plan.table](space)
     return [] if table is None else [table]
 
@@ -209,6 +227,41 @@ def _attacks(space: Workspace) -> Table | None:
     return make_table(space.plan.name, title, columns, records, blocks=blocks)
 
 
+def _costs(space: Workspace) -> Table | None:
+    """Training time, size and speed of each network and ensemble; the paper's hours on its GPU."""
+    records, blocks = list[dict[str, Any]](), list[int]()
+    empty = dict.fromkeys(column.field for column in _COSTS)
+    for sigma in space.plan.sigmas:
+        for row in published_rows("costs", sigma):
+            records.append({**empty, "sigma": sigma, "source": PAPER, **row})
+        names = [*space.plan.member_names, *(own.name for own in space.plan.ensembles)]
+        files = {name: cost_file(space, sigma, name) for name in names}
+        known = {
+            name: json.loads(file.read_text("utf-8"))
+            for name, file in files.items()
+            if file.is_file()
+        }
+        for row in known.values():
+            records.append({**empty, "sigma": sigma, "source": OURS, **_hours(row, known)})
+        blocks += [len(set(blocks))] * (len(records) - len(blocks))
+    if not any(record["source"] == OURS for record in records):
+        return None
+    notes = [
+        "Hours are seconds an epoch, measured over a few epochs, times the recipe's epochs; an "
+        "ensemble's are those of its members and of its weights. The paper's are on one GTX 1080 "
+        "Ti; it counts a multiply-add as one FLOP, as we do."
+    ]
+    title = f"{space.plan.title} ({space.recipe})"
+    return make_table(space.plan.name, title, _COSTS, records, blocks=blocks, notes=notes)
+
+
+def _hours(row: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    members = [known[name] for name in row.get("members", ())] or [row]
+    seconds = sum(own["seconds_per_epoch"] * own["epochs"] for own in members)
+    row = {name: value for name, value in row.items() if name != "epochs" or len(members) == 1}
+    return {**row, "hours": (seconds + row.get("weights_seconds", 0.0)) / 3600}
+
+
 def _complete(space: Workspace) -> list[tuple[float, CertificationRun]]:
     """The certification runs of the plan that have all their rows."""
     found = []
@@ -219,3 +272,6 @@ def _complete(space: Workspace) -> list[tuple[float, CertificationRun]]:
             if len(run.rows) == len(run.config.indices) * len(run.config.voters):
                 found.append((sigma, run))
     return found
+
+
+_BUILDERS = {"certified": _certified, "adaptive": _adaptive, "attacks": _attacks, "costs": _costs}

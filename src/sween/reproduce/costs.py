@@ -1,0 +1,146 @@
+"""What training and certifying cost: seconds of an epoch, of the weights, and of a certificate.
+
+Training is measured over a few epochs of each network alone; totals are multiplied out.
+"""
+
+import dataclasses
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from sween.bench import measure
+from sween.ensemble import LoadedEnsemble, load_members, weigh
+from sween.models import count_flops, count_parameters
+from sween.records import read_rows
+from sween.reproduce.plan import Candidate, Ensemble
+from sween.reproduce.rates import Work
+from sween.reproduce.steps import EVALUATIONS_PER_STEP, Step, Workspace
+from sween.run_folder import describe_environment, write_text
+from sween.training import TrainConfig, train_many
+
+EPOCHS = 4
+"""Epochs trained to measure one: the median of all but the first, which compiles."""
+
+
+class _Measured(Step):
+    """A measurement that is kept as one row of a JSON file."""
+
+    resumes = False
+
+    def __init__(self, space: Workspace, sigma: float, model: str) -> None:
+        self.space, self.sigma, self.model = space, sigma, model
+        self.file = cost_file(space, sigma, model)
+        self.name = f"measure the cost of {model} at sigma {sigma:.2f}"
+
+    def keep(self, row: dict[str, Any]) -> None:
+        content = {"model": self.model, **row, "environment": describe_environment()}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.file, json.dumps(content) + "\n")
+
+    def _work(self, passes: float) -> Work:
+        return Work("train", passes, passes if self.file.is_file() else 0.0)
+
+
+class NetworkCost(_Measured):
+    """Seconds of an epoch of one candidate, its size, and its speed as a smoothed classifier."""
+
+    def __init__(self, space: Workspace, candidate: Candidate, name: str, sigma: float) -> None:
+        super().__init__(space, sigma, name)
+        self.candidate = candidate
+
+    @property
+    def folder(self) -> Path:
+        return self.file.with_suffix("")
+
+    def work(self) -> Work:
+        config = self.space.config(self.candidate, self.sigma)
+        images = len(self.space.dataset.train) * config.noisy_copies * EPOCHS
+        return self._work(self.space.multiply_adds[self.model] * images * EVALUATIONS_PER_STEP)
+
+    def run(self) -> None:
+        if self.file.is_file():
+            return
+        config = self.space.config(self.candidate, self.sigma)
+        train_many(
+            [short(config)],
+            self.space.dataset,
+            [self.folder],
+            device=self.space.devices[0],
+            quiet=self.space.quiet,
+        )
+        seconds = [float(row["seconds"]) for row in read_rows(self.folder / "metrics.jsonl")]
+        epoch = statistics.median(seconds[1:])
+        row = {"epochs": config.epochs, "seconds_per_epoch": epoch, "measured": seconds}
+        self.keep(row | speed(self.space, load_members([self.folder])))
+
+
+class EnsembleCost(_Measured):
+    """Seconds of solving the weights, and the ensemble's size and speed."""
+
+    def __init__(self, space: Workspace, ensemble: Ensemble, sigma: float) -> None:
+        super().__init__(space, sigma, ensemble.name)
+        self.ensemble = ensemble
+
+    def work(self) -> Work:
+        images = len(self.space.dataset.weights) * self.space.plan.weigh.samples
+        passes = sum(self.space.multiply_adds[name] for name in self.ensemble.members)
+        return self._work(images * passes)
+
+    def run(self) -> None:
+        if self.file.is_file():
+            return
+        folders = [
+            cost_file(self.space, self.sigma, name).with_suffix("")
+            for name in self.ensemble.members
+        ]
+        loaded = load_members(folders).to(self.space.devices[0])
+        began = time.perf_counter()
+        weigh(
+            loaded,
+            self.space.dataset,
+            method=self.space.plan.weigh.methods[0],
+            samples=self.space.plan.weigh.samples,
+            quiet=self.space.quiet,
+        )
+        row = {"weights_seconds": time.perf_counter() - began, "members": self.ensemble.members}
+        self.keep(row | speed(self.space, loaded))
+
+
+def short(config: TrainConfig) -> TrainConfig:
+    """The same work per epoch, for a few epochs."""
+    return dataclasses.replace(
+        config, epochs=EPOCHS, schedule="constant", milestones=(), warmup=0.0, regulariser_from=0
+    )
+
+
+def speed(space: Workspace, loaded: LoadedEnsemble) -> dict[str, Any]:
+    """Parameters, multiply-adds, samples per second and seconds of a certificate."""
+    result = measure(
+        loaded.to(space.devices[0]),
+        space.dataset.test.images([0])[0],
+        name=loaded.name,
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
+    )
+    flops = sum(count_flops(member, loaded.image_shape) for member in loaded.members)
+    return {
+        "parameters": sum(count_parameters(member) for member in loaded.members),
+        "flops": flops,
+        "samples_per_second": result.samples_per_second,
+        "seconds_per_certificate": result.seconds_per_certificate,
+    }
+
+
+def cost_file(space: Workspace, sigma: float, model: str) -> Path:
+    """Where the cost of a network or an ensemble is kept."""
+    folder = f"{space.plan.shared}-{space.recipe}-sigma{sigma:.2f}"
+    return space.out / "costs" / folder / f"{model}.json"
+
+
+def cost_steps(space: Workspace, sigma: float) -> list[Step]:
+    """Every network of the plan alone, then its ensembles."""
+    named = zip(space.plan.member_names, space.plan.candidates, strict=True)
+    networks = [NetworkCost(space, candidate, name, sigma) for name, candidate in named]
+    return [*networks, *(EnsembleCost(space, one, sigma) for one in space.plan.ensembles)]

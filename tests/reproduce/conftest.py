@@ -1,0 +1,126 @@
+"""A stand-in for the paper's plans: two digit networks, 12 images, n = 1,000."""
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+from sween.errors import SmallSampleWarning
+from tests.cli.command import succeed
+
+RECIPE = 'dataset = "digits"\nepochs = 6\nbatch_size = 64\n'
+
+PLAN = """
+title = "Two networks on digits"
+published = "standard"
+dataset = "digits"
+sigmas = [0.5, 0.25]
+
+[recipes]
+fast = "{folder}/recipe.toml"
+
+[[candidate]]
+arch = "digits-mlp"
+
+[[candidate]]
+arch = "digits-conv"
+
+[[candidate]]
+arch = "digits-mlp"
+seed = 1
+
+[[ensemble]]
+name = "SWEEN-2"
+members = ["digits-mlp-seed0", "digits-conv"]
+
+[[ensemble]]
+name = "SWEEN-3"
+members = ["digits-mlp-seed0", "digits-conv", "digits-mlp-seed1"]
+
+[weigh]
+methods = ["sgd", "uniform"]
+samples = 5
+
+[certify]
+indices = "0:12"
+n = 1000
+exits = ["none", "exact", "paper"]
+"""
+
+ADAPTIVE = 'base = "standard"\ntitle = "Exits on digits"\ntable = "adaptive"\n'
+
+ATTACKS = """
+base = "standard"
+title = "Attacks on digits"
+table = "attacks"
+sigmas = [0.5]
+
+[attack]
+models = ["SWEEN-2", "digits-conv"]
+eps = [0.25, 0.5]
+indices = "0:4"
+attack = "pgd"
+samples = 4
+n = 200
+batch_size = 2
+"""
+
+COSTS = """
+title = "Costs on digits"
+table = "costs"
+published = "costs"
+dataset = "digits"
+sigmas = [0.5]
+
+[recipes]
+fast = "{folder}/recipe.toml"
+
+[[candidate]]
+arch = "digits-mlp"
+
+[[candidate]]
+arch = "digits-conv"
+
+[[ensemble]]
+name = "SWEEN-2"
+members = ["digits-mlp", "digits-conv"]
+
+[weigh]
+samples = 5
+"""
+
+
+def write_plans(folder: Path) -> None:
+    """The plans standard, adaptive, attacks and costs, and their recipe."""
+    texts = {"standard": PLAN, "adaptive": ADAPTIVE, "attacks": ATTACKS, "costs": COSTS}
+    (folder / "recipe.toml").write_text(RECIPE)
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text.replace("{folder}", str(folder)))
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    """A folder with plans, nothing of which is done."""
+    write_plans(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder where the plan standard was carried out into `out`, and what that printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_plans(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallSampleWarning)
+        printed = succeed(
+            f"reproduce {folder / 'standard.toml'} --out {folder / 'out'} --quiet --device cpu"
+        )
+    return folder, printed
+
+
+@pytest.fixture
+def done(plans: Path, finished: tuple[Path, str]) -> Path:
+    """A copy of that folder, with plans and recipe at the new place."""
+    shutil.copytree(finished[0] / "out", plans / "out")
+    return plans

@@ -1,0 +1,255 @@
+"""`sween reproduce`: every table end to end on a stand-in, resumed after any kill."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sween.records import read_rows
+from sween.reproduce import Rates, read_plan
+from sween.reproduce.rates import Work
+from sween.runs import CertificationRun
+from sween.runs.attack import AttackRun
+from tests.cli.command import assert_refused, listing, run_line, succeed
+
+pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
+
+TIMES = ("seconds", "date", "environment")
+
+
+def _line(plans: Path, target: str = "standard", *, out: str = "out", options: str = "") -> str:
+    plan = plans / f"{target}.toml"
+    return f"reproduce {plan} --out {plans / out} --quiet --device cpu {options}"
+
+
+def _contents(folder: Path) -> dict[str, Any]:
+    """Everything that was made but for times: rows without seconds, configs, weights."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".jsonl":
+            drop = {"seconds", "run", "checksum"}
+            found[name] = [
+                {key: value for key, value in row.items() if key not in drop}
+                for row in read_rows(path)
+            ]
+        elif path.name == "model.safetensors" or path.suffix in (".md", ".csv", ".tex"):
+            found[name] = path.read_bytes()
+        elif path.name == "config.toml" and "training" in path.parts:
+            found[name] = path.read_text()
+    return found
+
+
+def test_the_paper_s_table_with_ours_next_to_it(finished: tuple[Path, str]) -> None:
+    plans, printed = finished
+    for sigma in ("0.50", "0.25"):
+        folder = plans / f"out/certificates/standard-fast-sigma{sigma}"
+        run = CertificationRun.read(folder)
+        run.check_complete()
+        table = (plans / "out/tables/standard-fast.md").read_text()
+        assert table in printed
+        for name in ("SWEEN-2", "SWEEN-3", "SWEEN-3-uniform", "digits-conv"):
+            (row,) = (
+                line
+                for line in table.splitlines()
+                if line.startswith(f"| {sigma} | {name} | sween")
+            )
+            shares = [100 * share for share in run_of(run, name, [0.0, 0.25, 0.5])]
+            assert row.split(" | ")[3:6] == [f"{share:.1f}" for share in shares]
+        assert f"| {sigma} | SWEEN-6 | paper | " in table
+    again = listing(plans / "out")
+    assert "nothing was left to do" in succeed(_line(plans))
+    changed = {path for path, entry in listing(plans / "out").items() if again.get(path) != entry}
+    assert {path.parent.name for path in changed if path.is_file()} <= {"tables"}
+
+
+def run_of(run: CertificationRun, name: str, radii: list[float]) -> list[float]:
+    rows = run.of(name)
+    return [
+        sum(row.radius >= radius for row in rows if row.prediction == row.label) / len(rows)
+        for radius in radii
+    ]
+
+
+def test_exits_come_from_the_same_certificates(done: Path) -> None:
+    plans = done
+    rows = (plans / "out/certificates/standard-fast-sigma0.50/certificates.jsonl").read_bytes()
+    printed = succeed(_line(plans, "adaptive"))
+    assert "nothing was left to do" in printed
+    assert "paper(threshold=0.999,alpha=0.05)" in printed
+    assert "349,805" in printed
+    assert (
+        rows == (plans / "out/certificates/standard-fast-sigma0.50/certificates.jsonl").read_bytes()
+    )
+
+
+def test_attacks_use_the_networks_of_their_base(done: Path) -> None:
+    plans = done
+    printed = succeed(_line(plans, "attacks"))
+    run = AttackRun.read(plans / "out/attacks/standard-fast-sigma0.50/SWEEN-2")
+    assert len(run.outcomes) == 8
+    assert "| 0.50 | digits-conv | sween | empirical |" in printed
+
+
+def test_costs_are_measured_and_multiplied_out(plans: Path) -> None:
+    printed = succeed(_line(plans, "costs"))
+    row = json.loads((plans / "out/costs/costs-fast-sigma0.50/digits-conv.json").read_text())
+    assert row["epochs"] == 6
+    assert len(row["measured"]) == 4
+    assert row["parameters"] == 19258
+    assert row["seconds_per_certificate"] > 0
+    assert "multiplied" in printed or "times the recipe's epochs" in printed
+    assert "nothing was left to do" in succeed(_line(plans, "costs"))
+
+
+def test_a_dry_run_lists_the_steps_and_makes_nothing(plans: Path) -> None:
+    before = listing(plans)
+    printed = succeed(_line(plans, options="--dry-run"))
+    assert printed.count("certify SWEEN-3") == 2
+    assert "in all" in printed
+    assert listing(plans) == before
+
+
+def test_a_dry_run_knows_what_is_done(done: Path) -> None:
+    shutil.rmtree(done / "out/certificates/standard-fast-sigma0.25")
+    printed = succeed(_line(done, options="--dry-run"))
+    assert "done  certify SWEEN-3 at sigma 0.50" in printed
+    assert "done  certify SWEEN-3 at sigma 0.25" not in printed
+    assert "measured here" in printed
+
+
+def test_a_time_limit_stops_in_time_and_the_next_call_goes_on(
+    plans: Path, finished: tuple[Path, str]
+) -> None:
+    began = time.monotonic()
+    first = run_line(_line(plans, options="--time-limit 6s"))
+    assert first.code == 0, first.stderr
+    assert time.monotonic() - began < 12
+    assert "are left" in first.stdout
+    succeed(_line(plans))
+    assert _contents(plans / "out") == _contents(finished[0] / "out")
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("reproduce standart --out {out}", ("standart", "did you mean standard")),
+        ("reproduce {plan} --out {out} --sigma 0.3", ("--sigma", "0.5, 0.25", "got 0.3")),
+        ("reproduce {plan} --out {out} --recipe slow", ("slow", "fast")),
+        ("reproduce {plan} --out {out} --time-limit soon", ("soon", "25m")),
+        ("reproduce {plan} --out {out} --time-limit 1s", ("--time-limit", "at least 3s", "1s")),
+        ("reproduce standard --out {out} --data-root {out}", ("cifar-10-python.tar.gz",)),
+    ],
+)
+def test_bad_input_is_one_line(plans: Path, line: str, parts: tuple[str, ...]) -> None:
+    out = plans / "none"
+    assert_refused(line.format(out=out, plan=plans / "standard.toml"), *parts, watched=(plans,))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('arch = "digits-conv"', 'arch = "digits-conv"\nepochs = 3', "epochs"),
+        ("n = 1000", 'n = "many"', "a whole number"),
+        ('indices = "0:12"', "", "either indices or every"),
+        ('members = ["digits-mlp-seed0", "digits-conv"]', 'members = ["resnet20"]', "resnet20"),
+        ("sigmas = [0.5, 0.25]", "sigmas = []", "at least one"),
+        ("seed = 1", "seed = 0", "seed0"),
+        ('methods = ["sgd", "uniform"]', 'methods = ["guess"]', "guess"),
+        ("title", "titel", "titel"),
+    ],
+)
+def test_a_bad_plan_is_one_line(plans: Path, old: str, new: str, said: str) -> None:
+    plan = plans / "standard.toml"
+    assert old in plan.read_text()
+    plan.write_text(plan.read_text().replace(old, new, 1))
+    assert_refused(_line(plans), said, str(plan), watched=(plans,))
+
+
+def test_a_folder_of_another_recipe_is_refused(done: Path) -> None:
+    plans = done
+    (plans / "recipe.toml").write_text('dataset = "digits"\nepochs = 7\nbatch_size = 64\n')
+    outcome = run_line(_line(plans, options="--sigma 0.5"))
+    assert outcome.code == 2
+    assert "epochs" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+
+
+def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None:
+    from sween.reproduce import Workspace, list_plans
+
+    assert {"standard", "identical", "macer", "adaptive", "costs", "attacks", "imagenet"} <= set(
+        list_plans()
+    )
+    for target in list_plans():
+        plan = read_plan(target)
+        for recipe in plan.recipes:
+            space = Workspace(plan, recipe=recipe, out="unused")
+            for sigma in plan.sigmas:
+                for candidate in plan.candidates:
+                    config = space.config(candidate, sigma)
+                    assert (config.arch, config.sigma) == (candidate.arch, sigma)
+
+
+def test_rates_of_finished_work_replace_those_measured_elsewhere() -> None:
+    rates = Rates("cpu")
+    before = rates.seconds_left(Work("certify", 1e12))
+    rates.learn(Work("certify", 1e12, done=5e11, seconds=500.0))
+    assert rates.seconds_left(Work("certify", 1e12)) != before
+    assert rates.seconds_left(Work("certify", 1e12, done=5e11)) == pytest.approx(503.0)
+    assert rates.seconds_left(Work("certify", 1e12, done=1e12)) == 0.0
+
+
+def _training(out: Path) -> bool:
+    return any(len(read_rows(path)) > 1 for path in out.glob("training/*/*/metrics.jsonl"))
+
+
+def _weighing(out: Path) -> bool:
+    return any(out.glob("ensembles/*/*/.sween-*"))
+
+
+def _certifying(out: Path) -> bool:
+    return any(path.stat().st_size for path in out.glob("certificates/*/certificates.jsonl"))
+
+
+def _attacking(out: Path) -> bool:
+    return any(path.stat().st_size for path in out.glob("attacks/*/*/attacks.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "reached"),
+    [
+        ("standard", _training),
+        ("standard", _weighing),
+        ("standard", _certifying),
+        ("attacks", _attacking),
+    ],
+)
+def test_a_kill_in_any_step_loses_nothing(
+    plans: Path, finished: tuple[Path, str], target: str, reached: Callable[[Path], bool]
+) -> None:
+    """SIGKILL once the step is under way, then the same command: as if never interrupted."""
+    command = [sys.executable, "-W", "ignore", "-m", "sween", *_line(plans, target).split()]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        while process.poll() is None and not reached(plans / "out"):
+            time.sleep(0.002)
+        assert process.poll() is None, "it ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    succeed(_line(plans, target))
+    whole = finished[0] / "out"
+    if target == "attacks":
+        whole = plans / "whole"
+        succeed(_line(plans, target, out="whole"))
+    assert _contents(plans / "out") == _contents(whole)
