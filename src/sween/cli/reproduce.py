@@ -8,6 +8,7 @@ import typer
 
 from sween.cli.options import DataRoot, Device, Quiet, choose_devices
 from sween.progress import format_seconds
+from sween.report.canvas import LEFT_OUT, has_matplotlib, save
 from sween.report.tables import latex, markdown_section, to_csv
 from sween.reproduce import (
     Rates,
@@ -15,6 +16,7 @@ from sween.reproduce import (
     Workspace,
     carry_out,
     list_plans,
+    make_figures,
     make_tables,
     parse_duration,
     read_plan,
@@ -59,18 +61,28 @@ def run(
         return
     outcome = carry_out(steps, device=devices[0].type, time_limit=limit, say=typer.echo)
     for space in spaces:
-        for table in make_tables(space):
-            name = f"{table.name}-{recipe}"
-            folder = out / "tables"
-            write_text(folder / f"{name}.md", markdown_section(table))
-            write_text(folder / f"{name}.csv", to_csv(table))
-            write_text(folder / f"{name}.tex", latex(table))
-            typer.echo(markdown_section(table))
+        _write(space, out / "tables")
     if outcome.left:
         typer.echo(f"{len(outcome.left)} of {len(steps)} steps are left:")
         _list(outcome.left, devices[0].type)
     elif not outcome.new:
         typer.echo("nothing was left to do")
+
+
+def _write(space: Workspace, folder: Path) -> None:
+    """Tables as Markdown, CSV and LaTeX, and figures where matplotlib is installed."""
+    for table in make_tables(space):
+        name = f"{table.name}-{space.recipe}"
+        write_text(folder / f"{name}.md", markdown_section(table))
+        write_text(folder / f"{name}.csv", to_csv(table))
+        write_text(folder / f"{name}.tex", latex(table))
+        typer.echo(markdown_section(table))
+    if not has_matplotlib():
+        typer.echo(LEFT_OUT)
+        return
+    for name, figure in make_figures(space).items():
+        save(figure, folder / f"{name}.png")
+        save(figure, folder / f"{name}.svg")
 
 
 def _list(steps: Sequence[Step], device: str) -> None:

@@ -1,5 +1,6 @@
 """The paper's tables from scratch: plans, their steps, and the tables with ours next to them."""
 
+from sween.reproduce.figures import make_figures
 from sween.reproduce.plan import Plan, list_plans, read_plan
 from sween.reproduce.rates import Rates, Work
 from sween.reproduce.run import (
@@ -22,6 +23,7 @@ __all__ = [
     "Workspace",
     "carry_out",
     "list_plans",
+    "make_figures",
     "make_tables",
     "parse_duration",
     "read_plan",

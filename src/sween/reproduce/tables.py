@@ -76,7 +76,7 @@ def make_tables(space: Workspace) -> list[Table]:
 def _certified(space: Workspace) -> Table | None:
     """Certified accuracy and ACR; the lead is over the envelope of the ensemble's candidates."""
     records, blocks = list[dict[str, Any]](), list[int]()
-    for sigma, run in _complete(space):
+    for sigma, run in complete_runs(space):
         for row in published_rows(space.plan.published, sigma):
             shares = dict(zip(DEFAULT_RADII, row["accuracies"], strict=True))
             records.append(_record(sigma, row["model"], PAPER, shares, row["acr"], None))
@@ -153,7 +153,7 @@ def _interval(lead: PairedInterval) -> Cell:
 def _adaptive(space: Workspace) -> Table | None:
     """What early exits save and lose, for the ensemble of all candidates."""
     records, blocks = list[dict[str, Any]](), list[int]()
-    for sigma, run in _complete(space):
+    for sigma, run in complete_runs(space):
         for row in published_rows("adaptive", sigma):
             record = {"sigma": sigma, "model": space.plan.whole.name, "source": PAPER}
             numbers = {name: row[name] for name in ("exit", "acr", "evaluations")}
@@ -262,7 +262,7 @@ def _hours(row: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, A
     return {**row, "hours": (seconds + row.get("weights_seconds", 0.0)) / 3600}
 
 
-def _complete(space: Workspace) -> list[tuple[float, CertificationRun]]:
+def complete_runs(space: Workspace) -> list[tuple[float, CertificationRun]]:
     """The certification runs of the plan that have all their rows."""
     found = []
     for sigma in space.plan.sigmas:
