@@ -12,8 +12,9 @@ from sween.data.dataset import StoredPixels
 from sween.errors import CheckpointError
 from sween.models import load_checkpoint, read_manifest, save_checkpoint
 from sween.run_folder import read_config, to_toml
+from sween.runs.training import DATA_KEYS
 from sween.training import train, train_many
-from sween.training.config import DATA_KEYS, TrainConfig
+from sween.training.config import TrainConfig
 from sween.training.trainer import Trainer
 from sween.training.training_images import describe_images
 

@@ -25,6 +25,9 @@ from sween.models.registry import ARCHITECTURES, create_model, is_importing
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path
 
+CHECKPOINT = "model.safetensors"
+"""Its name in a run folder."""
+
 MANIFEST_VERSION = 1
 _HEADER_KEY = "sween"
 
@@ -42,6 +45,11 @@ class Manifest:
     training: Mapping[str, Any]
     fingerprint: str = ""
     version: int = MANIFEST_VERSION
+
+    @property
+    def seed(self) -> int:
+        """Of the training run."""
+        return int(self.training.get("seed", 0))
 
 
 def fingerprint(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -143,7 +151,7 @@ def state_differences(
 
 
 def _file_of(path: Path) -> Path:
-    return path / "model.safetensors" if path.is_dir() else path
+    return path / CHECKPOINT if path.is_dir() else path
 
 
 def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.Tensor]]:

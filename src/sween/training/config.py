@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from sween.errors import BadInput, UnknownName
+from sween.runs.training import RECORDED_KEYS
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
-
-DATA_KEYS = ("image_shape", "train_data", "weights_data")
-"""Keys of a run's config.toml that describe its training images rather than its `TrainConfig`."""
 
 _WORDS = {
     int: "a whole number",
@@ -202,13 +200,12 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The config in a config.toml or recipe; refuses unknown keys.
+        """The config in a recipe or in a run's config.toml; refuses unknown keys.
 
-        The description of the images in a run's config.toml is ignored, so that it can serve as a
-        recipe for other images.
+        What a run records of its images and code is ignored: it can be a recipe for others.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        content = {name: value for name, value in content.items() if name not in DATA_KEYS}
+        content = {name: content[name] for name in content if name not in RECORDED_KEYS}
         for name in content:
             if name not in known:
                 raise UnknownName("training option", name, known)
