@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from sween.data import DATASETS, Dataset, as_dataset, load_dataset, register_dataset, registry
+from sween.data import DATASETS, Dataset, as_dataset, load_dataset, register_dataset
 from sween.data.image_set import DatasetPixels
 from sween.errors import BadInput, DataError, UnknownName
 
@@ -25,10 +25,10 @@ PAIR = ((TRAIN, TRAIN_LABELS), (TEST, TEST_LABELS))
 @pytest.fixture(autouse=True)
 def _no_trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = dict(registry._ENTRIES)
+    before = dict(DATASETS)
     yield
-    registry._ENTRIES.clear()
-    registry._ENTRIES.update(before)
+    DATASETS.clear()
+    DATASETS.update(before)
 
 
 def test_train_and_test_images_become_three_disjoint_splits() -> None:
@@ -176,7 +176,7 @@ def test_a_data_set_by_its_factory(own: str, tmp_path: Path) -> None:
         ("nothing", "expected a factory that returns a sween Dataset or"),
         ("from_files", "--data-root"),
         ("fails", "KeyError: 'flowers'"),
-        ("number", "can be called, got int"),
+        ("number", "int cannot be called"),
         ("missing", "has no attribute 'missing'"),
     ],
 )

@@ -91,7 +91,7 @@ def test_ones_own_name_may_be_registered_again_but_not_one_of_sweens() -> None:
     for factory in (nn.Identity, tiny):
         register_architecture("tiny", factory, image_shape=SHAPE)
     assert ARCHITECTURES["tiny"].build is tiny
-    for name, words in (("resnet20", "does not come with sween"), ("a:b", "letters"), ("", "''")):
+    for name, words in (("resnet20", "not built in"), ("a:b", "letters"), ("", "''")):
         with pytest.raises(BadInput, match=f"architecture name: .*{words}"):
             register_architecture(name, tiny, image_shape=SHAPE)
 

@@ -18,10 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from sween.data.factories import is_factory
+from sween.data.factories import check_consent, is_factory
 from sween.errors import CheckpointError, OutOfMemory
 from sween.models.device import is_out_of_memory
-from sween.models.registry import ARCHITECTURES, create_model, is_importing
+from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path
 
@@ -102,11 +102,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
         raise CheckpointError(
             f"{file}: architecture", expected=arch, got=manifest.arch, fix="pass that one"
         )
-    if is_importing(manifest.arch) and arch is None:
-        raise CheckpointError(
-            f"{file} names the factory {manifest.arch!r}, which is not imported without consent",
-            fix=f"if you trust that module, pass --arch {manifest.arch} (archs=[...] in Python)",
-        )
+    check_consent(manifest.arch, given=arch, where=str(file), option="arch", error=CheckpointError)
     if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
             f"{file}: architecture",
