@@ -18,7 +18,7 @@ from sween.models import create_model
 from sween.run_folder import describe_environment, write_json
 from sween.runs import TrainingRun
 from sween.training import TrainConfig, step
-from sween.training.augment import crop_flip
+from sween.training.augment import apply_crop_flips, draw_crop_flips
 from sween.training.trainer import Trainer
 
 IMAGES = 48_000
@@ -68,7 +68,8 @@ def plain_epoch(config: TrainConfig, dataset: Dataset, device: torch.device, sha
 
     def plain_step(position: int) -> None:
         picks = slice(position * config.batch_size, (position + 1) * config.batch_size)
-        images = crop_flip(pixels[picks], padding=4, generator=generator).float() / 255
+        drawn = draw_crop_flips(len(picks), padding=4, generator=generator, device=device)
+        images = apply_crop_flips(pixels[picks], drawn, padding=4).float() / 255
         noise = torch.randn(images.shape, generator=generator, device=device)
         loss = functional.cross_entropy(model(images + config.sigma * noise), labels[picks])
         optimizer.zero_grad()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from sween.training.augment import crop_flip
+from sween.training.augment import apply_crop_flips, draw_crop_flips
 
 
 def every_crop(image: torch.Tensor, padding: int) -> dict[tuple[int, int, bool], torch.Tensor]:
@@ -21,7 +21,9 @@ def every_crop(image: torch.Tensor, padding: int) -> dict[tuple[int, int, bool],
 
 
 def changed(images: torch.Tensor, padding: int, seed: int = 0) -> torch.Tensor:
-    return crop_flip(images, padding=padding, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = draw_crop_flips(len(images), padding=padding, generator=generator, device=images.device)
+    return apply_crop_flips(images, drawn, padding=padding)
 
 
 def which(images: torch.Tensor, padding: int) -> list[tuple[int, int, bool]]:

@@ -51,25 +51,22 @@ def load_cifar10(root: AnyPath) -> Dataset:
     """
     root = Path(root)
     source = _find_source(root)
-    train = torch.empty((len(TRAIN_BATCHES) * BATCH_SIZE, *_SHAPE), dtype=torch.uint8)
-    test = torch.empty((BATCH_SIZE, *_SHAPE), dtype=torch.uint8)
-    train_labels = torch.empty(len(train), dtype=torch.long)
-    test_labels = torch.empty(len(test), dtype=torch.long)
+    batches = dict[str, tuple[torch.Tensor, torch.Tensor]]()
     class_names: tuple[str, ...] = ()
-    missing = set(PUBLISHED_MD5)
     # The tar has the files in some other order, so each is placed by its name.
     for name, content in _read_files(source):
-        where = source / name
-        value = _read_checked(name, content, where)
-        missing.discard(name)
+        value = _read_checked(name, content, source / name)
         if name == "batches.meta":
-            class_names = _class_names(value, where)
-        elif name == "test_batch":
-            _place_batch(value, where, test, test_labels, 0)
+            class_names = _class_names(value, source / name)
         else:
-            _place_batch(value, where, train, train_labels, TRAIN_BATCHES.index(name) * BATCH_SIZE)
+            batches[name] = _batch(value, source / name)
+    missing = PUBLISHED_MD5.keys() - batches.keys() - ({"batches.meta"} if class_names else set())
     if missing:
         raise DataError(source, expected="all seven files", got=f"no {min(missing)}", fix=_FIX)
+    parts = [batches[name] for name in TRAIN_BATCHES]
+    train = torch.cat([pixels for pixels, _ in parts])
+    labels = torch.cat([classes for _, classes in parts])
+    test, test_labels = batches["test_batch"]
     return Dataset(
         name="cifar10",
         class_names=class_names,
@@ -77,16 +74,15 @@ def load_cifar10(root: AnyPath) -> Dataset:
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
         augmentation="crop-flip",
-        train=Split("train", StoredPixels(train[:TRAIN_SIZE]), train_labels[:TRAIN_SIZE]),
-        weights=Split("weights", StoredPixels(train[TRAIN_SIZE:]), train_labels[TRAIN_SIZE:]),
+        train=Split("train", StoredPixels(train[:TRAIN_SIZE]), labels[:TRAIN_SIZE]),
+        weights=Split("weights", StoredPixels(train[TRAIN_SIZE:]), labels[TRAIN_SIZE:]),
         test=Split("test", StoredPixels(test), test_labels),
-        root=Path(root),
+        root=root,
     )
 
 
 def _find_source(root: Path) -> Path:
     """The folder or archive that holds the seven files."""
-    root = Path(root)
     if root.is_file():
         return root
     if root.is_dir():
@@ -162,9 +158,8 @@ def _class_names(value: dict[bytes, Any], where: Path) -> tuple[str, ...]:
     return tuple(name.decode("ascii") for name in names)
 
 
-def _place_batch(
-    value: dict[bytes, Any], where: Path, pixels: torch.Tensor, labels: torch.Tensor, start: int
-) -> None:
+def _batch(value: dict[bytes, Any], where: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pixels and labels of one file."""
     data, classes = value.get(b"data"), value.get(b"labels")
     shape = (BATCH_SIZE, int(np.prod(_SHAPE)))
     if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != np.uint8:
@@ -173,6 +168,5 @@ def _place_batch(
     if not isinstance(classes, list) or len(classes) != BATCH_SIZE:
         got = str(len(classes)) if isinstance(classes, list) else type(classes).__name__
         raise DataError(where, expected=f"{BATCH_SIZE} labels", got=got, fix=_FIX)
-    stop = start + BATCH_SIZE
-    pixels[start:stop] = torch.tensor(np.asarray(data)).view(BATCH_SIZE, *_SHAPE)
-    labels[start:stop] = torch.tensor(classes, dtype=torch.long)
+    pixels = torch.tensor(np.asarray(data)).view(BATCH_SIZE, *_SHAPE)
+    return pixels, torch.tensor(classes, dtype=torch.long)

@@ -127,20 +127,18 @@ def load_dataset(
     """Load a data set by its name.
 
     Args:
-        name: a registered name, or `package.module:factory` of your own, which is imported; see
-            `register_dataset` for what the factory is given and returns.
-        root: where its files are; ignored by a data set that takes none, as the digits.
+        name: a registered name, or a custom `package.module:factory`, which is imported; see
+            `DatasetEntry` for its arguments and return value.
+        root: where its files are; ignored by a data set without files, such as the digits.
         image_size: height and width, for `image_folder` and factories that take it; the former
             uses 224 by default.
         convert: convert image files of other colour modes to RGB, likewise.
-        test_only: certifying needs no other images: do not look at the training files of an
-            `image_folder`.
+        test_only: leave the training images out, as certifying does.
 
     Raises:
-        UnknownName: when no data set has this name.
-        BadInput: when a root is needed and not given, an option does not apply, or a factory does
-            not return a data set.
-        DataError: when the files are not there or cannot be used.
+        BadInput: a root is missing, an option does not apply, or a factory does not return a data
+            set.
+        DataError: the files are missing or cannot be used.
     """
     entry = find_dataset(name)
     options: dict[str, Any] = {"test_only": test_only}

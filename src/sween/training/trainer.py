@@ -16,9 +16,11 @@ from sween.errors import BadInput, SweenError
 from sween.locks import FolderLock
 from sween.models import Manifest, check_member, create_model, save_checkpoint
 from sween.models.checkpoint import CHECKPOINT
+from sween.models.source_code import source_digest
 from sween.paths import AnyPath
 from sween.records import RowWriter
 from sween.runs.training import (
+    CODE_KEY,
     EpochMetrics,
     append_metrics,
     check_resumable,
@@ -50,7 +52,7 @@ class Trainer:
         config: what to train.
         dataset: the images.
         out: run folder; an interrupted run of the same config is resumed.
-        device: where to train.
+        device: for the training.
         images: the data set's `training_images` on that device, if several trainers share them.
         described: its `describe_images`, likewise.
         lock: of `out`, if the caller holds it; otherwise it is taken during training.
@@ -89,6 +91,8 @@ class Trainer:
             seed=config.seed,
         ).to(device)
         check_member(self.model, num_classes=dataset.num_classes, image_shape=dataset.image_shape)
+        code = source_digest(self.model, [config.arch])
+        self.recorded |= {} if code is None else {CODE_KEY: code}
         if self.fast:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.stream: torch.cuda.Stream | None = None
