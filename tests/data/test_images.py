@@ -46,11 +46,8 @@ def test_grayscale_where_one_channel_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["jpeg", "webp", "bmp", "tiff", "ppm"])
 def test_other_formats_are_read(suffix: str, tmp_path: Path) -> None:
     Image.fromarray(noise(5, 7, 3)).save(tmp_path / f"a.{suffix}")
-    assert read_image(str(tmp_path / f"a.{suffix}"), image_shape=None, channels=3).shape == (
-        3,
-        5,
-        7,
-    )
+    read = read_image(str(tmp_path / f"a.{suffix}"), image_shape=None, channels=3)
+    assert read.shape == (3, 5, 7)
 
 
 def palette() -> Image.Image:
@@ -222,16 +219,9 @@ def test_any_proportions_resize(shape: tuple[int, int], tmp_path: Path) -> None:
     assert read.shape == (3, 24, 40)
 
 
-def test_contradicting_arguments(tmp_path: Path, refuses: Refuses) -> None:
-    path = tmp_path / "a.png"
+def test_other_numbers_of_channels(tmp_path: Path, refuses: Refuses) -> None:
     with refuses(BadInput, "channels", "1 or 3", "got 4"):
-        read_image(path, image_shape=None, channels=4)
-    with refuses(BadInput, "image_shape", "(3, height, width)", "(1, 8, 8)"):
-        read_image(path, image_shape=(1, 8, 8), channels=3)
-    with refuses(BadInput, "image_shape", "(3, 0, 8)"):
-        read_image(path, image_shape=(3, 0, 8), channels=3)
-    with refuses(BadInput, "resize", "image_shape"):
-        read_image(path, image_shape=None, channels=3, resize=True)
+        read_image(tmp_path / "a.png", image_shape=None, channels=4)
 
 
 def test_a_file_that_may_not_be_read(

@@ -38,22 +38,14 @@ def test_arrays_come_back(protocol: int, kind: str) -> None:
     assert read.dtype == array.dtype.newbyteorder("=")  # numpy reads into native order
 
 
-def test_fortran_order_and_no_dimensions_come_back() -> None:
+def test_plain_values_of_any_age_come_back() -> None:
     for array in (np.asfortranarray(np.arange(6).reshape(2, 3)), np.array(7), np.zeros((0, 2))):
         np.testing.assert_array_equal(loads_plain(pickle.dumps(array, 3), WHERE), array)
-
-
-def test_the_old_name_of_numpy_core_is_known() -> None:
     written = pickle.dumps(np.arange(5, dtype=np.uint8), 2)
     old = written.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert loads_plain(old, WHERE).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_texts_of_python_2_are_bytes() -> None:
-    assert loads_plain(b"\x80\x02}q\x00U\x04nameq\x01U\x03catq\x02s.", WHERE) == {b"name": b"cat"}
-
-
-def test_plain_values_come_back() -> None:
+    python2 = b"\x80\x02}q\x00U\x04nameq\x01U\x03catq\x02s."
+    assert loads_plain(python2, WHERE) == {b"name": b"cat"}
     value = {"a": [1, 2.5, None, True], "b": (b"x", {3}, "y")}
     assert loads_plain(pickle.dumps(value), WHERE) == value
 
@@ -73,16 +65,15 @@ def marker_calls(marker: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("which", range(8))
 def test_a_call_is_refused_and_not_made(
-    which: int, nested: bool, protocol: int, tmp_path: Path, refuses: Refuses
+    which: int, protocol: int, tmp_path: Path, refuses: Refuses
 ) -> None:
     marker = tmp_path / "ran"
     call = marker_calls(marker)[which]
-    value = {"data": np.zeros(3), "labels": [1, (2, {"deep": call})]} if nested else call
-    with refuses(DataError, WHERE, "a reference to", "nothing in it was run", "fetch"):
-        loads_plain(pickle.dumps(value, protocol), WHERE)
+    for value in (call, {"data": np.zeros(3), "labels": [1, (2, {"deep": call})]}):
+        with refuses(DataError, WHERE, "a reference to", "nothing in it was run", "fetch"):
+            loads_plain(pickle.dumps(value, protocol), WHERE)
     assert not marker.exists()
 
 
@@ -124,12 +115,10 @@ def test_arrays_of_anything_but_numbers_are_refused(array: Any, refuses: Refuses
         loads_plain(pickle.dumps(array, 2), WHERE)
 
 
-def test_persistent_ids_are_refused(refuses: Refuses) -> None:
-    with refuses(DataError, WHERE, "a persistent id"):
-        loads_plain(b"Pname\n.", WHERE)
-
-
 GOOD = pickle.dumps({"data": np.arange(300, dtype=np.uint8)}, 2)
+FOUR = pickle.dumps(np.arange(4, dtype=np.uint8), 2)
+TOO_SHORT = FOUR.replace(b"K\x04\x85", b"K\x7f\x85")
+assert TOO_SHORT != FOUR
 
 
 @pytest.mark.parametrize(
@@ -137,6 +126,7 @@ GOOD = pickle.dumps({"data": np.arange(300, dtype=np.uint8)}, 2)
     [
         b"",
         b"not a pickle",
+        TOO_SHORT,
         GOOD[:-200],
         GOOD[:-1],
         b"\x80\x09.",
@@ -144,6 +134,7 @@ GOOD = pickle.dumps({"data": np.arange(300, dtype=np.uint8)}, 2)
         b"h\x07.",
         b"}(K\x01s.",
         b"\x80\x02]q\x00h\x00h\x00s.",
+        b"Pname\n.",
         b"cnumpy\nndarray\n(I1000000000000\ntR.",
         b"c_codecs\nencode\n(Vx\nVzip\ntR.",
         b"c_codecs\nencode\n}S'x'\nI1\nsb.",
@@ -167,14 +158,6 @@ def test_a_pickle_leaves_nothing_behind_on_the_reader(refuses: Refuses) -> None:
 
 def classes_of_the_reader() -> dict[str, type]:
     return {name: value for name, value in vars(safe_pickle).items() if isinstance(value, type)}
-
-
-def test_a_wrong_amount_of_content_is_refused(refuses: Refuses) -> None:
-    written = pickle.dumps(np.arange(4, dtype=np.uint8), 2)
-    shortened = written.replace(b"K\x04\x85", b"K\x7f\x85")
-    assert shortened != written
-    with refuses(DataError, WHERE, "malformed"):
-        loads_plain(shortened, WHERE)
 
 
 @pytest.mark.parametrize("position", range(0, len(GOOD), 7))

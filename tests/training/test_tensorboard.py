@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sween.data import load_dataset
-from sween.records import read_rows
-from sween.training import TrainConfig, train
+from sween.runs import TrainingRun
+from sween.training import train
 
-CONFIG = TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=2)
+from .datasets import config, few_digits
+
+CONFIG = config(arch="digits-mlp", epochs=2)
 
 
 class FakeWriter:
@@ -49,20 +50,19 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *, installed: bool) -> None:
 
 def test_every_number_of_every_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, installed=True)
-    train(CONFIG, load_dataset("digits"), tmp_path / "run", quiet=True)
+    train(CONFIG, few_digits(), tmp_path / "run", quiet=True)
     (writer,) = FakeWriter.made
     assert (writer.folder, writer.purge_step) == (str(tmp_path / "run" / "tensorboard"), 1)
     assert writer.closed
     assert writer.scalars == [
-        (name, value, row["epoch"])
-        for row in read_rows(tmp_path / "run" / "metrics.jsonl")
-        for name, value in row.items()
-        if name != "epoch"
+        (name, getattr(row, name), row.epoch)
+        for row in TrainingRun.read(tmp_path / "run").metrics
+        for name in ("loss", "noisy_accuracy", "seconds")
     ]
 
 
 def test_without_it_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, installed=False)
-    train(CONFIG, load_dataset("digits"), tmp_path / "run", quiet=True)
+    train(CONFIG, few_digits(), tmp_path / "run", quiet=True)
     assert FakeWriter.made == []
     assert not (tmp_path / "run" / "tensorboard").exists()
