@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from sween.data import load_dataset
-from sween.data.decode_cache import cache_folder, decode_all_cached
+from sween.data.decode_cache import cache_folder
 from sween.data.image_folder import FilePixels
 from sween.errors import DataError
 from sween.training import TrainConfig, train
@@ -40,17 +40,11 @@ def test_decoded_once_and_the_same(
     assert torch.equal(files.load_all(), wanted)
     (kept,) = cache.glob("*.uint8")
     assert kept.stat().st_size == wanted.numel()
-    monkeypatch.setattr(FilePixels, "_read", None)  # would fail if it were asked
-    assert torch.equal(files.load_all(), wanted)
-
-
-def test_what_is_read_cannot_spoil_what_is_kept(files: FilePixels) -> None:
-    files.load_all()
-    wanted = files.load(range(5))
-    files.load_all().zero_()
-    assert torch.equal(files.load_all(), wanted)
     smaller = FilePixels(files.folder, files.names, 6)
     assert torch.equal(smaller.load_all(), smaller.load(range(5)))
+    monkeypatch.setattr(FilePixels, "_read", None)  # would fail if it were called
+    files.load_all().zero_()
+    assert torch.equal(files.load_all(), wanted)
 
 
 def test_a_changed_file_is_decoded_again(files: FilePixels) -> None:
@@ -151,14 +145,6 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cache_folder() == tmp_path / "sween"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "sween"
-
-
-def test_many_images_in_order() -> None:
-    def read(position: int) -> torch.Tensor:
-        return torch.full((1, 2, 2), position % 251, dtype=torch.uint8)
-
-    pixels = decode_all_cached("many", 1000, (1, 2, 2), read)
-    assert pixels[:, 0, 0, 0].tolist() == [position % 251 for position in range(1000)]
 
 
 def test_training_on_real_photos_decodes_once(

@@ -164,77 +164,52 @@ def test_what_cannot_be_read(root: Path, refuses: Refuses) -> None:
         pixels.unreadable([0])
 
 
-def _keep_one(root: Path) -> None:
-    for index in range(1, 5):
-        (root / "train" / "dog" / f"{index}.png").unlink()
+@pytest.mark.parametrize(
+    ("path", "make", "parts"),
+    [
+        ("train/cat/notes.txt", Path.touch, ("another file", "move it")),
+        ("val/labels.csv", Path.touch, ("only class folders", "a file", "move it")),
+        ("val/dog/puppies.png", Path.mkdir, ("a folder", "move it")),
+        ("val/cat/9.png", os.mkfifo, ("another file",)),
+        ("train/emu", Path.mkdir, ("expected images, got none", "remove the folder")),
+        ("val/emu", Path.mkdir, ("expected images, got none", "remove the folder")),
+    ],
+)
+def test_anything_else_in_the_folder_is_named(
+    path: str, make: Callable[[Path], None], parts: tuple[str, ...], root: Path, refuses: Refuses
+) -> None:
+    make(root / path)
+    with refuses(DataError, str(root / path), *parts):
+        load_image_folder(root)
 
 
-def _other_classes(root: Path) -> None:
-    save(root / "train" / "emu" / "0.png")
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_a_missing_part_is_named(part: str, root: Path, refuses: Refuses) -> None:
+    shutil.rmtree(root / part)
+    if part == "val":
+        with refuses(DataError, str(root / part), "nothing there", "train/<class>"):
+            load_image_folder(root)
+    (root / part).touch()
+    with refuses(DataError, str(root / part), "a file", "train/<class>"):
+        load_image_folder(root)
+    (root / part).unlink()
+    (root / part).mkdir()
+    with refuses(DataError, str(root / part), "an empty folder", "train/<class>"):
+        load_image_folder(root)
+
+
+def test_classes_that_differ_or_are_too_small_are_named(root: Path, refuses: Refuses) -> None:
     (root / "val" / "dog").rename(root / "val" / "fox")
-
-
-def _many_classes(root: Path) -> None:
+    with refuses(DataError, str(root), "same classes", "got dog only in train, fox only in val;"):
+        load_image_folder(root)
     for number in range(9):
-        save(root / "train" / f"n{number}" / "0.png")
-
-
-def _file_for_a_folder(root: Path) -> None:
-    shutil.rmtree(root / "train")
-    (root / "train").write_text("")
-
-
-def _empty(part: str) -> Callable[[Path], None]:
-    def change(root: Path) -> None:
-        (root / part).rename(root / "elsewhere")
-        (root / part).mkdir()
-
-    return change
-
-
-LAYOUTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    "no val": (
-        lambda root: (root / "val").rename(root / "elsewhere"),
-        ("val: ", "nothing there", "train/<class>"),
-    ),
-    "empty train": (_empty("train"), ("train: ", "an empty folder", "train/<class>")),
-    "empty val": (_empty("val"), ("val: ", "an empty folder", "train/<class>")),
-    "a pipe": (lambda root: os.mkfifo(root / "val" / "cat" / "9.png"), ("val/cat/9.png",)),
-    "a file for a folder": (_file_for_a_folder, ("train: ", "a file")),
-    "another file": (
-        lambda root: (root / "train" / "cat" / "notes.txt").write_text(""),
-        ("train/cat/notes.txt", "move it"),
-    ),
-    "a folder in a class": (
-        lambda root: (root / "val" / "dog" / "puppies.png").mkdir(),
-        ("val/dog/puppies.png", "a folder", "move it"),
-    ),
-    "a file beside the classes": (
-        lambda root: (root / "val" / "labels.csv").write_text(""),
-        ("val/labels.csv", "only class folders", "move it"),
-    ),
-    "other classes": (
-        _other_classes,
-        ("the same classes", "dog only in train, emu only in train, fox only in val"),
-    ),
-    "many other classes": (_many_classes, ("n4 only in train, ...",)),
-    "an empty class in train": (
-        lambda root: (root / "train" / "emu").mkdir(),
-        ("train/emu", "expected images, got none", "remove the folder"),
-    ),
-    "an empty class in val": (
-        lambda root: (root / "val" / "emu").mkdir(),
-        ("val/emu", "expected images, got none", "remove the folder"),
-    ),
-    "one image": (_keep_one, ("train/dog", "2 or more images", "got 1", "add images")),
-}
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_another_layout_is_refused_by_its_path(name: str, root: Path, refuses: Refuses) -> None:
-    change, parts = LAYOUTS[name]
-    change(root)
-    with refuses(DataError, str(root), *parts):
+        save(root / "train" / f"a{number}" / "0.png")
+    with refuses(DataError, "a4 only in train, ..."):
+        load_image_folder(root)
+    for number in range(9):
+        save(root / "val" / f"a{number}" / "0.png")
+    (root / "val" / "fox").rename(root / "val" / "dog")
+    with refuses(DataError, "train/a0", "2 or more images", "got 1", "add images"):
         load_image_folder(root)
 
 

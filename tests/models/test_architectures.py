@@ -118,10 +118,9 @@ def test_in_a_fixed_shape_the_position_hardly_matters(name: str) -> None:
     assert worst < 1e-4
 
 
-@pytest.mark.parametrize("depth", [19, 21, 33, 111])
-def test_a_cifar_resnet_has_a_depth_of_6n_plus_2(depth: int) -> None:
-    with pytest.raises(ValueError, match=f"6n \\+ 2, got {depth}"):
-        CifarResNet(depth, 10)
+def test_a_cifar_resnet_has_a_depth_of_6n_plus_2() -> None:
+    with pytest.raises(ValueError, match=r"6n \+ 2, got 21"):
+        CifarResNet(21, 10)
 
 
 @pytest.mark.parametrize("name", ["digits-mlp", "digits-conv", "digits-resnet"])

@@ -4,9 +4,10 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+from torch import nn
 
 import sween
 from sween.errors import CheckpointError
@@ -14,8 +15,7 @@ from sween.models import create_model, load_checkpoint
 from sween.models.source_code import source_digest
 from sween.run_folder import read_config
 from sween.training import TrainConfig, train
-from sween.training.trainer import Trainer
-from tests.training.datasets import few_digits
+from tests.training.datasets import config, few_digits, interrupted
 
 FACTORY = "own_code:make"
 SOURCE = """
@@ -23,7 +23,7 @@ from torch import nn
 def make(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, num_classes))
 """
-CONFIG = TrainConfig(dataset="digits", arch=FACTORY, sigma=0.5, epochs=2, batch_size=16)
+CONFIG = config(arch=FACTORY, epochs=2)
 
 
 @pytest.fixture
@@ -45,22 +45,14 @@ def test_built_in_networks_have_no_custom_code(tmp_path: Path) -> None:
     for name in ("digits-mlp", "resnet20"):
         model = create_model(name, num_classes=10, image_shape=(1, 8, 8))
         assert source_digest(model, [name]) is None
-    train(
-        TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=1),
-        few_digits(),
-        tmp_path,
-        quiet=True,
-    )
+    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
     assert "source_code" not in read_config(tmp_path)
 
 
 def test_training_does_not_resume_with_changed_code(
     tmp_path: Path, write: Callable[[str], None]
 ) -> None:
-    steps = Trainer(CONFIG, few_digits(), tmp_path / "run", device=torch.device("cpu")).run()
-    for _ in range(5):
-        next(steps)
-    steps.close()
+    interrupted(CONFIG, few_digits(), tmp_path / "run", 5)
     write(SOURCE.replace("ReLU", "GELU"))
     with pytest.raises(CheckpointError, match=r"run with another config \(source_code "):
         train(CONFIG, few_digits(), tmp_path / "run", quiet=True)
@@ -75,21 +67,16 @@ def test_certification_does_not_resume_with_changed_code(
     train(CONFIG, few_digits(), tmp_path / "run", quiet=True)
     data = sween.load_dataset("digits")
 
-    def certify(loaded: bool) -> None:
-        folder = tmp_path / "run"
-        model = (
-            sween.load(folder, archs=[FACTORY])
-            if loaded
-            else load_checkpoint(folder, arch=FACTORY)[0]
-        )
+    def certify(model: nn.Module, out: Path) -> dict[str, Any]:
         smoothed = sween.SmoothedClassifier(model, sigma=0.5, num_classes=10)
-        out = tmp_path / f"out{loaded}"
         sween.certify_dataset(smoothed, data, out=out, indices=range(2), n=200, quiet=True)
+        return read_config(out)
 
-    certify(loaded=True)
-    assert "source_code" in read_config(tmp_path / "outTrue")
-    write(SOURCE + "# a remark\n")
+    out = tmp_path / "out"
+    assert "source_code" in certify(sween.load(tmp_path / "run", archs=[FACTORY]), out)
+    write(SOURCE + "# a comment\n")
     with pytest.raises(CheckpointError, match=r"another config \(source_code \w{8}\.\.\. -> "):
-        certify(loaded=True)
-    certify(loaded=False)  # built of torch's classes alone: their names are in its fingerprint
-    assert "source_code" not in read_config(tmp_path / "outFalse")
+        certify(sween.load(tmp_path / "run", archs=[FACTORY]), out)
+    # The module alone consists of torch's classes, whose names are in its fingerprint.
+    module, _ = load_checkpoint(tmp_path / "run", arch=FACTORY)
+    assert "source_code" not in certify(module, tmp_path / "module")

@@ -1,8 +1,8 @@
-"""Reading a pickle without letting it run anything.
+"""Read a pickle without running any code from it.
 
 A pickle is a program: `pickle.load` calls whatever function the file names. CIFAR-10 is published
-as pickles, so they are read here by an unpickler that knows three names, those that an array of
-numbers needs, and refuses the rest before anything is imported or called.
+as pickles, so they are read by an unpickler that allows only the names that an array of numbers
+needs, and refuses the rest before anything is imported or called.
 """
 
 import io
@@ -28,15 +28,8 @@ _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 def loads_plain(data: bytes, where: str) -> Any:
     """The value of a pickle of arrays, dictionaries, lists, tuples, sets, numbers and bytes.
 
-    Texts written by Python 2 come back as bytes.
-
-    Args:
-        data: the pickle.
-        where: the file it came from, for the error.
-
-    Raises:
-        DataError: when it names any other class or function, holds an array of objects, or is not
-            a well-formed pickle.
+    Texts written by Python 2 come back as bytes. Anything else in the pickle, and a malformed one,
+    is refused; `where` names its file in the error.
     """
     try:
         return _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()

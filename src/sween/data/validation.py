@@ -47,7 +47,7 @@ def check_images(images: torch.Tensor, *, what: str = "images") -> None:
             what,
             expected="pixels in [0, 1]",
             # float32 prints the shortest decimal that identifies it
-            got=f"values from {np.float32(smallest)} to {np.float32(largest)}",
+            got=f"values from {np.float32(smallest)!s} to {np.float32(largest)!s}",
             fix=_range_fix(smallest, largest),
         )
 

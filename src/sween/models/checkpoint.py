@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file whose header holds the manifest. Loading one runs no code.
 
-Weights and manifest share a file, so they cannot be separated. A checkpoint of a caller's own
+Weights and manifest share a file, so they cannot be separated. A checkpoint of a custom
 architecture names `package.module:factory`; importing it would run code that the file chose, so it
 is imported only if the caller names the same factory.
 """
@@ -89,8 +89,8 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
 
     Args:
         path: a .safetensors file or a run folder that holds model.safetensors.
-        arch: the architecture it must have; required for a caller's own `package.module:factory`,
-            which may be imported only because the caller names it here.
+        arch: the architecture it must have; required for a custom `package.module:factory`, which
+            is imported only if named here.
 
     Raises:
         CheckpointError: it is damaged, or does not match the architecture.
@@ -108,16 +108,16 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
             f"{file}: architecture",
             expected=f"one of {', '.join(ARCHITECTURES)}",
             got=manifest.arch,
-            fix="register it first if it is your own, or upgrade sween",
+            fix="register it first if it is a custom one, or upgrade sween",
         )
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
     )
-    differences = state_differences(model.state_dict(), tensors)
+    differences = _state_differences(model.state_dict(), tensors)
     if differences:
+        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise CheckpointError(
-            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}"
-            + (f"; and {len(differences) - 3} more)" if len(differences) > 3 else ")"),
+            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}{more})",
             fix="load it with the architecture it was trained with",
         )
     found = fingerprint(manifest, tensors)
@@ -132,7 +132,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
     return model.eval(), manifest
 
 
-def state_differences(
+def _state_differences(
     wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
 ) -> list[str]:
     """Descriptions of the tensors that are missing, unexpected or of the wrong shape."""

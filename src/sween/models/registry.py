@@ -134,9 +134,8 @@ def create_model(
     """A freshly initialised network from [0,1] images to logits.
 
     Args:
-        name: a registered name; `timm:NAME`; or `package.module:factory` of the caller's own,
-            which is called with those of `num_classes`, `image_shape` and `channels` that it takes,
-            and normalises its own input.
+        name: a registered name; `timm:NAME`; or a custom `package.module:factory`, which is called
+            like `Architecture.build` and normalises its own input.
         num_classes: number of logits.
         image_shape: (C, H, W).
         mean: per-channel mean for the normalisation inside a registered network; 0 if None.
@@ -188,7 +187,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
     try:
         with torch.inference_mode(), evaluating(model):
             output = model(torch.full((2, *image_shape), 0.5, device=device_of(model)))
-    except Exception as error:  # a caller's own module may raise anything
+    except Exception as error:  # a custom module may raise anything
         if is_out_of_memory(error):
             where = f"{device_of(model)}, on two images of shape ({_shape(image_shape)})"
             raise OutOfMemory(f"while the network was checked on {where}", error) from None

@@ -87,7 +87,6 @@ class EpochMetrics:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], where: str) -> Self:
-        """A row as read from the file at `where`."""
         names = [field.name for field in dataclasses.fields(cls)]
         wrong = [name for name in names if not _is_number(row.get(name))]
         if wrong:
@@ -208,16 +207,19 @@ def _check_older(folder: Path, content: Mapping[str, Any], class_names: tuple[st
 
 @contextlib.contextmanager
 def writing(
-    folder: Path, content: Mapping[str, Any], *, lock: FolderLock | None = None
+    folder: Path,
+    content: Mapping[str, Any],
+    class_names: tuple[str, ...],
+    *,
+    lock: FolderLock | None = None,
 ) -> Iterator[Path]:
-    """A training run to write, new or to be resumed; yields the path for `append_metrics`.
+    """A training run to write, new or resumed; yields the path for `append_metrics`.
 
-    Args:
-        folder: of the run; locked while the block runs.
-        content: of its config, as `check_resumable` returns it.
-        lock: on the folder, if the caller holds it.
+    See `check_resumable` for the arguments. The folder is locked while the block runs; `lock` is
+    the caller's, if it holds one.
     """
-    with run_folder(folder, content, rows=METRICS, lock=lock) as path:
+    known = check_resumable(folder, content, class_names)
+    with run_folder(folder, known, rows=METRICS, lock=lock) as path:
         yield path
 
 

@@ -122,13 +122,14 @@ class Trainer:
     def finished(self) -> bool:
         return is_finished(self.out)
 
-    def check_folder(self) -> Mapping[str, Any]:
-        """Refuse a folder that holds a different run; returns the content of config.toml."""
-        return check_resumable(self.out, self.recorded, self.dataset.class_names)
+    def check_folder(self) -> None:
+        """Refuse a folder that holds a different run."""
+        check_resumable(self.out, self.recorded, self.dataset.class_names)
 
     def run(self) -> Generator[str, None, None]:
         """Train to the end, yielding a note after each step, and write the checkpoint."""
-        with writing(self.out, self.check_folder(), lock=self.lock) as path:
+        names = self.dataset.class_names
+        with writing(self.out, self.recorded, names, lock=self.lock) as path:
             if self.finished:
                 self.already_trained = True
                 drop_state(self.out)  # may be left by a kill right after the checkpoint was written
@@ -218,8 +219,8 @@ class Trainer:
     def _make_optimizer(self) -> torch.optim.SGD:
         config = self.config
         everything = list(self.model.parameters())
-        spared = [] if config.decay_norms else [p for p in everything if p.ndim < 2]
-        decayed = everything if config.decay_norms else [p for p in everything if p.ndim >= 2]
+        decayed = [p for p in everything if config.decay_norms or p.ndim >= 2]
+        spared = [p for p in everything if not config.decay_norms and p.ndim < 2]
         groups: list[dict[str, Any]] = [
             {"params": decayed},
             {"params": spared, "weight_decay": 0.0},
