@@ -46,7 +46,7 @@ def test_an_unusable_number_is_named(field: str, values: tuple[float, ...]) -> N
     [
         ("method", "gausian", "gaussian"),
         ("schedule", "onecycle", "one-cycle"),
-        ("store", "float", "float16"),
+        ("store", "float1", "float16"),
         ("epoch", 3, "epochs"),
     ],
 )

@@ -1,7 +1,7 @@
 """Data sets and architectures by name: built-in, registered, or custom as `package.module:factory`.
 
-Importing a module runs its code. A name that stands in a file, such as a checkpoint, is therefore
-imported only if the caller passes the same name.
+Importing a module runs its code. A name found in a file, such as a checkpoint, is therefore
+imported only if the caller passes it too.
 """
 
 import functools
@@ -68,7 +68,7 @@ class Registry(dict[str, Entry]):
             raise BadInput(
                 f"{self.kind} {name!r}",
                 expected="a factory that returns",
-                got=first_line(error),
+                got=describe_error(error),
                 fix="call it on its own to see where it fails",
             ) from error
 
@@ -111,7 +111,7 @@ def _import(kind: str, name: str) -> Factory:
         raise BadInput(
             f"{kind} {name!r}",
             expected="an importable package.module:factory",
-            got=first_line(error),
+            got=describe_error(error),
             fix="run in the folder of the module or put it on PYTHONPATH, and check both names",
         ) from None
     return factory
@@ -138,7 +138,7 @@ def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def first_line(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The type of an error and the first line of its message."""
     text = str(error).splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -17,7 +17,7 @@ from torch.utils import data as torch_data
 
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
-from sween.data.factories import first_line
+from sween.data.factories import describe_error
 from sween.errors import BadInput, DataError
 from sween.progress import Advance, track
 
@@ -45,7 +45,7 @@ def as_image_set(
     indices: Iterable[int] | None = None,
     quiet: bool = False,
 ) -> ImageSet:
-    """Images, with labels where there are any, from what a torch user has.
+    """Images, with labels if there are any, from any form that is common in torch.
 
     Args:
         source: one of
@@ -282,7 +282,7 @@ class DatasetPixels:
             raise DataError(
                 f"{self.name}[{position}]",
                 expected="an image that can be read",
-                got=first_line(error),
+                got=describe_error(error),
                 fix="read that item on its own to see why",
                 unreadable=True,
             ) from error

@@ -1,7 +1,7 @@
 """Decode one image file to a uint8 tensor.
 
 Nothing is converted silently: a certificate is about exact pixel values, so looking up a palette,
-dropping an alpha channel or reducing 16 bits to 8 must be asked for.
+dropping an alpha channel or reducing 16 bits to 8 must be requested.
 """
 
 import io

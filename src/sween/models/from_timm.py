@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sween.data.factories import TIMM_PREFIX, first_line
+from sween.data.factories import TIMM_PREFIX
 from sween.errors import BadInput, MissingExtra
 from sween.models.normalize import Normalize
 
@@ -41,15 +41,7 @@ def create_timm_model(
             got=asked,
             fix=f"did you mean {TIMM_PREFIX}{near[0]}?" if near else "check the name",
         )
-    try:
-        about: Any = timm.get_pretrained_cfg(asked)
-    except RuntimeError as error:  # a tag that timm does not have
-        raise BadInput(
-            f"architecture {name!r}",
-            expected="a name that timm lists",
-            got=first_line(error),
-            fix="leave out the tag after the dot, which names pretrained weights",
-        ) from None
+    about: Any = timm.get_pretrained_cfg(asked)
     channels, *size = image_shape
     options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels}
     if getattr(about, "fixed_input_size", False):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import nn
 
-from sween.data.factories import TIMM_PREFIX, Factory, Registry, first_line
+from sween.data.factories import TIMM_PREFIX, Factory, Registry, describe_error
 from sween.errors import BadInput, ContractError, OutOfMemory
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.device import device_of, evaluating, is_out_of_memory
@@ -194,7 +194,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
         raise ContractError(
             "member",
             expected=f"a module that accepts images of shape (N, {_shape(image_shape)})",
-            got=first_line(error),
+            got=describe_error(error),
             fix="use an architecture made for these images",
         ) from None
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__

@@ -1,4 +1,4 @@
-"""The source code behind a model: what weights and names do not tell."""
+"""A digest of the custom source code behind a model, which weights and names do not reveal."""
 
 import hashlib
 import inspect

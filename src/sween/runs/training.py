@@ -139,7 +139,7 @@ class TrainingRun:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """The name of the folder."""
         return self.folder.resolve().name
 
     @property
@@ -168,7 +168,7 @@ def check_resumable(
 
     Args:
         folder: of the run; may be new.
-        content: of the config that is asked for.
+        content: of the requested config.
         class_names: of the data set.
 
     Returns:

@@ -180,7 +180,7 @@ class Trainer:
         for position in range(self.steps_per_epoch):
             first = position * self.batch_size
             with self._on_stream(), torch.random.fork_rng(devices=[]):
-                # A caller's own network may draw random numbers, as dropout does.
+                # A custom network may draw random numbers, as dropout does.
                 torch.default_generator.manual_seed(torch_seed(seed, "layers", block=position))
                 self.step.inputs.picks.copy_(order[first : first + self.batch_size])
                 self._set_rate(epoch * self.steps_per_epoch + position)
