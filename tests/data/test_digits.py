@@ -8,7 +8,7 @@ import torch
 
 from sween.data.dataset import Dataset
 from sween.data.digits import MEAN, STD, _split_order, load_digits
-from sween.errors import MissingExtra
+from sween.errors import BadInput
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_the_test_split_never_changes(digits: Dataset) -> None:
 
 def test_without_scikit_learn_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtra) as caught:
+    with pytest.raises(BadInput) as caught:
         load_digits()
     assert str(caught.value) == (
         "the digits need scikit-learn, which is not installed; pip install scikit-learn"

@@ -18,6 +18,7 @@ from torch.utils import data as torch_data
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
 from sween.data.factories import describe_error
+from sween.data.validation import type_and_shape, whole_numbers
 from sween.errors import BadInput, DataError
 from sween.progress import Advance, track
 
@@ -102,21 +103,7 @@ def _from_pair(images: Any, labels: Any, name: str, white: int) -> ImageSet:
 
 
 def _as_labels(labels: Any, count: int, name: str) -> torch.Tensor:
-    try:
-        tensor = torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(
-            f"{name}: labels", expected="whole numbers", got=error, fix="pass a tensor of int64"
-        ) from None
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if not whole or tuple(tensor.shape) != (count,):
-        raise BadInput(
-            f"{name}: labels",
-            expected=f"{count} whole numbers, one per image",
-            got=_type_and_shape(tensor),
-            fix="pass the class index of each image",
-        )
-    tensor = tensor.detach().to("cpu", torch.int64)
+    tensor = whole_numbers(f"{name}: labels", labels, count)
     if count and int(tensor.min()) < 0:
         raise _wrong_label(name, int(tensor.argmin()), int(tensor.min()))
     return tensor
@@ -249,8 +236,8 @@ class DatasetPixels:
         if image.shape != self._like.shape or image.dtype != self._like.dtype:
             raise BadInput(
                 where,
-                expected=f"{_type_and_shape(self._like)}, as {self.name}[{self._first[0]}] has",
-                got=_type_and_shape(image),
+                expected=f"{type_and_shape(self._like)}, as {self.name}[{self._first[0]}] has",
+                got=type_and_shape(image),
                 fix="bring all images to one shape and type",
             )
         listed = None if self._listed is None else int(self._listed[position])
@@ -315,10 +302,6 @@ class DatasetPixels:
 
 def _raw_bytes(image: torch.Tensor) -> memoryview:
     return image.contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _type_and_shape(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
 def _listed_labels(items: Any) -> torch.Tensor | None:

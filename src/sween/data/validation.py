@@ -64,12 +64,12 @@ def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
     """The images' indices, by default their positions; refuse duplicates and a wrong number."""
     if indices is None:
         return list(range(count))
-    keys = _whole_numbers("indices", indices)
-    if len(keys) != count or len(set(keys)) != len(keys) or min(keys) < 0:
+    keys: list[int] = whole_numbers("indices", indices, count).tolist()
+    if len(set(keys)) != count or min(keys) < 0:
         raise BadInput(
             "indices",
             expected=f"{count} distinct indices of at least 0, one per image",
-            got=keys if len(keys) < 8 else f"{len(keys)} numbers",
+            got=keys if count < 8 else f"{count} numbers",
             fix="pass each image's index in its data set",
         )
     return keys
@@ -81,24 +81,36 @@ def check_labels(
     """The true classes, all None if unknown; refuse classes that do not exist."""
     if labels is None:
         return [None] * count
-    values = _whole_numbers("labels", labels)
-    if len(values) != count or not all(0 <= label < num_classes for label in values):
+    values: list[int] = whole_numbers("labels", labels, count).tolist()
+    if not all(0 <= label < num_classes for label in values):
         raise BadInput(
             "labels",
             expected=f"{count} classes from 0 to {num_classes - 1}",
-            got=values if len(values) < 8 else f"{len(values)} numbers up to {max(values)}",
+            got=values if count < 8 else f"{count} numbers up to {max(values)}",
             fix="pass the true class of each image",
         )
     return list(values)
 
 
-def _whole_numbers(name: str, values: Sequence[int] | torch.Tensor | int) -> list[int]:
-    tensor = torch.as_tensor(values)
-    if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.ndim > 1:
+def whole_numbers(what: str, values: object, count: int) -> torch.Tensor:
+    """As many whole numbers as there are images: int64 of shape (count,), on the CPU."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            name,
-            expected="whole numbers, one per image",
-            got=f"{tensor.dtype} of shape {tuple(tensor.shape)}",
+            what, expected="whole numbers", got=error, fix="pass a list of ints"
+        ) from None
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if not whole or tensor.ndim > 1 or tensor.numel() != count:
+        raise BadInput(
+            what,
+            expected=f"{count} whole numbers, one per image",
+            got=type_and_shape(tensor),
             fix="pass a list of ints",
         )
-    return [int(value) for value in tensor.flatten().tolist()]
+    return tensor.detach().reshape(count).to("cpu", torch.int64)
+
+
+def type_and_shape(tensor: torch.Tensor) -> str:
+    """For errors: `float32 of shape (3, 8, 8)`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
