@@ -26,7 +26,7 @@ def test_splits_and_units(digits: Dataset) -> None:
     assert (stored.dtype, stored.shape) == (torch.uint8, (2, 1, 8, 8))
     images = digits.test.all_images()
     assert images.dtype == torch.float32
-    assert (images.min(), images.max()) == (0, 1)
+    assert (images.min().item(), images.max().item()) == (0, 1)
     assert torch.equal(images[:2], stored.float() / 16)
 
 

@@ -9,13 +9,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from sween.errors import BadInput, CheckpointError
+from sween.errors import CheckpointError
 from sween.models import ARCHITECTURES, load_checkpoint, read_manifest, save_checkpoint
 from sween.models.checkpoint import fingerprint
 
 from .checkpoints import MANIFEST, manifest_content, network, rewrite
-
-FACTORY = "tests.models.factories:with_classes"
 
 
 @pytest.mark.parametrize("arch", ["digits-mlp", "digits-conv", "digits-resnet"])
@@ -144,10 +142,3 @@ def test_other_class_counts_do_not_fit(saved: Path) -> None:
     rewrite(saved, manifest=manifest_content(saved) | names)
     with pytest.raises(CheckpointError, match=r"1\.10\.weight has shape \(10, 512\) where \(11"):
         load_checkpoint(saved)
-
-
-def test_a_vanished_factory_is_one_line(tmp_path: Path) -> None:
-    path, arch = tmp_path / "model.safetensors", "gone.module:factory"
-    save_checkpoint(network(FACTORY), path, dataclasses.replace(MANIFEST, arch=arch))
-    with pytest.raises(BadInput, match="No module named 'gone'"):
-        load_checkpoint(path, arch=arch)

@@ -51,7 +51,7 @@ class FilePixels:
 
     def load(self, positions: Sequence[int], *, remember: bool = False) -> torch.Tensor:
         def read(row: int) -> torch.Tensor:
-            return self._cached(positions[row], remember=remember)
+            return self._kept(positions[row], remember=remember)
 
         return decode_many(len(positions), self.image_shape, read)
 
@@ -78,7 +78,7 @@ class FilePixels:
 
         def attempt(row: int) -> None:
             try:
-                self._cached(positions[row])
+                self._kept(positions[row])
             except DataError as error:
                 if not error.unreadable:
                     raise
@@ -101,7 +101,7 @@ class FilePixels:
             hasher.update(self.load(part, remember=True).flatten().numpy().data)
         return hasher.hexdigest()
 
-    def _cached(self, position: int, *, remember: bool = False) -> torch.Tensor:
+    def _kept(self, position: int, *, remember: bool = False) -> torch.Tensor:
         """An image from the cache, or decoded and added to it."""
         path = self.folder / self.names[position]
         try:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sween.errors import DataError
 
-_RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]  # type: ignore[no-untyped-call]
+_RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
 _NAMES = {
     "numpy.core.multiarray._reconstruct": _RECONSTRUCT,  # up to numpy 1
     "numpy._core.multiarray._reconstruct": _RECONSTRUCT,
