@@ -62,9 +62,9 @@ class Registry(dict[str, Entry]):
         """Call a factory with those of the options that it takes."""
         try:
             return factory(**{key: options[key] for key in options if takes(factory, key)})
-        except (SweenError, MemoryError):
-            raise
         except Exception as error:  # a custom factory may raise anything
+            if name in self.built_in or isinstance(error, SweenError | MemoryError):
+                raise
             raise BadInput(
                 f"{self.kind} {name!r}",
                 expected="a factory that returns",

@@ -155,7 +155,7 @@ def create_model(
         entry = _find(name, image_shape)
         try:
             model = ARCHITECTURES.build(name, entry.build, options)
-        except (BadInput, MemoryError) as error:
+        except Exception as error:
             cause = error.__cause__ or error
             if is_out_of_memory(cause):
                 raise OutOfMemory(f"while {name} was built", cause) from None
