@@ -137,6 +137,9 @@ class Split(ImageSet):
 
     labels: torch.Tensor
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:

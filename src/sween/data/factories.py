@@ -105,8 +105,6 @@ def _import(kind: str, name: str) -> Factory:
         factory: object = importlib.import_module(module_name)
         for part in factory_name.split("."):
             factory = getattr(factory, part)
-        if not callable(factory):
-            raise TypeError(f"{type(factory).__name__} cannot be called")
     except Exception as error:  # a custom module may raise anything, SyntaxError included
         raise BadInput(
             f"{kind} {name!r}",
@@ -114,6 +112,13 @@ def _import(kind: str, name: str) -> Factory:
             got=describe_error(error),
             fix="run in the folder of the module or put it on PYTHONPATH, and check both names",
         ) from None
+    if not callable(factory):
+        raise BadInput(
+            f"{kind} {name!r}",
+            expected="a factory that can be called",
+            got=type(factory).__name__,
+            fix="name a function or class",
+        )
     return factory
 
 

@@ -103,7 +103,14 @@ def _from_pair(images: Any, labels: Any, name: str, white: int) -> ImageSet:
 
 
 def _as_labels(labels: Any, count: int, name: str) -> torch.Tensor:
-    tensor = whole_numbers(f"{name}: labels", labels, count)
+    tensor = whole_numbers(f"{name}: labels", labels)
+    if len(tensor) != count:
+        raise BadInput(
+            f"{name}: labels",
+            expected=f"{count} whole numbers, one per image",
+            got=type_and_shape(tensor),
+            fix="pass the class index of each image",
+        )
     if count and int(tensor.min()) < 0:
         raise _wrong_label(name, int(tensor.argmin()), int(tensor.min()))
     return tensor

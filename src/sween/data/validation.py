@@ -64,12 +64,12 @@ def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
     """The images' indices, by default their positions; refuse duplicates and a wrong number."""
     if indices is None:
         return list(range(count))
-    keys: list[int] = whole_numbers("indices", indices, count).tolist()
-    if len(set(keys)) != count or min(keys) < 0:
+    keys: list[int] = whole_numbers("indices", indices).tolist()
+    if len(keys) != count or len(set(keys)) != count or min(keys) < 0:
         raise BadInput(
             "indices",
             expected=f"{count} distinct indices of at least 0, one per image",
-            got=keys if count < 8 else f"{count} numbers",
+            got=keys if len(keys) < 8 else f"{len(keys)} numbers",
             fix="pass each image's index in its data set",
         )
     return keys
@@ -81,19 +81,19 @@ def check_labels(
     """The true classes, all None if unknown; refuse classes that do not exist."""
     if labels is None:
         return [None] * count
-    values: list[int] = whole_numbers("labels", labels, count).tolist()
-    if not all(0 <= label < num_classes for label in values):
+    values: list[int] = whole_numbers("labels", labels).tolist()
+    if len(values) != count or not all(0 <= label < num_classes for label in values):
         raise BadInput(
             "labels",
             expected=f"{count} classes from 0 to {num_classes - 1}",
-            got=values if count < 8 else f"{count} numbers up to {max(values)}",
+            got=values if len(values) < 8 else f"{len(values)} numbers up to {max(values)}",
             fix="pass the true class of each image",
         )
     return list(values)
 
 
-def whole_numbers(what: str, values: object, count: int) -> torch.Tensor:
-    """As many whole numbers as there are images: int64 of shape (count,), on the CPU."""
+def whole_numbers(what: str, values: object) -> torch.Tensor:
+    """Whole numbers, one per image: int64 of shape (N,), on the CPU."""
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -101,14 +101,14 @@ def whole_numbers(what: str, values: object, count: int) -> torch.Tensor:
             what, expected="whole numbers", got=error, fix="pass a list of ints"
         ) from None
     whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if not whole or tensor.ndim > 1 or tensor.numel() != count:
+    if not whole or tensor.ndim > 1:
         raise BadInput(
             what,
-            expected=f"{count} whole numbers, one per image",
+            expected="whole numbers, one per image",
             got=type_and_shape(tensor),
             fix="pass a list of ints",
         )
-    return tensor.detach().reshape(count).to("cpu", torch.int64)
+    return tensor.detach().flatten().to("cpu", torch.int64)
 
 
 def type_and_shape(tensor: torch.Tensor) -> str:
