@@ -13,11 +13,11 @@ from typing import Any
 from sween.bench import measure
 from sween.ensemble import LoadedEnsemble, load_members, weigh
 from sween.models import count_flops, count_parameters
-from sween.records import read_rows
 from sween.reproduce.plan import Candidate, Ensemble
 from sween.reproduce.rates import Work
 from sween.reproduce.steps import EVALUATIONS_PER_STEP, Step, Workspace
 from sween.run_folder import describe_environment, write_text
+from sween.runs.training import TrainingRun
 from sween.training import TrainConfig, train_many
 
 EPOCHS = 4
@@ -70,7 +70,7 @@ class NetworkCost(_Measured):
             device=self.space.devices[0],
             quiet=self.space.quiet,
         )
-        seconds = [float(row["seconds"]) for row in read_rows(self.folder / "metrics.jsonl")]
+        seconds = [row.seconds for row in TrainingRun.read(self.folder).metrics]
         epoch = statistics.median(seconds[1:])
         row = {"epochs": config.epochs, "seconds_per_epoch": epoch, "measured": seconds}
         self.keep(row | speed(self.space, load_members([self.folder])))

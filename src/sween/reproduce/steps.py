@@ -20,6 +20,7 @@ from sween.reproduce.plan import Candidate, Ensemble, Plan
 from sween.reproduce.rates import Work
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
+from sween.runs.training import TrainingRun
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, make_configs, read_recipe, train_many
@@ -145,11 +146,11 @@ class Train(Step):
             images = len(self.space.dataset.train)
             epoch = self.space.multiply_adds[name] * images * config.noisy_copies
             epoch *= EVALUATIONS_PER_STEP
-            metrics = folder / "metrics.jsonl"
-            rows = read_rows(metrics) if metrics.is_file() else []
             total += config.epochs * epoch
-            done += len(rows) * epoch
-            seconds = max(seconds, sum(float(row["seconds"]) for row in rows))
+            if TrainingRun.is_at(folder):
+                run = TrainingRun.read(folder)
+                done += len(run.metrics) * epoch
+                seconds = max(seconds, run.seconds)  # all train at once, each counts the time
         return Work("train", total, done, seconds)
 
     def run(self) -> None:
