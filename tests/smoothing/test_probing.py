@@ -12,9 +12,9 @@ from torch import nn
 
 from sween.ensemble import WeightedEnsemble
 from sween.errors import ContractError
-from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 from tests.smoothing import small
+from tests.smoothing.small import ZOO, smoothed
 
 pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
 
@@ -42,44 +42,30 @@ class Watched(nn.Module):
         return rows
 
 
-def smoothed(model: nn.Module, forward_rows: int | None = None) -> SmoothedClassifier:
-    return SmoothedClassifier(model, sigma=0.5, num_classes=10, forward_rows=forward_rows)
+def rows_of_second_prediction(image: torch.Tensor, n: int) -> list[int]:
+    """The first one prepares and probes the model."""
+    model = Watched(image[0].numel())
+    classifier = smoothed(model)
+    classifier.predict(image, n=n, alpha=0.01)
+    model.take_rows()
+    classifier.predict(image, n=n, alpha=0.01)
+    return model.take_rows()
 
 
 @pytest.mark.parametrize("n", [11, 20, 100, 150, 501, 999, 3000])
-def test_a_known_model_sees_the_votes_of_a_prediction_and_little_more(n: int) -> None:
-    model = Watched()
-    classifier = smoothed(model)
-    classifier.predict(small.images(1), n=n, alpha=0.01)
-    model.take_rows()
-    classifier.predict(small.images(1), n=n, alpha=0.01)
-    rows = model.take_rows()
+def test_a_prediction_evaluates_its_votes_and_little_more(n: int) -> None:
+    rows = rows_of_second_prediction(small.images(1), n)
     assert n <= sum(rows) <= 1.3 * n
     assert len(set(rows)) == 1
 
 
-def test_a_long_prediction_runs_in_the_passes_of_a_certificate() -> None:
-    model = Watched()
-    classifier = smoothed(model)
-    classifier.predict(small.images(1), n=6000)
-    model.take_rows()
-    classifier.predict(small.images(1), n=6000)
-    assert model.take_rows() == [500] * 12
+def test_long_predictions_and_large_images_are_split_into_several_passes() -> None:
+    assert rows_of_second_prediction(small.images(1), 6000) == [500] * 12
+    assert rows_of_second_prediction(torch.rand(1, 3, 64, 64), 130) == [65, 65]
 
 
-def test_large_images_are_predicted_in_smaller_passes() -> None:
-    model = Watched(3 * 64 * 64)
-    classifier = smoothed(model)
-    image = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(1))
-    classifier.predict(image, n=130)
-    model.take_rows()
-    classifier.predict(image, n=130)
-    assert model.take_rows() == [65, 65]
-
-
-def test_a_prediction_does_not_depend_on_its_company() -> None:
-    classifier = smoothed(small.ensemble())
-    images = small.images(3)
+def test_a_prediction_does_not_depend_on_the_rest_of_its_batch() -> None:
+    classifier, images = smoothed(), small.images(3)
     together = classifier.predict(images, n=130, seed=1, indices=[4, 5, 6])
     for position, answer in enumerate(together):
         alone = classifier.predict_one(images[position], n=130, seed=1, indices=answer.index)
@@ -89,8 +75,7 @@ def test_a_prediction_does_not_depend_on_its_company() -> None:
 
 @pytest.mark.parametrize("exit_name", ["none", "exact", "paper"])
 def test_fitted_passes_give_the_votes_of_full_ones(exit_name: str) -> None:
-    classifier = SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10, exit=exit_name)
-    images, keys = small.images(2), [0, 1]
+    classifier, images, keys = smoothed(exit=exit_name), small.images(2), [0, 1]
     fitted = classifier.predict(images, n=230, seed=3, indices=keys)
     full = classifier.predict_batch(images, n=230, seed=3, indices=keys)
     assert [answer.counts for answer in fitted] == [answer.counts for answer in full]
@@ -98,8 +83,7 @@ def test_fitted_passes_give_the_votes_of_full_ones(exit_name: str) -> None:
 
 def test_passes_keep_the_rows_that_were_asked_for() -> None:
     model = Watched()
-    classifier = smoothed(model, forward_rows=50)
-    classifier.predict(small.images(1), n=20)
+    smoothed(model, forward_rows=50).predict(small.images(1), n=20)
     assert set(model.take_rows()) == {50}
 
 
@@ -128,10 +112,9 @@ def test_another_state_is_probed_again() -> None:
     classifier.certify(image, n=200)
     assert len(model.take_rows()) == small.PROBED + 2
     model.scale.fill_(1.0)
-    with pytest.raises(ContractError, match="does not depend on the rest"):
-        classifier.certify(image, n=200)
-    with pytest.raises(ContractError, match="does not depend on the rest"):
-        classifier.predict(image, n=20)
+    for ask in (classifier.certify, classifier.predict):
+        with pytest.raises(ContractError, match="does not depend on the rest"):
+            ask(image, n=200)
     model.scale.fill_(0.0)
     classifier.certify(image, n=200)
 
@@ -150,60 +133,43 @@ def test_a_prediction_is_probed_in_the_shape_that_votes() -> None:
         classifier.predict(small.images(1), n=100)
 
 
-@pytest.mark.parametrize("how", ["part", "hook"])
-def test_an_exchanged_part_and_a_hook_are_probed(how: str) -> None:
-    """Neither has parameters of its own."""
+class KeepsItsMode(nn.Identity):
+    """Ignores `eval()`; mixes its batch in training mode."""
 
-    class Centre(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x - x.mean(dim=0)
+    def train(self, mode: bool = True) -> Self:
+        return self
 
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Identity())
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(dim=0) if self.training else x
+
+
+@pytest.mark.parametrize("change", ["part", "hook", "mode"])
+def test_a_changed_part_or_hook_or_mode_is_probed(change: str) -> None:
+    """None of them changes a parameter."""
+    part = KeepsItsMode()
+    part.training = False
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), part)
     classifier = smoothed(model)
     classifier.certify(small.images(1), n=200)
-    if how == "part":
-        model[2] = Centre()
-    else:
+    if change == "part":
+        model[2] = small.Computed(lambda x: x - x.mean(dim=0))
+    elif change == "hook":
         model.register_forward_hook(lambda _, __, output: output - output.mean(dim=0))
+    else:
+        part.training = True
     with pytest.raises(ContractError, match="does not depend on the rest"):
         classifier.certify(small.images(1), n=200)
 
 
-def test_another_mode_is_probed_again() -> None:
-    class KeepsItsMode(Watched):
-        """Ignores `eval()`; mixes its batch in training mode."""
-
-        def train(self, mode: bool = True) -> Self:
-            return self
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            flat = images.flatten(1)
-            mixed = flat.mean(dim=0, keepdim=True) if self.training else 0.0
-            output: torch.Tensor = self.body(flat + mixed)
-            return output
-
-    model = KeepsItsMode()
-    model.training = False
-    classifier = smoothed(model)
-    classifier.certify(small.images(1), n=200)
-    model.training = True
-    with pytest.raises(ContractError, match="does not depend on the rest"):
-        classifier.certify(small.images(1), n=200)
-
-
-def test_a_prediction_that_runs_out_of_memory_goes_on_in_the_passes_of_a_certificate() -> None:
-    class Small(Watched):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            if len(images) > 60:
-                raise torch.OutOfMemoryError("out of memory")
-            return super().forward(images)
-
-    model = Small()
-    classifier = smoothed(model)
-    answer = classifier.predict_one(small.images(1)[0], n=200, seed=0, indices=0)
-    plain = smoothed(Watched()).predict_one(small.images(1)[0], n=200, seed=0, indices=0)
-    assert sum(answer.counts) == 200
-    assert answer.counts == plain.counts
+def test_a_prediction_that_runs_out_of_memory_continues_in_smaller_passes() -> None:
+    small_memory, plain = (
+        smoothed(small.SmallMemory(room), num_classes=2).predict_one(
+            small.images(1)[0], n=200, seed=0, indices=0
+        )
+        for room in (60, 1000)
+    )
+    assert sum(small_memory.counts) == 200
+    assert small_memory.counts == plain.counts
 
 
 def published_predict(model: nn.Module, image: torch.Tensor, n: int, alpha: float) -> int:
@@ -221,8 +187,8 @@ def published_predict(model: nn.Module, image: torch.Tensor, n: int, alpha: floa
 @pytest.mark.slow
 def test_a_prediction_of_a_known_tiny_model_costs_little_more_than_the_published_loop() -> None:
     """The worst case: three networks of 20,000 parameters, where a call takes 3 ms."""
-    ensemble, image = load("digits-sween3-gaussian-sigma0.50").eval(), small.images(1)[0]
-    classifier = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    ensemble, image = load(ZOO).eval(), small.images(1)[0]
+    classifier = smoothed(ensemble)
     ways: tuple[Callable[[], object], ...] = (
         lambda: published_predict(ensemble, image, 100, 0.001),
         lambda: classifier.predict(image, n=100, alpha=0.001),

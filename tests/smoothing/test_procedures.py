@@ -5,7 +5,7 @@ images cost seconds. What the code asks for under one key it gets again under th
 procedure that bounds its own pilot is seen.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
@@ -23,8 +23,11 @@ from sween.sampling.settings import CertifySettings
 from sween.seeding import numpy_generator
 from sween.smoothing import pipeline
 from tests.smoothing.known import most_failures
+from tests.smoothing.small import Batch
 
 RUNS, ALPHA, LARGEST = 20_000, 0.05, 2_000
+
+BLANK = Batch(torch.zeros(RUNS, 1))
 
 PROBABILITIES = {
     "two equal": [0.5, 0.5],
@@ -39,19 +42,6 @@ MODES: dict[str, dict[str, Any]] = {
     "tolerance": {"n0": STEP, "n": LARGEST, "sampling": "tolerance", "tolerance": 0.05},
     "budget": {"n0": STEP, "n": LARGEST, "sampling": "budget", "budget": 1_000 * RUNS},
 }
-
-
-class Blank:
-    """Images of nothing."""
-
-    def images(self, positions: Sequence[int]) -> torch.Tensor:
-        return torch.zeros(len(positions), 1)
-
-    def index(self, position: int) -> int:
-        return position
-
-    def label(self, position: int) -> None:
-        return None
 
 
 class Urns:
@@ -90,7 +80,7 @@ class Urns:
     def certificates(self, mode: str) -> list[Certificate]:
         settings = CertifySettings(alpha=ALPHA, **MODES[mode])
         engine = cast(VoteEngine, self)
-        return [own for (own,) in pipeline.certify([engine], Blank(), range(RUNS), settings)]
+        return [own for (own,) in pipeline.certify([engine], BLANK, range(RUNS), settings)]
 
     def false_certificates(self, mode: str) -> int:
         """Certificates with a radius beyond the one of Theorem 1 from the true probabilities."""

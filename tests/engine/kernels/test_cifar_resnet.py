@@ -23,7 +23,12 @@ from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 from tests.engine.kernels.conftest import SHAPES, compiler
 from tests.engine.kernels.emulation import Emulator
-from tests.engine.kernels.networks import convolutions_of, of_whole_numbers, trained_looking
+from tests.engine.kernels.networks import (
+    convolutions_of,
+    default_dtype,
+    of_whole_numbers,
+    trained_looking,
+)
 
 
 @pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100), (8, 2)])
@@ -85,11 +90,8 @@ def test_outputs_do_not_depend_on_the_rest_of_the_batch(emulator: Emulator) -> N
     assert fused(images[:0]).shape == (0, 10)
 
 
-def test_members_are_prepared_with_the_kernels(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare, "supports", lambda device: True)
-    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
+@pytest.mark.usefixtures("with_kernels")
+def test_members_are_prepared_with_the_kernels(emulator: Emulator) -> None:
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.compiled
@@ -131,24 +133,22 @@ def test_without_the_kernels_a_member_is_compiled(
 def test_weights_are_packed_in_lane_order() -> None:
     weight = torch.arange(32 * 16 * 9).reshape(32, 16, 3, 3).float() % 2048
     packed = pack_weights(weight).view(3, 1, 3, 2, 32, 2, 2, 2)
-    for column, row, pair, lane in itertools.product(range(3), range(3), range(2), range(32)):
-        for tile, half, which in itertools.product(range(2), repeat=3):
-            n = pair * 16 + tile * 8 + lane // 4
-            k = half * 8 + lane % 4 * 2 + which
-            got = packed[column, 0, row, pair, lane, tile, half, which]
-            assert got == weight[n, k, row, column]
+    for place in itertools.product(*map(range, packed.shape)):
+        column, _, row, pair, lane, tile, half, which = place
+        n = pair * 16 + tile * 8 + lane // 4
+        k = half * 8 + lane % 4 * 2 + which
+        assert packed[place] == weight[n, k, row, column]
 
 
 def test_the_first_convolution_pairs_its_taps() -> None:
     weight = torch.arange(1.0, 16 * 27 + 1).reshape(16, 3, 3, 3)
     packed = pack_first(weight).view(5, 32, 2, 2, 2)
-    for pair, lane, tile, half, which in itertools.product(
-        range(5), range(32), range(2), range(2), range(2)
-    ):
+    for place in itertools.product(*map(range, packed.shape)):
+        pair, lane, tile, half, which = place
         tap, channel = 2 * pair + half, lane % 4 * 2 + which
         inside = tap < 9 and channel < 3
         wanted = weight[tile * 8 + lane // 4, channel, tap // 3, tap % 3] if inside else 0
-        assert packed[pair, lane, tile, half, which] == wanted
+        assert packed[place] == wanted
 
 
 def test_blocks_fit_the_gpu() -> None:
@@ -161,22 +161,23 @@ def test_only_registered_networks_are_accepted() -> None:
     assert is_cifar_resnet(model, (3, 32, 32))
     assert not is_cifar_resnet(model, (3, 64, 64))
     assert not is_cifar_resnet(nn.Sequential(*model.children(), nn.Softmax(1)), (3, 32, 32))
+    assert not supports(torch.device("cpu"))
 
-    class Other(CifarResNet):
+    class Subclass(CifarResNet):
         pass
 
-    plain = Normalize([0, 0, 0], [1, 1, 1])
-    assert not is_cifar_resnet(nn.Sequential(plain, Other(8, 10)), (3, 32, 32))
-    assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
-    grey = Normalize([0.5], [0.2])
-    assert not is_cifar_resnet(nn.Sequential(grey, CifarResNet(8, 10)), (3, 32, 32))
-    dilated = CifarResNet(8, 10)
+    plain, grey = Normalize([0, 0, 0], [1, 1, 1]), Normalize([0.5], [0.2])
+    dilated, hooked = CifarResNet(8, 10), CifarResNet(8, 10)
     dilated.conv1 = nn.Conv2d(3, 16, 3, padding=2, dilation=2, bias=False)
-    assert not is_cifar_resnet(nn.Sequential(plain, dilated), (3, 32, 32))
-    hooked = CifarResNet(8, 10)
     hooked.register_forward_hook(lambda *call: -call[-1])
-    assert not is_cifar_resnet(nn.Sequential(plain, hooked), (3, 32, 32))
-    assert not supports(torch.device("cpu"))
+    assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
+    for normalize, network in (
+        (plain, Subclass(8, 10)),
+        (grey, CifarResNet(8, 10)),
+        (plain, dilated),
+        (plain, hooked),
+    ):
+        assert not is_cifar_resnet(nn.Sequential(normalize, network), (3, 32, 32))
 
 
 def test_other_inputs_are_refused() -> None:
@@ -199,12 +200,8 @@ def test_the_source_compiles_without_spills(
     source = tmp_path / "kernels.cu"
     source.write_text(read_source(), encoding="utf-8")
     options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
-    done = subprocess.run(
-        [compiler, *options, "-cubin", "-o", tmp_path / "out", source],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [compiler, *options, "-cubin", "-o", tmp_path / "out", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
 
 
@@ -212,8 +209,5 @@ def test_the_source_compiles_without_spills(
 def test_the_default_dtype_does_not_matter(emulator: Emulator) -> None:
     fused, images = FusedResNet(trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
     wanted = fused(images)
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         assert torch.equal(fused(images), wanted)
-    finally:
-        torch.set_default_dtype(torch.float32)
