@@ -137,13 +137,6 @@ def test_the_reference_agrees_with_a_plain_sum(count: int, n: int, p: float) -> 
     assert abs(binomial_lower_tail(count, n, p) / plain - 1) < 1e-40
 
 
-@given(n=st.integers(1, 3_000), data=st.data(), alpha=st.floats(1e-9, 0.5))
-def test_bounds_of_a_few_votes_are_conservative_and_tight(
-    n: int, data: st.DataObject, alpha: float
-) -> None:
-    assert_tight(data.draw(st.integers(0, n - 1)), n, alpha)
-
-
 def test_bounds_at_no_and_at_all_successes() -> None:
     assert float(upper_bound(5, 5, 0.001)) == 1.0
     assert float(upper_bound_of_miss(0, 7, 0.001)) == 1.0

@@ -50,17 +50,6 @@ def add_others(out: Path) -> None:
     (out / "measured.json").write_text("{}")
 
 
-def test_only_the_ensemble_itself_is_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write(tmp_path, out, OLD)
-    add_others(out)
-    write(tmp_path, out, NEW)
-    assert load_ensemble(out).weights.tolist() == list(NEW)
-    members = {f"members/digits-mlp-seed{seed}.safetensors" for seed in range(2)}
-    own = {"config.toml", "environment.json", "members", *members}
-    assert set(contents(out)) == own | {"NOTES.txt", "certs", "certs/config.toml"}
-
-
 @pytest.mark.parametrize("error", [OSError(5, os.strerror(5)), KeyboardInterrupt()])
 def test_a_rename_that_fails_leaves_the_old_ensemble_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException

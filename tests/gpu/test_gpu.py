@@ -175,7 +175,7 @@ def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.Monke
     """With an exit, for any members: the device has work queued whenever a copy is pending."""
     zoo = _zoo().members[:2]
     members = zoo if how == "fused" else [torch.nn.Sequential(own) for own in zoo]
-    ensemble = WeightedEnsemble(list(members), [0.6, 0.4])
+    ensemble = WeightedEnsemble(list(members), [0.6, 0.4]).cuda()
     engine = smoothed(ensemble, exit="exact", compile=how != "plain").engine
     images = _images(2).cuda()
     engine.prepare(images[0])

@@ -1,8 +1,7 @@
 """Seeded miscoverage of whole procedures: pilots, sizes and looks by the code that certifies.
 
-Votes come from tables instead of networks: `Urns` stands in for the vote engine, so that 20,000
-images cost seconds. What the code asks for under one key it gets again under that key, so a
-procedure that bounds its own pilot is seen.
+Votes come from tables instead of networks: `Urns` replaces the vote engine, so that 20,000 images
+take seconds. The same key gives the same votes, so a procedure that reuses its pilot is caught.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -124,14 +123,14 @@ def test_false_certificates_of_whole_procedures_stay_within_alpha(name: str, mod
 
 
 @pytest.mark.parametrize("mode", ["fixed", "two-class", "tolerance", "budget"])
-def test_noise_that_is_used_again_would_be_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_would_catch_reused_noise(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 4: the bound's first votes are those that chose the class."""
     monkeypatch.setitem(MODES, "fixed", {"n0": STEP, "n": STEP})
     monkeypatch.setitem(MODES, "two-class", {"n0": STEP, "n": STEP, "bound": "two-class"})
     assert Urns("two equal", shared=True).false_certificates(mode) > most_failures(RUNS, ALPHA)
 
 
-def test_noise_that_is_used_again_would_be_seen_where_looks_are_many() -> None:
+def test_the_simulation_would_catch_reused_noise_with_many_looks() -> None:
     """Half of alpha pays for the early looks, so this shows against the honest run."""
     honest = Urns("two equal").false_certificates("decide")
     assert Urns("two equal", shared=True).false_certificates("decide") > 1.3 * honest

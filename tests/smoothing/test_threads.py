@@ -117,14 +117,3 @@ def test_a_thread_that_fails_leaves_the_classifier_to_the_others() -> None:
 
     works = [lambda: ask(classifier, 0), fail, lambda: ask(classifier, 1), fail]
     assert at_once(works)[::2] == [ask(classifier, 0), ask(classifier, 1)]
-
-
-def test_images_of_several_threads_do_not_share_a_batch_or_a_tally() -> None:
-    classifier = smoothed()
-
-    def certify(position: int) -> tuple[int, ...]:
-        image = small.images(THREADS)[position]
-        return classifier.certify_one(image, n=200, seed=9, indices=position).estimation_counts
-
-    works = [functools.partial(certify, position) for position in range(THREADS)]
-    assert at_once(works) == [work() for work in works]
