@@ -149,7 +149,7 @@ def off_the_grid() -> tuple[torch.Tensor, torch.Tensor]:
         ({"data": (IMAGES, LABELS + 7)}, "below num_classes = 10"),
         ({"indices": [7]}, "positions below 6"),
         ({"indices": []}, "at least one image"),
-        ({"name": "digits"}, "a name of your own"),
+        ({"name": "digits"}, "got digits"),
         (
             {"data": (IMAGES, LABELS + 5), "classifier": SmoothedClassifier.load(ZOO)},
             "below num_classes",

@@ -42,7 +42,7 @@ def function(images: torch.Tensor) -> torch.Tensor:
         (linear().half(), ("float16", "model.float()")),
         (nn.Linear(3, 10), ("RuntimeError", "(N, 1, 8, 8)")),
         (small.Computed(broken), ("KeyError", "no such layer")),
-        (function, ("a function", "forward method")),
+        (function, ("a function", "module")),
         (linear().forward, ("a method", "torch.nn.Module")),
         (None, ("a NoneType",)),
     ],
