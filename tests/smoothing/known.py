@@ -27,18 +27,6 @@ def ball(centre: torch.Tensor, radius: float) -> Computed:
     return by_score(lambda x: radius - (x - centre).norm(dim=1))
 
 
-def slab_probability(shift: float, half_width: float, sigma: float) -> float:
-    """P(|shift + noise| < half_width)."""
-    upper, lower = (half_width - shift) / sigma, (-half_width - shift) / sigma
-    return float(special.ndtr(upper) - special.ndtr(lower))
-
-
-def ball_probability(distance: float, radius: float, sigma: float) -> float:
-    """P(|x + noise - centre| < radius) for |x - centre| = distance."""
-    offset = max((distance / sigma) ** 2, 1e-12)
-    return float(stats.ncx2.cdf((radius / sigma) ** 2, DIMENSION, offset))
-
-
 class KnownCase(NamedTuple):
     """The probability of class 0 at a point, and how far g answers as it does there."""
 
@@ -56,13 +44,20 @@ def _known(probability_at: Callable[[float], float], distance: float, end: float
 
 
 def slab_case(shift: float, half_width: float, sigma: float) -> KnownCase:
-    end = half_width + 10 * sigma
-    return _known(lambda s: slab_probability(s, half_width, sigma), shift, end)
+    def probability(s: float) -> float:
+        """P(|s + noise| < half_width)."""
+        return float(np.diff(special.ndtr(np.array([-half_width - s, half_width - s]) / sigma))[0])
+
+    return _known(probability, shift, half_width + 10 * sigma)
 
 
 def ball_case(distance: float, radius: float, sigma: float) -> KnownCase:
-    end = radius + 10 * sigma
-    return _known(lambda s: ball_probability(s, radius, sigma), distance, end)
+    def probability(s: float) -> float:
+        """P(|x + noise - centre| < radius) for |x - centre| = s."""
+        offset = max((s / sigma) ** 2, 1e-12)
+        return float(stats.ncx2.cdf((radius / sigma) ** 2, DIMENSION, offset))
+
+    return _known(probability, distance, radius + 10 * sigma)
 
 
 def most_failures(trials: int, alpha: float) -> int:

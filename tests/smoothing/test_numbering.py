@@ -71,9 +71,7 @@ def test_noise_used_for_another_image_warns_at_the_line_that_asked(
         lambda image: smoothed.predict(image, n=20, seed=4, indices=[3]),
     ):
         ask(ONE)
-        with pytest.warns(
-            RepeatedNoiseWarning, match=r"index \d .*seed 4"
-        ) as caught:
+        with pytest.warns(RepeatedNoiseWarning, match=r"index \d .*seed 4") as caught:
             assert ask(OTHER)
         assert {warning.filename for warning in caught} == {__file__}
 

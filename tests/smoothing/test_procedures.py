@@ -123,7 +123,9 @@ def test_false_certificates_of_whole_procedures_stay_within_alpha(name: str, mod
 
 
 @pytest.mark.parametrize("mode", ["fixed", "two-class", "tolerance", "budget"])
-def test_the_simulation_would_catch_reused_noise(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_would_catch_reused_noise(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trap 4: the bound's first votes are those that chose the class."""
     monkeypatch.setitem(MODES, "fixed", {"n0": STEP, "n": STEP})
     monkeypatch.setitem(MODES, "two-class", {"n0": STEP, "n": STEP, "bound": "two-class"})

@@ -1,10 +1,9 @@
 """The kernels of the CIFAR ResNets, run on a CPU by the emulator."""
 
-import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from torch import nn
 from sween.engine import prepare
 from sween.engine.kernels import FusedResNet, is_cifar_resnet, supports
 from sween.engine.kernels.cifar_resnet import Argument, Launch
-from sween.engine.kernels.packing import pack_first, pack_weights
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import read_source
 from sween.errors import PreparationWarning
@@ -112,15 +110,18 @@ class _Nonsense:
                 value.fill_(7)
 
 
-@pytest.mark.parametrize("fault", ["fails", "wrong"])
-def test_without_the_kernels_a_member_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, fault: str
+@pytest.mark.parametrize("fault", ["not built", "wrong", "wrong selection"])
+def test_a_member_whose_kernels_are_faulty_is_compiled(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     def launcher(device: torch.device) -> Launch:
-        if fault == "fails":
+        if fault == "not built":
             raise RuntimeError("no compiler here")
-        return _Nonsense()
+        return emulator if fault == "wrong selection" else _Nonsense()
 
+    right: Callable[..., torch.Tensor] = FusedResNet.selected
+    if fault == "wrong selection":
+        monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
     monkeypatch.setattr(prepare, "supports", lambda device: True)
     monkeypatch.setattr(prepare, "launcher", launcher)
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
@@ -128,27 +129,6 @@ def test_without_the_kernels_a_member_is_compiled(
     with pytest.warns(PreparationWarning, match="cannot be fused, "):
         prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+compiled"
-
-
-def test_weights_are_packed_in_lane_order() -> None:
-    weight = torch.arange(32 * 16 * 9).reshape(32, 16, 3, 3).float() % 2048
-    packed = pack_weights(weight).view(3, 1, 3, 2, 32, 2, 2, 2)
-    for place in itertools.product(*map(range, packed.shape)):
-        column, _, row, pair, lane, tile, half, which = place
-        n = pair * 16 + tile * 8 + lane // 4
-        k = half * 8 + lane % 4 * 2 + which
-        assert packed[place] == weight[n, k, row, column]
-
-
-def test_the_first_convolution_pairs_its_taps() -> None:
-    weight = torch.arange(1.0, 16 * 27 + 1).reshape(16, 3, 3, 3)
-    packed = pack_first(weight).view(5, 32, 2, 2, 2)
-    for place in itertools.product(*map(range, packed.shape)):
-        pair, lane, tile, half, which = place
-        tap, channel = 2 * pair + half, lane % 4 * 2 + which
-        inside = tap < 9 and channel < 3
-        wanted = weight[tile * 8 + lane // 4, channel, tap // 3, tap % 3] if inside else 0
-        assert packed[place] == wanted
 
 
 def test_blocks_fit_the_gpu() -> None:

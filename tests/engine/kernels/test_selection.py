@@ -1,6 +1,5 @@
 """Kernels on a selection of a batch, whose size the host does not read."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from sween.engine.forward import FixedShapeForward, refuse_non_finite
 from sween.engine.kernels import FusedResNet, Selection
 from sween.engine.voters import Voters
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.errors import ContractError, PreparationWarning
+from sween.errors import ContractError
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 from tests.engine.kernels.emulation import Emulator
@@ -49,13 +48,6 @@ def _blurred(count: int) -> torch.Tensor:
 
 def _images(count: int) -> torch.Tensor:
     return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-def test_a_selection_names_its_rows_first() -> None:
-    selection = Selection.of(SOME)
-    assert selection.rows.dtype == selection.count.dtype == torch.int32
-    assert selection.rows.tolist() == [1, 2, 4, 6, 0, 3, 5]
-    assert selection.count.tolist() == [4]
 
 
 @pytest.mark.parametrize(
@@ -162,16 +154,3 @@ def test_non_finite_selected_outputs_are_refused() -> None:
     finish(panel.forward.where(member, images, torch.tensor([False, False, True, False])))
     with pytest.raises(ContractError, match="finite"):
         refuse_non_finite(panel.forward.all_finite(images.device))
-
-
-@pytest.mark.usefixtures("with_kernels")
-def test_a_faulty_selection_is_found_before_voting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    right: Callable[..., torch.Tensor] = FusedResNet.selected
-    monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
-    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
-    model, images = _members()[0], _images(4)
-    with pytest.warns(PreparationWarning, match="cannot be fused"):
-        prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
-    assert prepared.arithmetic == "float16+compiled"
