@@ -87,33 +87,19 @@ def test_more_votes_extend_fewer_votes() -> None:
     assert int(many.sum()) == 750
 
 
-class _Recorder(nn.Module):
-    """Remembers the batches it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append(x.clone())
-        return torch.stack([x.flatten(1).sum(1), torch.zeros(len(x))], dim=1)
-
-    def votes(self) -> torch.Tensor:
-        """The noisy images that voted."""
-        return torch.cat(self.seen[PROBED:])
-
-
-def _recorded(**options: Any) -> tuple[_Recorder, SmoothedClassifier]:
-    recorder = _Recorder()
-    model = WeightedEnsemble([recorder]) if options.pop("ensembled", False) else recorder
-    return recorder, smoothed(model, num_classes=2, **{"forward_rows": NOISE_BLOCK} | options)
+def _recorded(**options: Any) -> tuple[list[torch.Tensor], SmoothedClassifier]:
+    """A classifier of two classes, and a list of the batches that it has evaluated."""
+    model, seen = small.by_score(lambda x: x.sum(1)), list[torch.Tensor]()
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    options = {"num_classes": 2, "forward_rows": NOISE_BLOCK} | options
+    return seen, smoothed(WeightedEnsemble([model]), **options)
 
 
 def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The noisy copies of an image are never all in memory."""
-    recorder, classifier = _recorded(batch_size=200)
+    seen, classifier = _recorded(batch_size=200)
     held: list[int] = []
     vote = classifier.engine._voters.vote
 
@@ -123,7 +109,7 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
 
     monkeypatch.setattr(classifier.engine._voters, "vote", watch)
     classifier.certify(images(), settings=CertifySettings(n0=100, n=5_050))
-    assert {tuple(batch.shape) for batch in recorder.seen} == {(NOISE_BLOCK, *SHAPE)}
+    assert {tuple(batch.shape) for batch in seen} == {(NOISE_BLOCK, *SHAPE)}
     assert max(held) == 200
     assert sum(held) >= 3 * 5_150
 
@@ -140,9 +126,9 @@ def test_forward_passes_have_one_shape_and_memory_is_constant_in_n(
 )
 def test_selection_and_estimation_never_share_noise(options: dict[str, Any]) -> None:
     """No noisy image is used for both, nor twice for either."""
-    recorder, classifier = _recorded()
+    seen, classifier = _recorded()
     rows = classifier.certify(images(), settings=CertifySettings(n0=200, **options))
-    noisy = recorder.votes().flatten(1)
+    noisy = torch.cat(seen[PROBED:]).flatten(1)
     assert min(row.samples for row in rows) >= 500  # more than one look
     assert len(noisy) == sum(row.samples for row in rows) <= options.get("budget", 10**6)
     assert len(torch.unique(noisy, dim=0)) == len(noisy)
@@ -150,18 +136,18 @@ def test_selection_and_estimation_never_share_noise(options: dict[str, Any]) -> 
 
 def test_soft_votes_never_use_the_pilot_in_the_bound() -> None:
     """The pilot's scores are collected once the class is known; the bound uses fresh ones."""
-    recorder, classifier = _recorded(ensembled=True)
+    seen, classifier = _recorded()
     (row,) = classifier.certify(images(1), settings=CertifySettings(n0=200, n=400, votes="soft"))
-    pilot, again, fresh = torch.split(recorder.votes().flatten(1), [200, 200, 400])
+    pilot, again, fresh = torch.split(torch.cat(seen[PROBED:]).flatten(1), [200, 200, 400])
     assert torch.equal(pilot, again)
     assert len(torch.unique(torch.cat([pilot, fresh]), dim=0)) == row.samples == 600
 
 
 def test_sigma_is_in_pixel_units() -> None:
     """The noise is added to pixels in [0,1], before the model's own normalisation."""
-    recorder, classifier = _recorded(sigma=0.25)
+    seen, classifier = _recorded(sigma=0.25)
     classifier.certify(images(1), settings=CertifySettings(n0=100, n=2_000))
-    noise = recorder.votes() - images(1)
+    noise = torch.cat(seen[PROBED:]) - images(1)
     assert abs(float(noise.mean())) < 0.01
     assert float(noise.std()) == pytest.approx(0.25, rel=0.01)
 

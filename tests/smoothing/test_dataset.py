@@ -20,6 +20,7 @@ from tests.smoothing.small import ZOO, smoothed
 
 SETTINGS = CertifySettings(n0=20, n=300)
 IMAGES, LABELS = small.images(6), torch.arange(6)
+DIGITS, LOADED = sween.load_dataset("digits"), SmoothedClassifier.load(ZOO)
 
 
 def certify(
@@ -102,7 +103,7 @@ def changed(classifier: SmoothedClassifier) -> SmoothedClassifier:
     return classifier
 
 
-ZOO_RUN = {"data": sween.load_dataset("digits"), "indices": range(2)}
+ZOO_RUN = {"data": DIGITS, "indices": range(2)}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ ZOO_RUN = {"data": sween.load_dataset("digits"), "indices": range(2)}
         ({}, {"indices": [0, 1]}, "images 6 -> 2"),
         ({}, {"classifier": changed(smoothed())}, "fingerprint "),
         (
-            ZOO_RUN | {"classifier": SmoothedClassifier.load(ZOO)},
+            ZOO_RUN | {"classifier": LOADED},
             ZOO_RUN | {"classifier": changed(SmoothedClassifier.load(ZOO))},
             "fingerprint ",
         ),
@@ -150,17 +151,8 @@ def off_the_grid() -> tuple[torch.Tensor, torch.Tensor]:
         ({"indices": [7]}, "positions below 6"),
         ({"indices": []}, "at least one image"),
         ({"name": "digits"}, "got digits"),
-        (
-            {"data": (IMAGES, LABELS + 5), "classifier": SmoothedClassifier.load(ZOO)},
-            "below num_classes",
-        ),
-        (
-            {
-                "data": sween.load_dataset("digits"),
-                "classifier": smoothed(linear(5), num_classes=5),
-            },
-            "num_classes",
-        ),
+        ({"data": (IMAGES, LABELS + 5), "classifier": LOADED}, "below num_classes"),
+        ({"data": DIGITS, "classifier": smoothed(linear(5), num_classes=5)}, "num_classes"),
         ({"data": (IMAGES * 2, LABELS)}, "expected pixels in"),
         ({"data": off_the_grid(), "classifier": smoothed(noise="exact")}, "multiples of 1/255"),
     ],
@@ -219,10 +211,9 @@ def test_a_model_that_changes_between_two_certificates_is_refused(
 
 
 def test_a_run_at_another_sigma_and_name_is_recounted(tmp_path: Path) -> None:
-    digits = sween.load_dataset("digits")
     classifier = smoothed(sween.load(ZOO), sigma=0.25, name="mine")
-    certify(tmp_path, digits, classifier, indices=range(2))
-    assert recount_folder(tmp_path, sween.load(ZOO), digits, quiet=True).rows == 2
+    certify(tmp_path, DIGITS, classifier, indices=range(2))
+    assert recount_folder(tmp_path, sween.load(ZOO), DIGITS, quiet=True).rows == 2
 
 
 def test_smoothed_logits_leave_the_model_as_it_is() -> None:
