@@ -60,9 +60,9 @@ def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("extended")
 def test_a_toy_strategy_certifies_and_verifies(tmp_path: Path) -> None:
     smoothed, digits = sween.SmoothedClassifier.load(ZOO), sween.load_dataset("digits")
-    sampling = {"n0": 10, "n": 500, "sampling": "doubled"}
+    settings = CertifySettings(n0=10, n=500, sampling="doubled")
     run = sween.certify_dataset(
-        smoothed, digits, out=tmp_path, indices=range(8), quiet=True, **sampling
+        smoothed, digits, out=tmp_path, indices=range(8), quiet=True, settings=settings
     )
     assert {row.n for row in run} == {500, 1000}
     assert verify_folder(tmp_path).images == 8
@@ -85,6 +85,7 @@ def test_a_toy_bound_certifies_and_verifies(tmp_path: Path) -> None:
 
 def test_names_that_are_not_registered_are_refused() -> None:
     smoothed = sween.SmoothedClassifier.load(ZOO)
-    for options in ({"sampling": "doubled"}, {"bound": "half"}):
-        with pytest.raises(sween.SweenError, match=next(iter(options.values()))):
-            smoothed.certify(torch.zeros(1, 8, 8), n=500, **options)
+    with pytest.raises(sween.SweenError, match="doubled"):
+        smoothed.certify(torch.zeros(1, 8, 8), n=500, sampling="doubled")
+    with pytest.raises(sween.SweenError, match="half"):
+        smoothed.certify(torch.zeros(1, 8, 8), n=500, bound="half")

@@ -130,7 +130,7 @@ def test_any_integer_type_is_accepted() -> None:
 
 
 def test_a_prediction_prints_in_one_line() -> None:
-    settings = {"n": 2000, "alpha": 0.001, "sigma": 0.5, "seed": 0}
+    settings: dict[str, Any] = {"n": 2000, "alpha": 0.001, "sigma": 0.5, "seed": 0}
     answer = Prediction(index=3, prediction=7, counts=(40, 1960), p_value=1e-9, **settings)
     votes = "1,960 of 2,000 votes (p = 1e-09, alpha = 0.001, sigma = 0.5)"
     assert str(answer) == f"index 3: class 7, {votes}"

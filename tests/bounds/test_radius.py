@@ -87,7 +87,7 @@ def test_radii_grow_with_the_votes_around_a_thousand_misses(n: int, alpha: float
 @given(n=st.integers(1, 10**6), share=st.floats(0, 1), sigma=st.floats(0.01, 10))
 def test_more_votes_never_shrink_a_radius(n: int, share: float, sigma: float) -> None:
     count = min(int(share * n), n - 1)
-    fewer, more = radius_cohen([count, count + 1], n, alpha=0.001, sigma=sigma)
+    fewer, more = radius_cohen(np.array([count, count + 1]), n, alpha=0.001, sigma=sigma)
     assert 0 <= fewer <= more
 
 
@@ -95,7 +95,7 @@ def test_more_votes_never_shrink_a_radius(n: int, share: float, sigma: float) ->
 def test_two_class_falls_with_the_runner_up(n: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, n - 1))
     rival = data.draw(st.integers(1, n - count))
-    radius, other = radius_two_class(count, [rival, rival - 1], n, alpha=0.001, sigma=1.0)
+    radius, other = radius_two_class(count, np.array([rival, rival - 1]), n, alpha=0.001, sigma=1.0)
     assert 0 <= radius <= other
 
 
@@ -122,7 +122,7 @@ def test_the_fewest_votes_that_certify() -> None:
     assert smallest_certifiable_n(0.05) == 5
     for n in (10, 57, 100, 1000):
         fewest = fewest_certified_votes(n, 0.001)
-        below, enough = radius_cohen([fewest - 1, fewest], n, alpha=0.001, sigma=1)
+        below, enough = radius_cohen(np.array([fewest - 1, fewest]), n, alpha=0.001, sigma=1)
         assert below == 0 < enough
 
 

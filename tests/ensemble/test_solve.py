@@ -139,7 +139,7 @@ def test_a_biased_member_gets_little_weight() -> None:
 )
 def test_bad_arguments_are_refused(change: dict[str, Any], message: str) -> None:
     ensemble, images, labels = _problem(5)
-    arguments = {"images": images, "labels": labels, "sigma": SIGMA} | change
+    arguments: dict[str, Any] = {"images": images, "labels": labels, "sigma": SIGMA} | change
     with pytest.raises(BadInput, match=message):
         solve_weights(ensemble, **arguments)
 

@@ -128,9 +128,8 @@ def make_run(
 
 
 def make_solution(weights: tuple[float, ...]) -> WeightSolution:
-    numbers = {"loss": 0.5, "gap": 0.0, "seconds": 0.1}
-    counts = {"iterations": 1, "samples": 100, "seed": 0}
-    return WeightSolution(method="convex", weights=weights, **numbers, **counts)
+    found: dict[str, Any] = {"loss": 0.5, "gap": 0.0, "iterations": 1, "seconds": 0.1}
+    return WeightSolution(method="convex", weights=weights, samples=100, seed=0, **found)
 
 
 @pytest.fixture

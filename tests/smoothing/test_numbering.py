@@ -20,7 +20,7 @@ from tests.smoothing import small
 pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
 
 
-ONE, OTHER = small.images(2).split(1)
+ONE, OTHER = small.images(2)[:1], small.images(2)[1:]
 SETTINGS = CertifySettings(n0=20, n=100, seed=4)
 
 

@@ -79,7 +79,7 @@ def test_a_certificate_probes_a_model_once_in_each_state() -> None:
     for probes in (3, 0, small.PROBED):
         if probes == small.PROBED:
             with torch.no_grad():
-                model[1].weight.mul_(1.5)
+                next(model.parameters()).mul_(1.5)
         rows.clear()
         classifier.certify(small.images(1), n=1000)
         assert rows == [500] * (probes + 1 + 2)

@@ -15,7 +15,7 @@ import torch
 from scipy import special
 
 from sween.bounds import decision
-from sween.bounds.anytime import STEP
+from sween.bounds.anytime import STEP, sequential_miss
 from sween.engine.engine import VoteEngine
 from sween.engine.votes import VoteRequest, Votes
 from sween.records import ABSTAIN, Certificate
@@ -100,12 +100,12 @@ class Urns:
 @pytest.fixture(autouse=True)
 def _each_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many images have the same votes."""
-    bound, known = decision.sequential_miss, dict[bytes, Any]()
+    known = dict[bytes, Any]()
 
     def recall(counts: np.ndarray, drawn: np.ndarray, **settings: Any) -> Any:
         key = counts.tobytes() + drawn.tobytes()
         if key not in known:
-            known[key] = bound(counts, drawn, **settings)
+            known[key] = sequential_miss(counts, drawn, **settings)
         return known[key]
 
     monkeypatch.setattr(decision, "sequential_miss", recall)

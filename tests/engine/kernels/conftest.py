@@ -24,9 +24,9 @@ def emulators(tmp_path_factory: pytest.TempPathFactory) -> list[Emulator]:
     return [Emulator(tmp_path_factory.mktemp("emulator"), compiler(), shape) for shape in SHAPES]
 
 
-@pytest.fixture(params=range(len(SHAPES)), ids=map(str, SHAPES))
+@pytest.fixture(params=range(len(SHAPES)), ids=[str(shape) for shape in SHAPES])
 def any_emulator(request: pytest.FixtureRequest, emulators: list[Emulator]) -> Emulator:
-    return emulators[request.param]
+    return emulators[int(request.param)]
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_the_source_compiles_without_spills(
     source = tmp_path / "kernels.cu"
     source.write_text(read_source(), encoding="utf-8")
     options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
-    command = [compiler, *options, "-cubin", "-o", tmp_path / "out", source]
+    command = [compiler, *options, "-cubin", "-o", str(tmp_path / "out"), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
 
