@@ -62,7 +62,7 @@ def exact_log_evidence(k: int, n: int, q: float) -> float:
         (999_900_000, 10**9, 1.1e-4),
     ],
 )
-def test_evidence_to_fifty_digits(k: int, n: int, q: float) -> None:
+def test_the_evidence_matches_a_reference_of_fifty_digits(k: int, n: int, q: float) -> None:
     wanted = exact_log_evidence(k, n, q)
     assert float(log_evidence(k, n, q)) == pytest.approx(wanted, abs=float(margin(n)) / 2)
 
@@ -249,7 +249,7 @@ def test_the_simulation_would_catch_a_threshold_of_half_the_evidence() -> None:
         (1.5, 0.9999, 9_800),
     ],
 )
-def test_as_few_samples_as_in_the_publication(radius: float, p: float, expected: int) -> None:
+def test_decisions_need_as_few_samples_as_published(radius: float, p: float, expected: int) -> None:
     """Mean samples at sigma .5, alpha .001, against independent simulations of this procedure."""
     generator = numpy_generator(0, f"samples {radius} {p}")
     count, used, before = np.zeros(400, dtype=np.int64), np.zeros(400), 0

@@ -63,7 +63,7 @@ LANDMARKS = sorted(
     "n",
     [10**5, 5 * 10**5, 10**7, *(pytest.param(n, marks=pytest.mark.slow) for n in (10**8, 10**9))],
 )
-def test_counts_around_powers_and_thousands(n: int) -> None:
+def test_bounds_near_powers_and_thousands_are_conservative_and_tight(n: int) -> None:
     """scipy's inverse is wrong for 999 of very many, by a factor of 7 in the tail at n = 1e9."""
     for position, count in enumerate(LANDMARKS):
         for alpha in ALPHAS[position % 2 :: 2] if count != 999 else ALPHAS:
@@ -99,7 +99,7 @@ def test_bounds_of_random_counts_are_conservative_and_tight(seed: int, cases: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [2**20, 10**7, 10**7 + 1, 2**27, 10**9])
-def test_every_small_count_and_every_thousand(n: int) -> None:
+def test_bounds_of_small_counts_and_thousands_are_conservative_and_tight(n: int) -> None:
     for count in (*range(1, 60), *range(990, 1010), *range(999, 20_000, 1_000)):
         for alpha in ALPHAS:
             assert_tight(count, n, alpha)
@@ -154,14 +154,14 @@ def test_the_bound_is_one_sided() -> None:
     assert ours < two_sided
 
 
-def test_arrays_broadcast() -> None:
+def test_bounds_broadcast_over_arrays() -> None:
     bounds = upper_bound(np.array([0, 3, 10]), 10, 0.01)
     assert bounds.shape == (3,)
     assert [float(upper_bound(k, 10, 0.01)) for k in (0, 3, 10)] == bounds.tolist()
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1), st.floats(1e-6, 0.4), st.floats(1.01, 2))
-def test_monotone_in_the_count_and_nested_in_alpha(
+def test_bounds_are_monotone_in_the_count_and_nested_in_alpha(
     n: int, share: float, alpha: float, factor: float
 ) -> None:
     count = min(int(share * n), n - 1)

@@ -42,14 +42,16 @@ N = 100_000
         (1.0, 0.0, 3.811, 3.808),
     ],
 )
-def test_known_radii(p_class: float, p_rival: float, cohen: float, two_class: float) -> None:
+def test_radii_match_published_numbers(
+    p_class: float, p_rival: float, cohen: float, two_class: float
+) -> None:
     count, rival = round(p_class * N), round(p_rival * N)
     assert float(radius_cohen(count, N, alpha=0.001, sigma=1)) == pytest.approx(cohen, abs=6e-4)
     radius = radius_two_class(count, rival, N, alpha=0.001, sigma=1)
     assert float(radius) == pytest.approx(two_class, abs=6e-4)
 
 
-def test_half_the_votes_abstain() -> None:
+def test_half_of_the_votes_certify_nothing() -> None:
     """At a lower bound of 1/2 or below there is nothing to certify."""
     counts = np.arange(0, 1001)
     radii = radius_cohen(counts, 1000, alpha=0.001, sigma=1.0)

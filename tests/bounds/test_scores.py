@@ -83,7 +83,7 @@ def test_the_simulation_would_catch_a_class_chosen_by_its_own_scores() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 400), st.integers(1, 400), st.floats(1e-4, 0.2))
-def test_on_hard_votes_it_is_no_tighter_than_the_exact_bound(
+def test_on_hard_votes_the_bound_is_no_tighter_than_the_exact_one(
     count: int, n: int, alpha: float
 ) -> None:
     count = min(count, n)

@@ -37,7 +37,7 @@ def test_the_table_is_the_distribution_rounded_down(sigma: float, levels: int) -
     assert 0 < lost <= len(masses) + 1, "each mass is rounded down by less than one unit"
 
 
-def test_a_few_masses_to_fifty_digits() -> None:
+def test_masses_match_a_reference_of_fifty_digits() -> None:
     """Against mpmath's normal distribution function, not the complement used in the code."""
     table = noise_table(0.5, 255)
     masses = np.diff(table.cumulative.numpy(), prepend=0)
@@ -111,7 +111,7 @@ def _certify(image: torch.Tensor, noise: str, n: int = 2_000) -> Certificate:
     return smoothed(by_score(_low_bits), num_classes=2, noise=noise).certify_one(image, n=n, seed=0)
 
 
-def test_the_float_attack() -> None:
+def test_the_float_attack_breaks_float32_noise_but_not_exact_noise() -> None:
     """float32 noise certifies a ball with an adversarial example in it; exact noise does not."""
     image, attacked = torch.zeros(3, 32, 32), torch.full((3, 32, 32), 2.0**-8)
     distance = float((image - attacked).norm())

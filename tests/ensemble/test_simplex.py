@@ -64,7 +64,7 @@ def test_the_gap_bounds_the_distance_to_the_optimum(
     assert -1e-9 <= distance <= optimality_gap(matrix, weights) + 1e-9
 
 
-def test_members_that_are_useless_or_equal_or_alone() -> None:
+def test_useless_and_equal_members_and_a_single_one_are_solved() -> None:
     matrix = _matrix(200, 3, seed=0)
     matrix[:, 0] = 0.0
     matrix[7] = 0.0

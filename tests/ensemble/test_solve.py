@@ -105,7 +105,7 @@ def test_uniform_weights_come_with_their_gap() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_seed_one_answer(method: str) -> None:
+def test_the_same_seed_gives_the_same_weights(method: str) -> None:
     results = []
     for seed in (0, 0, 1):
         ensemble, images, labels = _problem(20)

@@ -106,7 +106,7 @@ def _engine_case(
 
 
 @pytest.mark.parametrize("kind", ["half-space", "slab", "ball"])
-def test_the_whole_engine_on_known_classifiers(kind: str) -> None:
+def test_the_whole_engine_is_sound_on_known_classifiers(kind: str) -> None:
     """200 cases from pixels to record, at alpha = .05 so that failures would show."""
     alpha, trials = 0.05, 200
     generator = numpy_generator(3, kind)

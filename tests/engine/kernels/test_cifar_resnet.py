@@ -160,7 +160,7 @@ def test_only_registered_networks_are_accepted() -> None:
         assert not is_cifar_resnet(nn.Sequential(normalize, network), (3, 32, 32))
 
 
-def test_other_inputs_are_refused() -> None:
+def test_inputs_of_another_type_or_size_are_refused() -> None:
     fused = FusedResNet(trained_looking("resnet20", seed=0), _Nonsense())
     with pytest.raises(ValueError, match="float32"):
         fused(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
