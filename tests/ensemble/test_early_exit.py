@@ -36,6 +36,7 @@ def _vote(probabilities: torch.Tensor, weights: list[float], policy: ExitPolicy)
 
     votes = finish(vote_with_exit(evaluate, weights=weights, policy=policy))
     assert asked == int(votes.evaluations.sum())
+    assert int(votes.evaluations.min()) >= policy.rule.fewest_members(weights)
     return votes
 
 

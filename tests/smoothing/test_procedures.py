@@ -5,7 +5,7 @@ take seconds. The same key gives the same votes, so a procedure that reuses its 
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ import torch
 from scipy import special
 
 from sween.bounds import decision
-from sween.bounds.anytime import STEP, sequential_miss
+from sween.bounds.anytime import STEP
 from sween.engine.engine import VoteEngine
 from sween.engine.votes import VoteRequest, Votes
 from sween.records import ABSTAIN, Certificate
@@ -97,18 +97,24 @@ class Urns:
         return false
 
 
+def remembered(bound: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that computes each value once."""
+    known: dict[object, Any] = {}
+
+    def recall(*votes: Any, **settings: Any) -> Any:
+        key = (*(np.asarray(own).tobytes() for own in votes), *settings.values())
+        if key not in known:
+            known[key] = bound(*votes, **settings)
+        return known[key]
+
+    return recall
+
+
 @pytest.fixture(autouse=True)
 def _each_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many images have the same votes."""
-    known = dict[bytes, Any]()
-
-    def recall(counts: np.ndarray, drawn: np.ndarray, **settings: Any) -> Any:
-        key = counts.tobytes() + drawn.tobytes()
-        if key not in known:
-            known[key] = sequential_miss(counts, drawn, **settings)
-        return known[key]
-
-    monkeypatch.setattr(decision, "sequential_miss", recall)
+    for name in ("sequential_miss", "radius_cohen", "radius_two_class", "lower_bound"):
+        monkeypatch.setattr(decision, name, remembered(getattr(decision, name)))
 
 
 @pytest.mark.parametrize("mode", MODES)
