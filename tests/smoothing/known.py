@@ -28,17 +28,17 @@ def ball(centre: torch.Tensor, radius: float) -> Computed:
 
 
 class KnownCase(NamedTuple):
-    """The probability of class 0 at a point, and how far g answers as it does there."""
+    """The probability of class 0 at a point, and the smoothed classifier's robust radius there."""
 
     probability: float
     robust_radius: float
 
 
 def _known(probability_at: Callable[[float], float], distance: float, end: float) -> KnownCase:
-    """g answers 0 out to the distance at which the probability falls to 1/2."""
+    """The prediction is 0 up to the distance at which the probability falls to 1/2."""
     probability = probability_at(distance)
     if probability_at(0.0) <= 0.5:
-        return KnownCase(probability, np.inf)  # g answers 1 everywhere
+        return KnownCase(probability, np.inf)  # the prediction is 1 everywhere
     edge = optimize.brentq(lambda s: probability_at(s) - 0.5, 0.0, end)
     return KnownCase(probability, abs(edge - distance))
 

@@ -32,7 +32,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def _truth(p: Probabilities, candidate: int) -> float:
-    """The radius of Theorem 1 from the true probabilities; below 0 where g answers otherwise."""
+    """The radius of Theorem 1 from the true probabilities; below 0 for another class."""
     rival = np.delete(p, candidate).max()
     return float((special.ndtri(p[candidate]) - special.ndtri(rival)) / 2)
 
