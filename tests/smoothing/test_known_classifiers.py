@@ -85,7 +85,7 @@ def _unit(generator: np.random.Generator) -> npt.NDArray[np.float64]:
 def _engine_case(
     kind: str, generator: np.random.Generator
 ) -> tuple[nn.Module, np.ndarray, float, int]:
-    """A classifier, a point, g's robust radius there, and g's answer there."""
+    """A classifier, a point, and the smoothed classifier's robust radius and prediction there."""
     point = generator.uniform(0.2, 0.8, DIMENSION)
     direction = torch.from_numpy(_unit(generator)).float()
     projection = float(point @ direction.double().numpy())
