@@ -1,8 +1,8 @@
-"""What only a GPU can show: compiled members, kernels, counting and threads."""
+"""What only a GPU can show: compiled members, kernels and counting. Skipped where there is none."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,16 +16,15 @@ from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
 from sween.engine.noise import NoiseKind
 from sween.engine.prepare import Member, Preparation
-from sween.ensemble import ExitPolicy, LoadedEnsemble, WeightedEnsemble
+from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.interleave import Steps, to_host_async
 from sween.models import create_model
 from sween.philox import counters, normal_draws, stream_words
+from sween.records import Certificate
 from sween.sampling import CertifySettings
 from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
-from tests.at_once import at_once
 from tests.engine.kernels.networks import of_whole_numbers
-from tests.smoothing.small import counts, smoothed
 from tests.stepping import finish
 
 pytestmark = [
@@ -57,17 +56,13 @@ def _images(count: int = 3) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, 32, 32), generator=generator).float() / 255
 
 
-def _smoothed(model: torch.nn.Module | None = None, **options: Any) -> SmoothedClassifier:
-    return smoothed(model or _ensemble(), **{"forward_rows": 1000} | options)
-
-
-def _zoo() -> LoadedEnsemble:
-    return sween.load("cifar10-sween3-gaussian-sigma0.50").cuda()
+def _counts(rows: list[Certificate]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return [(row.selection_counts, row.estimation_counts) for row in rows]
 
 
 @contextlib.contextmanager
 def _no_waits() -> Iterator[None]:
-    """Raises an error if the host waits for the device."""
+    """An error where the host waits for the device in passing."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -75,21 +70,21 @@ def _no_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize(("draw", "tolerance"), [(words_of_62_bits, 0), (normal_draws, 1e-5)])
-def test_noise_is_that_of_the_reference_word_for_word(
-    draw: Callable[..., torch.Tensor], tolerance: float
-) -> None:
+def test_noise_is_that_of_the_reference_word_for_word() -> None:
     keys = [derive_key(0, "gpu", key) for key in range(8)]
-    cpu, gpu, compiled = (
-        run(stream_words(keys, device), counters(4096, device)).cpu()
-        for run, device in (
-            (draw, torch.device("cpu")),
-            (draw, torch.device("cuda")),
-            (torch.compile(draw, dynamic=False), torch.device("cuda")),
-        )
-    )
-    assert float((cpu - gpu).abs().max()) <= tolerance
-    assert float((cpu - compiled).abs().max()) <= tolerance
+    for device, other in itertools.pairwise((torch.device("cpu"), torch.device("cuda"))):
+        for draw in (words_of_62_bits, normal_draws):
+            here = draw(stream_words(keys, device), counters(4096, device)).cpu()
+            there = draw(stream_words(keys, other), counters(4096, other)).cpu()
+            compiled = torch.compile(draw, dynamic=False)(
+                stream_words(keys, other), counters(4096, other)
+            ).cpu()
+            if draw is words_of_62_bits:
+                assert torch.equal(here, there)
+                assert torch.equal(here, compiled)
+            else:
+                assert float((here - there).abs().max()) < 1e-5
+                assert float((here - compiled).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("how", ["fused", "compiled"])
@@ -115,8 +110,8 @@ def test_rows_of_a_prepared_member_do_not_depend_on_their_batch(how: str) -> Non
 
 @pytest.mark.parametrize("depth", [8, 20])
 @torch.no_grad()
-def test_integer_weights_give_exact_outputs(depth: int) -> None:
-    """Integers are exact in float16: any difference is a fault, such as a race."""
+def test_kernels_count_exactly(depth: int) -> None:
+    """Whole numbers are exact in float16: what differs is a fault, a race for instance."""
     model = of_whole_numbers(depth, seed=depth).cuda()
     images = torch.randint(-3, 4, (4001, 3, 32, 32), device="cuda").float()
     fused = FusedResNet(model, launcher(images.device))
@@ -126,36 +121,63 @@ def test_integer_weights_give_exact_outputs(depth: int) -> None:
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_counts_do_not_depend_on_the_batch(compile: bool) -> None:
+def test_counts_do_not_depend_on_batches_or_company(compile: bool) -> None:
     images, results = _images(), []
     for batch_size in (1000, 4000):
-        classifier = _smoothed(compile=compile, batch_size=batch_size)
-        results.append(counts(classifier.certify(images, settings=SETTINGS)))
-        alone = [
-            classifier.certify(image[None], settings=SETTINGS, indices=[key])[0]
-            for key, image in enumerate(images)
-        ]
-        results.append(counts(alone))
+        smoothed = SmoothedClassifier(
+            _ensemble(),
+            sigma=0.5,
+            num_classes=10,
+            compile=compile,
+            forward_rows=1000,
+            batch_size=batch_size,
+        )
+        results.append(_counts(smoothed.certify(images, settings=SETTINGS)))
+        results.append(
+            _counts(
+                [
+                    smoothed.certify(images[i : i + 1], settings=SETTINGS, indices=[i])[0]
+                    for i in range(3)
+                ]
+            )
+        )
     assert all(result == results[0] for result in results)
-    assert all(sum(estimation) == SETTINGS.n for _, estimation, _ in results[0])
+    assert all(sum(estimation) == SETTINGS.n for _, estimation in results[0])
 
 
 @pytest.mark.parametrize("name", ["exact", "paper"])
 def test_exits_with_and_without_members_agree(name: str) -> None:
-    policy = ExitPolicy(name, threshold=0.6)
-    alone, panel = _smoothed(exit=policy), _smoothed(exit=policy, member_names=["a", "b"])
+    images, policy = _images(), ExitPolicy(name, threshold=0.6)
+    alone, panel = (
+        SmoothedClassifier(
+            _ensemble(),
+            sigma=0.5,
+            num_classes=10,
+            exit=policy,
+            forward_rows=1000,
+            member_names=names,
+        )
+        for names in (None, ["a", "b"])
+    )
     assert not panel.engine._voters.compacts
     assert alone.engine._voters.compacts
-    groups = panel.certify_voters(_images(), SETTINGS)
-    own = alone.certify(_images(), settings=SETTINGS)
-    assert counts([group["model"] for group in groups]) == counts(own)
+    groups = panel.certify_voters(images, SETTINGS)
+    own = alone.certify(images, settings=SETTINGS)
+    assert _counts([group["model"] for group in groups]) == _counts(own)
+    assert [group["model"].member_evaluations for group in groups] == [
+        row.member_evaluations for row in own
+    ]
 
 
 @pytest.mark.parametrize("name", ["exact", "paper"])
 def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
-    engine, image = _smoothed(_zoo(), exit=name).engine, _images(1).cuda()
-    engine.prepare(image[0])
-    panel = engine._voters
+    ensemble = sween.load("cifar10-sween3-gaussian-sigma0.50").cuda()
+    smoothed = SmoothedClassifier(
+        ensemble, sigma=0.5, num_classes=10, exit=ExitPolicy(name), forward_rows=1000
+    )
+    image = _images(1).cuda()
+    smoothed.engine.prepare(image[0])
+    panel = smoothed.engine._voters
     noisy = image + 0.5 * torch.randn(4500, 3, 32, 32, device="cuda")
     with torch.inference_mode():
         finish(panel.vote(noisy))
@@ -172,12 +194,14 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
 
 @pytest.mark.parametrize("how", ["fused", "compiled", "plain"])
 def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an exit, for any members: the device has work queued whenever a copy is pending."""
-    zoo = _zoo().members[:2]
+    """With an exit, of any members: a number on its way finds the device with work in its queue."""
+    zoo = sween.load("cifar10-sween3-gaussian-sigma0.50").members[:2]
     members = zoo if how == "fused" else [torch.nn.Sequential(own) for own in zoo]
     ensemble = WeightedEnsemble(list(members), [0.6, 0.4]).cuda()
-    engine = smoothed(ensemble, exit="exact", compile=how != "plain").engine
-    images = _images(2).cuda()
+    smoothed = SmoothedClassifier(
+        ensemble, sigma=0.5, num_classes=10, exit="exact", compile=how != "plain"
+    )
+    engine, images = smoothed.engine, _images(2).cuda()
     engine.prepare(images[0])
     assert engine.precision == ("float16" if how == "plain" else f"float16+{how}")
     waits: list[bool] = []
@@ -218,7 +242,8 @@ def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.Monke
     ids=["plain", "soft", "exact noise", "paper exit", "members", "not compiled"],
 )
 def test_no_batch_makes_the_host_wait(options: dict[str, Any], scored: list[int] | None) -> None:
-    engine, image = smoothed(_ensemble(), **options).engine, _images(1).cuda()
+    smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, **options)
+    engine, image = smoothed.engine, _images(1).cuda()
     engine.prepare(image[0])
     sizes = [3 * engine.batch_blocks * 100]
     sets = [VoteRequest(image, [i], "estimation", sizes, scored=scored) for i in range(3)]
@@ -233,18 +258,19 @@ def test_no_batch_makes_the_host_wait(options: dict[str, Any], scored: list[int]
         assert int(own.counts[-1].sum()) == sizes[0]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_exact_noise_and_sampling_modes_run() -> None:
+    images = _images()
+    for options in (
         {"sampling": "decide", "radii": (0.25, 0.5)},
         {"sampling": "tolerance", "tolerance": 0.1, "n0": 1000},
         {"sampling": "budget", "budget": 12_000, "n0": 1000},
-    ],
-)
-def test_exact_noise_and_sampling_modes_run(options: dict[str, Any]) -> None:
-    rows = _smoothed(noise="exact").certify(_images(), n=5_000, **options)
-    assert {row.noise for row in rows} == {"exact(levels=255)"}
-    assert all(row.samples <= 6_000 for row in rows)
+    ):
+        smoothed = SmoothedClassifier(
+            _ensemble(), sigma=0.5, num_classes=10, forward_rows=1000, noise="exact"
+        )
+        rows = smoothed.certify(images, n=5_000, seed=0, indices=range(len(images)), **options)
+        assert {row.noise for row in rows} == {"exact(levels=255)"}
+        assert all(row.samples <= 6_000 for row in rows)
 
 
 @pytest.mark.parametrize("name", ["float32", "exact"])
@@ -258,9 +284,9 @@ def test_noise_by_custom_kernels_matches_plain_noise(name: str) -> None:
         assert counting is not None
         assert torch.equal(valid, counting)
     assert torch.equal(fast.copies(images, keys)[0], ours)
-    engine = smoothed(_ensemble(), noise=name).engine
-    engine.prepare(images[0])
-    assert engine.noise._kernels is not None  # type: ignore[attr-defined]
+    smoothed = SmoothedClassifier(_ensemble(), sigma=0.5, num_classes=10, noise=name)
+    smoothed.engine.prepare(images[0])
+    assert smoothed.engine.noise._kernels is not None  # type: ignore[attr-defined]
 
 
 def test_exact_copies_are_on_the_grid() -> None:
@@ -276,11 +302,11 @@ def test_exact_copies_are_on_the_grid() -> None:
         assert abs(float(steps.std()) / (255 * 0.5) - 1) < 0.02
 
 
-def test_attackers_gradients_are_compiled_and_deterministic() -> None:
-    ensemble, images = _zoo(), _images(5).cuda()
-    engine = _smoothed(ensemble).engine
-    engine.prepare(images[0])
-    fast = probabilities_of(ensemble, engine, images[0])
+def test_attackers_gradients_compile_and_come_again() -> None:
+    ensemble, images = sween.load("cifar10-sween3-gaussian-sigma0.50").cuda(), _images(5).cuda()
+    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, forward_rows=1000)
+    smoothed.engine.prepare(images[0])
+    fast = probabilities_of(ensemble, smoothed.engine, images[0])
     assert isinstance(fast, FastProbabilities)
     gradients = []
     with deterministic_convolutions():
@@ -293,36 +319,3 @@ def test_attackers_gradients_are_compiled_and_deterministic() -> None:
     with torch.no_grad():
         without = fast(images)
     assert torch.allclose(fast(images.clone().requires_grad_()).detach(), without, atol=0.02)
-
-
-def _ask(classifier: SmoothedClassifier, seed: int) -> list[tuple[int, ...]]:
-    rows = classifier.certify(_images(2), n=5_000, seed=seed, indices=[0, 1])
-    answers = classifier.predict(_images(2), n=200, seed=seed, indices=[0, 1])
-    return [*(row.estimation_counts for row in rows), *(answer.counts for answer in answers)]
-
-
-@pytest.mark.parametrize("compile", [None, False])
-def test_four_threads_get_the_answers_of_one(compile: bool | None) -> None:
-    ensemble = _ensemble().train()
-    alone = [_ask(_smoothed(ensemble, compile=compile), seed) for seed in range(4)]
-    shared = _smoothed(ensemble, compile=compile)
-    for _ in range(3):
-        works = [functools.partial(_ask, shared, seed) for seed in range(4)]
-        assert at_once(works) == alone
-        works = [
-            functools.partial(_ask, _smoothed(ensemble, compile=compile), seed) for seed in range(4)
-        ]
-        assert at_once(works) == alone
-    assert all(part.training for part in ensemble.modules())
-
-
-def test_a_prediction_of_an_uncompiled_model_evaluates_what_it_counts() -> None:
-    body, seen = torch.nn.Linear(3 * 32 * 32, 10), list[int]()
-    model = torch.nn.Sequential(torch.nn.Flatten(), body).cuda()
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    classifier, image = smoothed(model, compile=False), torch.rand(3, 32, 32)
-    classifier.predict(image, n=130)
-    seen.clear()
-    answer = classifier.predict_one(image, n=130)
-    assert seen == [130]
-    assert sum(answer.counts) == 130
