@@ -92,6 +92,18 @@ def test_an_ensemble_can_be_exported(dynamic: bool) -> None:
     assert torch.equal(graph(batch), ensemble(batch))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own exporter
+@torch.inference_mode()
+def test_an_ensemble_can_be_exported_to_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    ensemble, path = _ensemble(0.2, 0.5, 0.3), tmp_path / "ensemble.onnx"
+    torch.onnx.export(ensemble, (images(),), path, dynamo=True)
+    session = runtime.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: images().numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), ensemble(images()))
+
+
 def test_members_must_be_modules_with_the_same_number_of_classes() -> None:
     with pytest.raises(BadInput, match="members"):
         WeightedEnsemble([])
