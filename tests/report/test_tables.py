@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from sween.evaluation import share_of_images
+from sween.markdown import markdown_text
 from sween.report import write_report
 from sween.report.tables import (
     CSV,
@@ -22,14 +23,11 @@ from sween.report.tables import (
     latex_text,
     make_table,
     markdown,
-    markdown_text,
     to_csv,
 )
 from tests.evaluation.certificates import certificate
 from tests.report.folders import (
     LOG_HEAD,
-    OF_SWEEN,
-    SETTINGS,
     ensemble_rows,
     write_attacked,
     write_run,
@@ -189,7 +187,9 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
     run = write_run(
         tmp_path / name,
         [dataclasses.replace(row, model=models[row.model]) for row in ensemble_rows()],
-        **{**SETTINGS, "dataset": name, "ensemble": models["sween"]},
+        dataset=name,
+        ensemble=models["sween"],
+        members=[models["ant"], models["bee"]],
         environment={"commit": name, "date": name},
     )
     attack = write_attacked(tmp_path / f"{name} attack")
@@ -200,7 +200,7 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
     shown = Shown(report.read_text(encoding="utf-8"))
     assert shown.tags <= OWN_TAGS
     assert shown.attributes <= {"src", "alt", "href", "style"}
-    assert all(re.fullmatch(r"curve-[\w.%~-]+\.(png|svg)", link) for link in shown.links)
+    assert all(re.fullmatch(r"(curve|weights)-[\w.%~-]+\.(png|svg)", link) for link in shown.links)
     texts = [text.strip() for text in shown.texts]
     for own in (name, models["bee"], f"{name} attack", f"{models['sween']} compared with {name}"):
         assert as_shown(own) in texts
@@ -211,7 +211,7 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_whose_name_is_no_unicode(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "caf\udce9", [certificate(0)], **{**OF_SWEEN, "dataset": "toys"})
+    run = write_run(tmp_path / "caf\udce9", [certificate(0)], dataset="toys")
     report = write_report([run], tmp_path / "out")
     text = report.read_text(encoding="utf-8")
     assert "## caf\ufffd" in text

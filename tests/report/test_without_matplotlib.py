@@ -38,18 +38,10 @@ def sween(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def sources(folder: Path) -> list[Path]:
-    """Rows that votes give, since another process checks them, a training run, and an attack."""
-    results = Path(__file__).parents[2] / "results"
-    return [
-        results / "digits-demo",
-        results / "attacks" / "standard-sween3",
-        write_trained(folder / "net"),
-    ]
-
-
 def test_a_report_without_matplotlib(tmp_path: Path) -> None:
-    folders = sources(tmp_path)
+    results = Path(__file__).parents[2] / "results"  # another process checks the votes
+    folders = [results / "digits-demo", results / "attacks" / "standard-sween3"]
+    folders.append(write_trained(tmp_path / "net"))
     done = sween("report", *folders, "--different-images", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()

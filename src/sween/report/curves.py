@@ -1,4 +1,4 @@
-"""Radius-accuracy curves: what is drawn, for the figures and the page, and the figures.
+"""Radius-accuracy curves: their data, for the figures and the page, and the figures.
 
 Each curve is exact: it steps at every certified radius, so the area under it is the ACR.
 """
@@ -138,10 +138,7 @@ def draw_attacked(
 ) -> "Figure":
     """Certified accuracy as curves, and accuracy under attack as points above them.
 
-    Args:
-        certificates: of each attacked model; the first is drawn as the ensemble.
-        attacked: attacks on these models, on the images of all certificates.
-        title: above the plot.
+    All are on the same images; the first model is drawn as the ensemble.
     """
     curves = {model: model_curve(rows) for model, rows in certificates.items()}
     looks = _looks(certificates, next(iter(certificates)))
@@ -170,7 +167,9 @@ def draw_attacked(
         _label_axes(axes, curves.values(), "accuracy", furthest, 1.0)
         axes.legend(frameon=False, ncols=2 if len(certificates) > 1 else 1)
         images = f"{len(attacked[0].indices):,} images"
-        canvas.headings(axes, title, f"certified from below, attacked from above · {images}")
+        canvas.headings(
+            axes, title, f"certified: lower bound · under attack: upper bound · {images}"
+        )
     return figure
 
 
@@ -216,7 +215,7 @@ def _short(name: str, longest: int = 28) -> str:
 def _label_axes(
     axes: "Axes", curves: Iterable[Curve], name: str, furthest: float = 0.0, highest: float = 0.0
 ) -> None:
-    """The axes hold all curves, that radius and that accuracy."""
+    """Limits that include all curves, and at least that radius and accuracy; labels; grid."""
     from matplotlib.ticker import PercentFormatter
 
     steps = [curve.steps for curve in curves if curve.steps.radii.size]

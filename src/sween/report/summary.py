@@ -25,16 +25,16 @@ def summarise(
     """
     rows = build_rows(certificates, radii=decided or None)
     largest = max(certificate.radius_if_correct for certificate in certificates)
-    radii = rows[0].scores.radii
+    radii = rows[0].radii
     shown = [place for place, radius in enumerate(radii) if decided or radius <= largest] or [0]
     heading = ["model", *(plain_number(radii[place]) for place in shown)]
     lines = [heading + ([] if decided else ["ACR"]) + ["abstain"]]
     for row in rows:
-        cells = [row.model, *(percentage(row.scores.accuracies[place]) for place in shown)]
-        cells += [] if decided else [format_radius(row.scores.acr)]
+        cells = [row.model, *(percentage(row.accuracies[place]) for place in shown)]
+        cells += [] if decided else [format_radius(row.acr)]
         lines.append([*cells, percentage(row.abstention or 0.0)])
     where = "at the radii decided" if decided else "at l2 radius"
-    title = f"certified accuracy in % {where}, over {rows[0].scores.count} images:"
+    title = f"certified accuracy in % {where}, over {rows[0].images} images:"
     return "\n".join([title, *_aligned(lines, width)]) + "\n"
 
 

@@ -57,15 +57,12 @@ def test_runs_share_images_and_those_without_have_placeholders(tmp_path: Path) -
     assert content["runs"][3]["classes"] == [f"class {number}" for number in range(5)]
 
 
-@pytest.mark.parametrize(
-    ("models", "shape"),
-    [([f"resnet{depth}" for depth in range(6)], (3, 32, 32)), (["net"], (3, 96, 96))],
-)
+@pytest.mark.parametrize(("models", "shape"), [([*"abcdef"], (3, 32, 32)), (["net"], (3, 96, 96))])
 def test_a_thousand_images_stay_under_ten_megabytes(
     tmp_path: Path, models: list[str], shape: tuple[int, int, int]
 ) -> None:
     """Of noise, which no picture format makes small."""
-    run = measured(random_rows(1000, models=models), ensemble=models[-1])
+    run = measured(random_rows(1000, models=models), ensemble=None)
     write_page(tmp_path / "page.html", run, datasets={run.name: toys(1000, shape)})
     assert (tmp_path / "page.html").stat().st_size < 10e6
 
