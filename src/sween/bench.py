@@ -238,7 +238,7 @@ def to_table(results: list[BenchResult]) -> str:
     """The results as a Markdown table."""
     head = (
         *("model", "exit", "arithmetic", "samples/s", "evaluations/s", "certificates/s"),
-        *("reference samples/s", "ratio", "memory", "reference's"),
+        *("reference samples/s", "ratio", "memory", "reference memory"),
     )
     rows = [
         (
