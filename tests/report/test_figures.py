@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from sween.errors import MissingExtra
+from sween.errors import MissingExtra, UnknownName
 from sween.evaluation import by_model
 from sween.records import Certificate
 from sween.report import draw_curves, load_run, write_report
@@ -82,18 +82,12 @@ def test_the_ensemble_is_in_front_and_first_in_the_legend() -> None:
     assert axes.get_title(loc="left") == "digits"
 
 
-def test_curves_by_the_other_bound_have_its_areas() -> None:
-    rows = [
-        dataclasses.replace(certificate(k, 0.5, model="m"), radius_two_class=0.8) for k in range(3)
-    ]
-    (line,) = draw_curves({"m": rows}, radius="radius_two_class").axes[0].get_lines()
-    assert line.get_label() == "m  (ACR 0.800)"
-
-
 def test_only_candidates_make_the_envelope() -> None:
-    assert len(draw_curves(MODELS, ensemble="sween").axes[0].collections) == 1
-    assert not draw_curves(MODELS).axes[0].collections
-    assert not draw_curves(MODELS, ensemble="sween", candidates=[]).axes[0].collections
+    axes = draw_curves(MODELS, ensemble="sween", candidates=CANDIDATES).axes[0]
+    assert len(axes.collections) == 1
+    assert not draw_curves(MODELS, ensemble="sween").axes[0].collections
+    with pytest.raises(UnknownName, match="did you mean 'sween'"):
+        draw_curves(MODELS, ensemble="sweep")
 
 
 def test_every_model_has_its_own_look() -> None:

@@ -49,7 +49,7 @@ def test_the_whole_table_by_hand() -> None:
     ]
 
 
-def test_models_that_are_no_members_stay_out_of_the_summaries() -> None:
+def test_models_that_are_not_members_stay_out_of_the_summaries() -> None:
     baseline = [certificate(index, 3.0, model="big") for index in range(10, 14)]
     rows = build_rows(
         [*ensemble_rows(), *baseline], ensemble="sween", members=CANDIDATES, radii=RADII

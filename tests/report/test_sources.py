@@ -1,4 +1,4 @@
-"""What a report is made from: folders, logs and images; what is wrong is refused in one line."""
+"""The input of a report: folders, logs and images; bad input is refused in one line."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_only_files_of_a_report_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["no JSON", "[]", '{"files": ["photo.png"], "mine": 1}'])
-def test_a_listing_of_somebody_elses_is_left_alone(tmp_path: Path, content: str) -> None:
+def test_a_listing_that_no_report_wrote_is_left_alone(tmp_path: Path, content: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "report-files.json").write_text(content)

@@ -1,4 +1,4 @@
-"""Any table in Markdown, LaTeX and CSV; names are shown as they are: they may be a stranger's."""
+"""Any table in Markdown, LaTeX and CSV; names from files are shown literally."""
 
 import csv
 import dataclasses
@@ -47,7 +47,7 @@ NAMES = (
     "1. item",
     "# heading #",
     "{: onclick=alert(1)} \\",
-    "\udcff is no Unicode",
+    "\udcff is not Unicode",
 )
 
 
@@ -151,7 +151,7 @@ class Shown(HTMLParser):
 
 
 def as_shown(name: str) -> str:
-    """On one line, and with what is no Unicode replaced."""
+    """On one line, with invalid characters replaced."""
     return " ".join(name.split()).replace("\udcff", "\ufffd")
 
 
@@ -210,7 +210,7 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
         assert len({len(re.findall(r"(?<!\\)&", row)) for row in tex if row.endswith("\\\\")}) == 1
 
 
-def test_a_folder_whose_name_is_no_unicode(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_unicode(tmp_path: Path) -> None:
     run = write_run(tmp_path / "caf\udce9", [certificate(0)], dataset="toys")
     report = write_report([run], tmp_path / "out")
     text = report.read_text(encoding="utf-8")

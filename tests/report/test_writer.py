@@ -124,7 +124,7 @@ def test_images_that_could_not_be_read_are_counted(tmp_path: Path, skipped: str,
     assert "Incomplete" not in text
 
 
-def test_columns_are_explained_that_there_are(run: Path, tmp_path: Path) -> None:
+def test_only_columns_of_the_report_are_explained(run: Path, tmp_path: Path) -> None:
     meaning = "## What the columns mean"
     whole = write_report([run], tmp_path / "whole").read_text(encoding="utf-8").split(meaning)[1]
     for word in (

@@ -172,18 +172,12 @@ def check_radii(radii: Sequence[float] | Floats) -> Floats:
 
 def _check(certificates: Sequence[Certificate], *, labels: bool = True) -> None:
     if not certificates:
-        raise BadInput(
-            "certificates", expected="at least one", got="none", fix="pass the rows of a run"
-        )
+        raise BadInput("certificates: expected at least one, got none; pass the rows of a run")
     check_distinct_images(certificates)
     unlabelled = [certificate.index for certificate in certificates if certificate.label is None]
     if labels and unlabelled:
-        raise BadInput(
-            f"label of index {unlabelled[0]}",
-            expected="a class for every image",
-            got="none",
-            fix="certify a labelled data set",
-        )
+        what, fix = f"label of index {unlabelled[0]}", "certify a labelled data set"
+        raise BadInput(what, expected="a class for every image", got="none", fix=fix)
 
 
 def _radius_of(certificate: Certificate, field: RadiusField) -> float:

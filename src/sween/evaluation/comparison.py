@@ -153,7 +153,7 @@ class _Envelope:
         self._reaching = [own.size - np.searchsorted(np.sort(own), steps) - 1 for own in radii]
 
     def areas(self, weights: Floats) -> Floats:
-        """Of each row of weights, which sum to 1."""
+        """The area for each row of weights, which sum to 1."""
         accuracies: Floats | None = None
         for order, reaching in zip(self._orders, self._reaching, strict=True):
             sums = np.cumsum(weights[:, order], axis=1)
@@ -169,9 +169,7 @@ def _check(resamples: int, confidence: float) -> None:
     if resamples < 1:
         raise BadInput("resamples", expected="at least 1", got=resamples, fix="try 10000")
     if not 0 < confidence < 1:
-        raise BadInput(
-            "confidence", expected="strictly between 0 and 1", got=confidence, fix="try 0.95"
-        )
+        raise BadInput(f"confidence: expected a number in (0, 1), got {confidence}; try 0.95")
 
 
 def _draws(images: int, resamples: int, seed: int) -> Iterator[Integers]:

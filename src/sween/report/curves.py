@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sween.errors import BadInput, UnknownName
+from sween.errors import UnknownName
 from sween.evaluation import (
     RadiusAccuracyCurve,
     RadiusField,
@@ -94,7 +94,7 @@ def draw_curves(
     title: str = "",
     subtitle: str = "",
     ensemble: str | None = None,
-    candidates: Sequence[str] | None = None,
+    candidates: Sequence[str] = (),
     radius: RadiusField = "radius",
 ) -> "Figure":
     """The radius-accuracy curves of several models as a matplotlib figure.
@@ -104,20 +104,22 @@ def draw_curves(
         title: first line above the plot.
         subtitle: second line, smaller.
         ensemble: the model to draw in front.
-        candidates: the models whose envelope is shaded; with an ensemble all others by default,
-            without one none.
+        candidates: the models whose envelope is shaded.
         radius: which of the certificates' radii.
 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    shaded = _shaded_models(models, ensemble, candidates)
+    for name in [*candidates, *([] if ensemble is None else [ensemble])]:
+        if name not in models:
+            raise UnknownName("model", name, models)
     curves = {model: model_curve(rows, radius) for model, rows in models.items()}
     with canvas.style():
         figure = canvas.new_figure()
         axes = figure.add_subplot()
-        if len(shaded) > 1:
-            radii, accuracies = envelope_curve([curves[model].steps for model in shaded]).corners()
+        if len(candidates) > 1:
+            highest = envelope_curve([curves[model].steps for model in candidates])
+            radii, accuracies = highest.corners()
             look: dict[str, Any] = {"color": ENVELOPE_COLOUR, "linewidth": 0, "zorder": 1}
             axes.fill_between(radii, accuracies, step="pre", label=ENVELOPE_LABEL, **look)
         looks = _looks(models, ensemble)
@@ -171,19 +173,6 @@ def draw_attacked(
             axes, title, f"certified: lower bound · under attack: upper bound · {images}"
         )
     return figure
-
-
-def _shaded_models(
-    models: Mapping[str, object], ensemble: str | None, candidates: Sequence[str] | None
-) -> list[str]:
-    if not models:
-        raise BadInput("models: expected at least one, got none; pass the rows of a run")
-    for name in [*([ensemble] if ensemble is not None else []), *(candidates or [])]:
-        if name not in models:
-            raise UnknownName("model", name, models)
-    if candidates is not None:
-        return list(candidates)
-    return [model for model in models if ensemble is not None and model != ensemble]
 
 
 def _looks(models: Mapping[str, object], ensemble: str | None) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ class Column:
     """One column of a table.
 
     Attributes:
-        heading: its name for people.
+        heading: what readers see.
         field: its name in CSV.
         text: formats a number; None for text, which is left-aligned.
         best: whether the largest or the smallest value is set in bold.
@@ -47,7 +47,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Text for people, the exact value for machines, and whether it is the best of its column."""
+    """The text shown, the exact value, and whether it is the best of its column."""
 
     text: str
     value: str | float | None = None
@@ -106,7 +106,7 @@ def make_table(
         blocks: a number for each row, equal for rows that belong together.
         rivals: a key for each row, equal for rows that are compared for the best value; None for
             a row that never is. The blocks by default.
-        notes: said below the table, after those on confidence intervals.
+        notes: shown below the table, after those on confidence intervals.
     """
     blocks = [0] * len(records) if blocks is None else blocks
     rows = [[_cell(column, record[column.field]) for column in columns] for record in records]
