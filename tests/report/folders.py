@@ -1,5 +1,6 @@
 """Folders of certify, attack and train for the report's tests."""
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.evaluation.certificates import abstained, certificate, wrong
 CANDIDATES = ("ant", "bee")
 DIGITS: dict[str, Any] = {"dataset": "digits"}
 WITH_MEMBERS: dict[str, Any] = {**DIGITS, "members": [*CANDIDATES], "ensemble": "sween"}
-LOG_HEAD = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
+LOG_HEAD = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
 
 
 def ensemble_rows(first: int = 10, **fields: Any) -> list[Certificate]:
@@ -148,3 +149,16 @@ def write_trained(
     write_text(folder / "config.toml", to_toml({**config, "seed": 0, **changes}))
     write_text(folder / "metrics.jsonl", metrics + "\n")
     return folder
+
+
+def write_log(path: Path, *rows: tuple[int, int, str]) -> Path:
+    """A published log: index, prediction and printed radius of each image, all of class 1."""
+    lines = [f"{index}\t1\t{name}\t{radius}\t{int(name == 1)}\t1.0" for index, name, radius in rows]
+    write_text(path, "\n".join([LOG_HEAD, *lines]) + "\n")
+    return path
+
+
+def read_csv(report: Path, name: str) -> list[dict[str, str]]:
+    """A table of a report."""
+    with report.with_name(f"{name}.csv").open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))

@@ -1,6 +1,5 @@
 """Attacks next to certificates: the same images count on both sides, and no alarm is lost."""
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.report.folders import (
     WITH_MEMBERS,
     attack_outcome,
     ensemble_rows,
+    read_csv,
     write_attacked,
     write_run,
 )
@@ -28,13 +28,8 @@ from tests.report.page.samples import read_report
 EXITS = {"exits": {"sween+exact": "exact"}}
 
 
-def _lines(report: Path, name: str) -> list[dict[str, str]]:
-    with report.with_name(f"{name}.csv").open() as stream:
-        return list(csv.DictReader(stream))
-
-
 def _column(report: Path, name: str) -> list[str]:
-    return [row[name] for row in _lines(report, "attacks")]
+    return [row[name] for row in read_csv(report, "attacks")]
 
 
 def _certificates(radius: float, count: int = 4, **fields: Any) -> list[Certificate]:
@@ -192,7 +187,7 @@ def test_an_alarm_by_any_run_is_raised_and_named(
     folders = [*(runs[::-1] if swapped else runs), write_attacked(tmp_path / "pgd")]
     report = write_report(folders, tmp_path / "out")
     assert _column(report, "alarms") == ["0", "0", "1"]
-    (alarm,) = _lines(report, "alarms")
+    (alarm,) = read_csv(report, "alarms")
     assert (alarm["attack"], alarm["model"], alarm["index"]) == ("pgd", "sween", "12")
     assert (float(alarm["distance"]), float(alarm["certified_radius"])) == (0.375, certified)
     assert alarm["image_kept"] == "no"
@@ -222,7 +217,7 @@ def test_runs_that_name_an_exit_differently_raise_the_same_alarm(
     attack = write_attacked(tmp_path / "pgd", exit="exact")
     report = write_report([*(tmp_path / name for name in order), attack], tmp_path / "out")
     assert _column(report, "alarms") == ["0", "0", "1"]
-    assert len(_lines(report, "alarms")) == 1
+    assert len(read_csv(report, "alarms")) == 1
     content = read_report(report)
     for run, name in enumerate(order):
         points = content["runs"][run]["attacks"]

@@ -19,7 +19,7 @@ from sween.report.log_comparison import LogComparison, compare_with_log, log_tab
 from sween.report.published_logs import CertificationLog, read_macer_log, read_tsv_log
 from sween.report.tables import markdown_section
 from tests.evaluation.certificates import AUTHORS_LOGS, abstained, certificate, wrong
-from tests.report.folders import LOG_HEAD, write_run
+from tests.report.folders import write_log, write_run
 
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10-sween3-gaussian-sigma0.50"
 needs_logs = pytest.mark.skipif(not AUTHORS_LOGS.is_dir(), reason="the authors' logs are not here")
@@ -156,13 +156,12 @@ def test_intervals_contain_what_the_unrounded_log_gives(
     convention: str,
     seed: int,
 ) -> None:
-    ours, theirs, text = [], [], LOG_HEAD
+    ours, theirs, printed = [], [], []
     for index, (radius, right, other, other_right) in enumerate(images):
         ours.append(certificate(index, radius) if right else wrong(index, radius))
         theirs.append(certificate(index, other) if other_right else wrong(index, other))
-        text += f"{index}\t1\t{int(other_right)}\t{other:{convention}}\t{int(other_right)}\t\n"
-    path = tmp_path_factory.mktemp("log") / "log.tsv"
-    path.write_text(text, encoding="utf-8")
+        printed.append((index, int(other_right), f"{other:{convention}}"))
+    path = write_log(tmp_path_factory.mktemp("log") / "log.tsv", *printed)
     log, radii = read_tsv_log(path), [0.0, 0.5, 1.0]
     one = compare_with_log(ours, log, radii=radii, resamples=50, seed=seed)
     exact = paired_bootstrap(ours, theirs, resamples=50, seed=seed)
@@ -227,8 +226,7 @@ def test_the_shipped_run_and_the_authors_log_again_by_other_code() -> None:
 
 def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [certificate(0, 0.5)])
-    log, mat = tmp_path / "log.tsv", tmp_path / "log.mat"
-    log.write_text(f"{LOG_HEAD}3\t1\t1\t0.5\t1\t1.0\n")
+    log, mat = write_log(tmp_path / "log.tsv", (3, 1, "0.5")), tmp_path / "log.mat"
     for different in (False, True):
         with pytest.raises(BadInput, match="no run on them"):
             write_report([run, log], tmp_path / "report", different_images=different)
@@ -240,8 +238,7 @@ def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
 def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) -> None:
     """The limits are the run's own, unless the log's are given."""
     run = write_run(tmp_path / "run", [certificate(3, 0.5)], n=100_000)
-    log, out = tmp_path / "log.tsv", tmp_path / "report"
-    log.write_text(f"{LOG_HEAD}3\t1\t1\t2.5\t1\t1.0\n")
+    log, out = write_log(tmp_path / "log.tsv", (3, 1, "2.5")), tmp_path / "report"
     with pytest.raises(BadInput, match=r"line 2: radius: expected at most 2\.\d+.*--log-sigma"):
         write_report([run, log], out)
     assert not out.exists()

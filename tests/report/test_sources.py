@@ -15,9 +15,10 @@ from sween.report import LogFormat, write_report
 from tests.evaluation.certificates import certificate
 from tests.report.folders import (
     DIGITS,
-    LOG_HEAD,
     WITH_MEMBERS,
     ensemble_rows,
+    read_csv,
+    write_log,
     write_run,
     write_trained,
 )
@@ -79,41 +80,32 @@ def test_names_that_make_the_same_file_are_refused(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, rows) for name in ("x", "two-class-x")]
     assert "curve-two-class-x.png" in _refused(runs, tmp_path / "out")
     folders = [write_run(tmp_path / name, rows) for name in ("b-c", "c")]
-    logs = [tmp_path / "a.tsv", tmp_path / "a-b.tsv"]
-    for log in logs:
-        log.write_text(f"{LOG_HEAD}0\t1\t1\t0.5\t1\t1.0\n")
+    logs = [write_log(tmp_path / name, (0, 1, "0.5")) for name in ("a.tsv", "a-b.tsv")]
     assert "beside-a-b-c.csv" in _refused([*folders, *logs], tmp_path / "out")
 
 
 def test_logs_of_similar_names_stay_apart(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [certificate(0, 0.5)])
-    logs = [tmp_path / "sigma_0.25", tmp_path / "sigma_0.50"]
-    for log in logs:
-        log.write_text(f"{LOG_HEAD}0\t1\t1\t0.5\t1\t1.0\n")
+    logs = [write_log(tmp_path / f"sigma_{sigma}", (0, 1, "0.5")) for sigma in ("0.25", "0.50")]
     write_report([run, *logs], tmp_path / "out")
     assert len(list((tmp_path / "out").glob("beside-*.csv"))) == 2
-    (tmp_path / "log.tsv").write_text(f"{LOG_HEAD}0\t1\t1\t0.5\t1\t1.0\n")
     savemat(tmp_path / "log.mat", {"hard": [0.5]})
-    both = [run, tmp_path / "log.tsv", tmp_path / "log.mat"]
-    said = _refused(both, tmp_path / "double", log_format=LogFormat(start=0))
-    assert "log 2 times" in said
+    both = [run, write_log(tmp_path / "log.tsv", (0, 1, "0.5")), tmp_path / "log.mat"]
+    assert "log 2 times" in _refused(both, tmp_path / "double", log_format=LogFormat(start=0))
 
 
-def test_a_log_beside_a_two_class_run_is_judged_by_cohens_bound(tmp_path: Path) -> None:
+def test_a_log_compared_with_a_two_class_run_is_judged_by_cohens_bound(tmp_path: Path) -> None:
     rows = [
         certificate(0, 0.9, bound="two-class", radius_cohen=0.25, radius_two_class=0.9),
         certificate(1, 0.9, bound="two-class", radius_cohen=0.0, radius_two_class=0.9),
     ]
     run = write_run(tmp_path / "run", rows, bound="two-class")
-    log = tmp_path / "log.tsv"
-    log.write_text(f"{LOG_HEAD}0\t1\t1\t0.50\t1\t1.0\n1\t1\t-1\t0.0\t0\t1.0\n")
-    text = write_report([run, log], tmp_path / "out").read_text()
-    assert "| net | 50.0 | 50.0 |" in text
-    (file,) = (tmp_path / "out").glob("beside-*.csv")
-    assert [line.split(",")[2:4] for line in file.read_text().splitlines()[1:]] == [
-        ["1", "0.25"],
-        ["-1", "0.0"],
-    ]
+    log = write_log(tmp_path / "log.tsv", (0, 1, "0.50"), (1, -1, "0.0"))
+    report = write_report([run, log], tmp_path / "out")
+    assert "| net | 50.0 | 50.0 |" in report.read_text()
+    images = read_csv(report, "beside-log-run")
+    assert [row["prediction"] for row in images] == ["1", "-1"]
+    assert [row["radius"] for row in images] == ["0.25", "0.0"]
 
 
 def test_trainings_of_one_name_and_of_own_networks_are_listed(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from sween.report.tables import (
 )
 from tests.evaluation.certificates import certificate
 from tests.report.folders import (
-    LOG_HEAD,
     ensemble_rows,
     write_attacked,
+    write_log,
     write_run,
     write_trained,
 )
@@ -193,8 +193,7 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
         environment={"commit": name, "date": name},
     )
     attack = write_attacked(tmp_path / f"{name} attack")
-    log = tmp_path / f"{name}.tsv"
-    log.write_text(LOG_HEAD + "".join(f"{index}\t1\t1\t0.5\t1\t1.0\n" for index in range(10, 14)))
+    log = write_log(tmp_path / f"{name}.tsv", *((index, 1, "0.5") for index in range(10, 14)))
     out = tmp_path / "out"
     report = write_report([run, attack, log, write_trained(tmp_path / "trained" / name)], out)
     shown = Shown(report.read_text(encoding="utf-8"))

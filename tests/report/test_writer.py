@@ -1,6 +1,5 @@
 """The written report: its files, its sentences, its settings."""
 
-import csv
 import gzip
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from sween.evaluation import average_certified_radius
 from sween.report import write_report
 from tests.evaluation.certificates import certificate
-from tests.report.folders import WITH_MEMBERS, ensemble_rows, write_run
+from tests.report.folders import WITH_MEMBERS, ensemble_rows, read_csv, write_run
 from tests.report.page.samples import read_report
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -28,11 +27,6 @@ def run(tmp_path: Path) -> Path:
     )
 
 
-def _lines(out: Path, name: str) -> list[dict[str, str]]:
-    with (out / f"{name}.csv").open(encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
-
-
 def test_files_and_table(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     assert write_report([run], out) == out / "report.md"
@@ -47,7 +41,7 @@ def test_files_and_table(run: Path, tmp_path: Path) -> None:
     assert "Under the other bound: [PNG](curve-two-class-sigma-0.5.png)" in text
     order = [text.index(part) for part in ("| AVG |", "| UE |", "| sween |", "## Settings")]
     assert order == sorted(order) < [text.index("## What the columns mean")]
-    models = [row["model"] for row in _lines(out, "table")]
+    models = [row["model"] for row in read_csv(out / "report.md", "table")]
     assert models == ["ant", "bee", "AVG", "UE", "sween"]
 
 
@@ -60,7 +54,7 @@ def test_the_lead_is_a_sentence_and_a_table(run: Path, tmp_path: Path) -> None:
     )
     assert sentence.endswith(("which excludes zero.", "which includes zero."))
     assert read_report(report)["runs"][0]["lead"] == sentence
-    (line,) = _lines(tmp_path / "report", "comparison")
+    (line,) = read_csv(tmp_path / "report" / "report.md", "comparison")
     assert (line["model"], line["candidate"], line["indices"]) == ("sween", "ant", "10:14")
     assert float(line["difference"]) == pytest.approx(0.275)
     assert float(line["low"]) <= float(line["difference"]) <= float(line["high"])
@@ -106,7 +100,10 @@ def test_several_runs_plain_rows_and_gaps(run: Path, tmp_path: Path) -> None:
     assert "| commit | 0123abc | unknown |" in text
     assert "(curve-other%20run.png)" in text
     assert (out / "curve-other run.png").is_file()
-    assert {row["run"] for row in _lines(out, "table")} == {"sigma-0.5", "other run"}
+    assert {row["run"] for row in read_csv(out / "report.md", "table")} == {
+        "sigma-0.5",
+        "other run",
+    }
     assert "other run & 1.00 & net" in (out / "table.tex").read_text()
 
 
@@ -173,7 +170,7 @@ def test_the_table_of_early_exits(tmp_path: Path) -> None:
     ]
     config = {"exits": {"sween+exact": "exact"}}
     report = write_report([write_run(tmp_path / "run", rows, **config)], tmp_path / "out")
-    for line in _lines(tmp_path / "out", "adaptive"):
+    for line in read_csv(tmp_path / "out" / "report.md", "adaptive"):
         own = [row for row in rows if row.model == line["model"]]
         assert (line["run"], line["exit"]) == ("run", own[0].exit)
         assert float(line["evaluations"]) == sum(row.member_evaluations for row in own) / 4
@@ -191,4 +188,7 @@ def test_costs_are_those_of_the_paper(tmp_path: Path) -> None:
     assert re.search(
         r"\| 0\.50 \| resnet20 \| gaussian \| 0 \| 27\d,\d{3} \| 4\d,\d{3},\d{3} \| 200 \|", text
     )
-    assert all(200 < float(row["seconds"]) < 400 for row in _lines(tmp_path / "report", "cost"))
+    assert all(
+        200 < float(row["seconds"]) < 400
+        for row in read_csv(tmp_path / "report" / "report.md", "cost")
+    )
