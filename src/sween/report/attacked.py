@@ -16,6 +16,7 @@ from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.measured import MeasuredRun, read_environment, skipped_images
 from sween.report.tables import (
+    RUN_COLUMNS,
     Cell,
     Column,
     Table,
@@ -29,8 +30,7 @@ from sween.runs.attack_outcome import OUTCOMES, judge, radius_of_label
 from sween.runs.attacked_certificates import certified_name, differences
 
 _ATTACK_COLUMNS = (
-    Column("run", "run", setting=True),
-    Column("σ", "sigma", plain_number, setting=True),
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("attack", "attack"),
     Column("radius", "radius", plain_number),

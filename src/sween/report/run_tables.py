@@ -9,6 +9,7 @@ from sween.records import format_radius
 from sween.report.measured import MeasuredRun
 from sween.report.rows import evaluations_per_sample
 from sween.report.tables import (
+    RUN_COLUMNS,
     Cell,
     Column,
     Table,
@@ -21,10 +22,8 @@ from sween.report.tables import (
     whole_number,
 )
 
-_RUN = (Column("run", "run", setting=True), Column("σ", "sigma", plain_number, setting=True))
-
 _COMPARISON_COLUMNS = (
-    *_RUN,
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("best candidate", "candidate"),
     Column("ACR difference", "difference", signed),
@@ -35,7 +34,7 @@ _COMPARISON_COLUMNS = (
 )
 
 _EARLY_EXIT_COLUMNS = (
-    *_RUN,
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("exit", "exit"),
     Column("ACR", "acr", format_radius, "most"),

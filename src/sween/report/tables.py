@@ -218,6 +218,12 @@ def whole_number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+RUN_COLUMNS = (
+    Column("run", "run", setting=True),
+    Column("σ", "sigma", plain_number, setting=True),
+)
+
+
 def markdown(table: Table) -> str:
     """The table in Markdown, best values bold."""
     table = table.shown(PRINT)
