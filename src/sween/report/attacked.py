@@ -196,11 +196,10 @@ def certificates_of(
     wanted = {row.index: row.label for row in attack.outcomes}
     found = dict[str, dict[int, Certificate]]()
     for run in runs:
-        name = certified_name(attack.config.content, run.config.content)
-        rows = () if name is None else run.models.get(name, ())
+        configs = attack.config.content, run.config.content
+        rows = run.models.get(certified_name(*configs) or "", ())
         known = {row.index: row for row in rows if row.index in wanted}
-        other = differences(attack.config.content, run.config.content)
-        if not known or len(known) < len(wanted) or other:
+        if len(known) < len(wanted) or differences(*configs):
             continue
         for row in known.values():
             if row.label != wanted[row.index]:

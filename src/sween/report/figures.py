@@ -124,13 +124,13 @@ def draw_evaluations(models: Mapping[str, Sequence[Certificate]], *, title: str 
     return figure
 
 
-def draw_noise(runs: Sequence[MeasuredRun], dataset: Dataset, *, seed: int = 0) -> "Figure":
+def draw_noise(runs: Sequence[MeasuredRun], dataset: Dataset) -> "Figure":
     """Some of the certified images as the networks see them: clean and at each run's sigma."""
     indices = runs[0].indices
     chosen = indices[:: max(1, len(indices) // EXAMPLES)][:EXAMPLES]
     images = dataset.test.images(chosen).permute(0, 2, 3, 1).numpy().astype(np.float64)
     levels = [0.0, *sorted({run.sample.sigma for run in runs} - {0.0})]
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     with canvas.style():
         figure = canvas.new_figure(1.15 * len(levels) + 0.9, 1.15 * len(images) + 0.5)
         panes = figure.subplots(len(images), len(levels), squeeze=False)

@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 from sween.data import load_dataset
-from sween.errors import BadInput
 from sween.report.page.gallery import LONGEST_SIDE, to_data_url
 
-from .samples import CLASSES, measured, random_rows, toys, write_page
+from .samples import measured, random_rows, toys, write_page
 
 
 def decode(text: str) -> Any:
@@ -65,9 +64,3 @@ def test_a_thousand_images_stay_under_ten_megabytes(
     run = measured(random_rows(1000, models=models), ensemble=None)
     write_page(tmp_path / "page.html", run, datasets={run.name: toys(1000, shape)})
     assert (tmp_path / "page.html").stat().st_size < 10e6
-
-
-def test_more_classes_than_the_data_set_has_are_refused(tmp_path: Path) -> None:
-    run = measured(random_rows(1))
-    with pytest.raises(BadInput, match="classes of run-a: expected at most 4"):
-        write_page(tmp_path / "page.html", run, datasets={run.name: toys(1, classes=CLASSES[:4])})
