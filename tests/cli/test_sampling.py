@@ -180,7 +180,7 @@ BAD = [
     ("--radius 0.5", "radii", "--sampling decide"),
     ("--sampling tolerance", "tolerance", "pass --tolerance"),
     ("--sampling tolerance --tolerance 5", "between 0 and 1, got 5", "0.05 is 5%"),
-    ("--sampling fixed --tolerance 0.1", "expected sampling tolerance, got fixed", "drop tolerance"),
+    ("--sampling fixed --tolerance 0.1", "expected sampling tolerance, got fixed", "drop"),
     ("--sampling budget", "budget", "pass --budget"),
     ("--sampling budget --budget 3000", "1000 pilot votes for each of 5 images", "lower n0"),
     ("--sampling decid --radius 0.5", "'decid'", "did you mean 'decide'"),
