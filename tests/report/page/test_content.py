@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from sween.records import Certificate
 from tests.report.folders import attack_outcome
@@ -134,31 +132,6 @@ def test_attacks_on_other_models_are_listed_apart(tmp_path: Path) -> None:
     content = write_page(tmp_path / "page.html", RUN, attacked=[attack])
     assert content["runs"][0]["attacks"] == []
     assert [other["name"] for other in content["others"]] == ["Attack pgd"]
-
-
-def test_accuracies_have_their_intervals(content: Any) -> None:
-    """Against the quantiles of the beta distribution, which define them."""
-    table = content["table"]
-    headings = [column["heading"] for column in table["columns"]]
-    widest = 0.0
-    for row in table["rows"]:
-        cells = dict(zip(headings, row["cells"], strict=True))
-        if row["kind"] in ("average", "envelope"):
-            assert len(cells["0.50"]) == 3
-            continue
-        for radius in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0):
-            _, share, _, interval, short = cells[f"{radius:.2f}"]
-            count = round(300 * share)
-            low = stats.beta.ppf(0.025, count, 301 - count) if count else 0.0
-            high = stats.beta.ppf(0.975, count + 1, 300 - count) if count < 300 else 1.0
-            ends = [float(number) / 100 for number in re.findall(r"\d+\.\d", interval)]
-            assert low - 0.001 - 1e-9 <= ends[0] <= low
-            assert high <= ends[1] <= high + 0.001 + 1e-9
-            assert short is None, "300 images are not few"
-            widest = max(widest, share - low, high - share)
-    (note,) = table["notes"]
-    (said,) = re.findall(r"at most (\d+\.\d) percentage points", note)
-    assert 100 * widest <= float(said) <= 100 * widest + 0.1
 
 
 def test_provenance(content: Any) -> None:
