@@ -4,32 +4,28 @@ What a report asks of real folders is tested on real ones, in tests/cli/test_for
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from sween.attack import outcomes_file, read_outcomes
 from sween.errors import RunMismatch
 from sween.records import read_certificates, read_rows, records_file, row_checksum
-from sween.run_folder import read_config
-from sween.runs import CertificationRun
-from sween.runs.attack import AttackRun
+from sween.runs import AttackConfig, AttackRun, CertificationConfig, CertificationRun
 
 
-def read_run_by_its_checksums(folder: Path) -> SimpleNamespace:
-    config, file = read_config(folder), records_file(folder)
+def read_run_by_its_checksums(folder: Path) -> CertificationRun:
+    config, file = CertificationConfig.read(folder), records_file(folder)
     for number, row in enumerate(read_rows(file), start=1):
         if row.get("checksum") != row_checksum(row):
             where = f"{file}, line {number} (index {row.get('index')})"
             raise RunMismatch(where, "checksum", fix="sween verify says what differs")
-    return SimpleNamespace(config=SimpleNamespace(content=config), rows=read_certificates(file))
+    return CertificationRun(file, config, read_certificates(file))
 
 
-def read_attack_by_its_checksums(folder: Path) -> SimpleNamespace:
+def read_attack_by_its_checksums(folder: Path) -> AttackRun:
     file = outcomes_file(folder)
     assert file is not None
-    config = SimpleNamespace(content=read_config(folder))
-    return SimpleNamespace(config=config, outcomes=read_outcomes(folder))
+    return AttackRun(file, AttackConfig.read(folder), read_outcomes(folder))
 
 
 @pytest.fixture(autouse=True)

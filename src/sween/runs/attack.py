@@ -34,7 +34,7 @@ from sween.runs.attack_settings import (
 )
 from sween.runs.attacked_certificates import digest_of_radii
 from sween.runs.certification import RESTORE, failing_the_check
-from sween.runs.subject import classes_of, indices_of, subject_problems
+from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
 from sween.sampling.rederive import LOST_VOTES
 
 _CONFIG: dict[str, type | UnionType] = {
@@ -81,7 +81,7 @@ class VerifiedAttack:
 
 
 @dataclasses.dataclass(frozen=True)
-class AttackConfig:
+class AttackConfig(SubjectConfig):
     """The config of an attack run: what was attacked, and how.
 
     Attributes:
@@ -126,6 +126,16 @@ class AttackConfig:
         if problems:
             raise RunMismatch(where, "; ".join(problems), fix=RESTORE)
         return cls(content, settings, tuple(indices_of(content)), tag)
+
+    @property
+    def model(self) -> str:
+        """The attacked model."""
+        return str(self.content["model"])
+
+    @property
+    def given_certificates(self) -> bool:
+        """Whether the attack was given certificates to contradict."""
+        return bool(self.content["certificates"])
 
     @classmethod
     def read(cls, folder: AnyPath) -> Self:

@@ -31,7 +31,7 @@ from sween.records import (
 )
 from sween.run_folder import read_config, run_folder, run_tag
 from sween.runs.agreement import disagreements, fewest_members
-from sween.runs.subject import classes_of, indices_of, subject_problems
+from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
 from sween.sampling import CertifySettings
 from sween.sampling.rederive import derivation_problems
 from sween.sampling.strategy import strategy_of
@@ -77,7 +77,7 @@ RESTORE = "restore the folder from its source, or run it again into a fresh one"
 
 
 @dataclasses.dataclass(frozen=True)
-class CertificationConfig:
+class CertificationConfig(SubjectConfig):
     """The config of a certification run: what was certified, and how.
 
     Attributes:
@@ -153,6 +153,33 @@ class CertificationConfig:
     def tag(self) -> str:
         """What rows of this config carry."""
         return run_tag(self.content)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the model's weights, where recorded."""
+        return self.content.get("fingerprint")
+
+    @property
+    def ensemble(self) -> str | None:
+        """The model, where its members were certified too."""
+        return self.model if self.members else None
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The members of the model, certified or not."""
+        return tuple(self.content["candidates"])
+
+    @property
+    def weightings(self) -> dict[str, tuple[float, ...]]:
+        """The weights of the model and, after them, the others that were certified."""
+        others = self.content.get("weightings", ())
+        return {name: self.weights[name] for name in (self.model, *others)}
+
+    @property
+    def image_options(self) -> dict[str, Any] | None:
+        """How image files were read; None where the config does not say."""
+        options = {name: self.content.get(name) for name in ("image_size", "convert")}
+        return options if [*map(type, options.values())] == [int, bool] else None
 
     @property
     def device(self) -> str | None:
