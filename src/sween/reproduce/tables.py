@@ -1,5 +1,6 @@
 """The paper's tables with ours next to them, from the folders that a plan has made."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,9 @@ from sween.evaluation import (
     average_certified_radius,
     bootstrap_over_envelope,
     paired_bootstrap,
-    score,
-    upper_envelope,
 )
-from sween.evaluation.envelope import Scores
 from sween.records import Certificate, format_radius
-from sween.report.rows import DEFAULT_RADII
+from sween.report.rows import DEFAULT_RADII, Row, build_rows
 from sween.report.tables import Cell, Column, Table, make_table, plain_number, signed, whole_number
 from sween.reproduce.costs import cost_file
 from sween.reproduce.plan import Ensemble
@@ -80,17 +78,18 @@ def _certified(space: Workspace) -> Table | None:
         for row in published_rows(space.plan.published, sigma):
             shares = dict(zip(DEFAULT_RADII, row["accuracies"], strict=True))
             records.append(_record(sigma, row["model"], PAPER, shares, row["acr"], None))
-        for name in run.config.members:
-            records.append(_measured(sigma, name, score(run.of(name), DEFAULT_RADII)))
+        candidates = [row for name in run.config.members for row in run.of(name)]
+        records += [_measured(sigma, row) for row in build_rows(candidates)] if candidates else []
         for ensemble in space.plan.ensembles:
             records += _ensemble_rows(space, run, ensemble, sigma)
         blocks += [len(set(blocks))] * (len(records) - len(blocks))
     if not records:
         return None
     notes = [
-        "UE is the upper envelope: the largest value of any candidate, column by column. The lead "
-        "is over the ACR of the best candidate, with a 95% paired bootstrap interval; for other "
-        "weights it is the difference from the ensemble's own."
+        "AVG is the mean of an ensemble's candidates, UE their upper envelope: the largest value "
+        "of any of them, column by column. An ensemble's lead is over the area under the envelope "
+        "of their curves, with a 95% paired bootstrap interval; for other weights it is the "
+        "difference from the ensemble's own."
     ]
     title = f"{space.plan.title} ({space.recipe})"
     return make_table(space.plan.name, title, _CERTIFIED, records, blocks=blocks, notes=notes)
@@ -99,30 +98,33 @@ def _certified(space: Workspace) -> Table | None:
 def _ensemble_rows(
     space: Workspace, run: CertificationRun, ensemble: Ensemble, sigma: float
 ) -> list[dict[str, Any]]:
-    candidates = [run.of(name) for name in ensemble.members if name in run.config.members]
-    first, *others = space.plan.weigh.methods
-    own = run.of(weighting_name(ensemble.name, first, space.plan))
+    """AVG and UE of the ensemble's candidates, the ensemble, and its other weights."""
+    candidates = {name: run.of(name) for name in ensemble.members if name in run.config.members}
+    own = run.of(ensemble.name)
+    rows = build_rows(
+        [*itertools.chain(*candidates.values()), *own],
+        ensemble=ensemble.name,
+        members=list(candidates),
+    )
+    lead = bootstrap_over_envelope(own, list(candidates.values())) if candidates else None
     records = []
-    lead = None
-    if len(candidates) > 1:
-        envelope = upper_envelope([score(rows, DEFAULT_RADII) for rows in candidates])
-        records.append(_measured(sigma, f"UE-{len(candidates)}", envelope))
-        lead = bootstrap_over_envelope(own, candidates)
-    records.append(_measured(sigma, ensemble.name, score(own, DEFAULT_RADII), lead))
-    for method in others:
-        name = weighting_name(ensemble.name, method, space.plan)
-        rows = run.of(name)
-        difference = paired_bootstrap(rows, own)
-        records.append(_measured(sigma, name, score(rows, DEFAULT_RADII), difference))
+    for row in rows:
+        if not row.is_model:
+            records.append(_measured(sigma, row, name=f"{row.model}-{len(candidates)}"))
+        elif row.kind == "ensemble":
+            records.append(_measured(sigma, row, lead=lead))
+    for method in space.plan.weigh.methods[1:]:
+        others = run.of(weighting_name(ensemble.name, method, space.plan))
+        (row,) = build_rows(others)
+        records.append(_measured(sigma, row, lead=paired_bootstrap(others, own)))
     return records
 
 
 def _measured(
-    sigma: float, model: str, scores: Scores, lead: PairedInterval | None = None
+    sigma: float, row: Row, *, name: str | None = None, lead: PairedInterval | None = None
 ) -> dict[str, Any]:
-    percents = [100 * float(share) for share in scores.accuracies]
-    shares = dict(zip(DEFAULT_RADII, percents, strict=True))
-    return _record(sigma, model, OURS, shares, scores.acr, lead)
+    shares = {radius: 100 * own for radius, own in zip(row.radii, row.accuracies, strict=True)}
+    return _record(sigma, name or row.model, OURS, shares, row.acr, lead)
 
 
 def _record(
