@@ -15,7 +15,7 @@ from sween.bounds.scores import SCORE_STEPS, pairs_of, soft_miss
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput
 from sween.models import create_model
-from sween.records import from_row, row_checksum, to_line, to_row
+from sween.records import Certificate, from_row, row_checksum, to_line, to_row
 from sween.seeding import numpy_generator
 from sween.smoothing import SmoothedClassifier
 from tests.cli.command import run_line, succeed
@@ -203,7 +203,7 @@ def test_certificates_follow_the_scores_of_the_ensemble() -> None:
         truth = float(ensemble(noisy)[:, first.candidate].mean())
     assert abs(mean - truth) < 0.02
     assert first.lower_bound < truth
-    assert from_row(to_row(first)) == first
+    assert from_row(Certificate, to_row(first)) == first
 
 
 def test_run_verify_and_forgery(tmp_path: Path) -> None:

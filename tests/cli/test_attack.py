@@ -78,7 +78,7 @@ def test_labels_are_held_against_the_data_at_hand(reader: str, made: Made, tmp_p
         line = (
             f"attack {made.ensemble} --eps 0.25 {QUICK} --certificates {known} --out {tmp_path}/o"
         )
-    assert_refused(line, "index 0", "the data set says", watched=(tmp_path,))
+    assert_refused(line, "index 0", "label is", watched=(tmp_path,))
 
 
 def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) -> None:

@@ -129,10 +129,10 @@ def test_a_forged_row_is_found(name: str, made: Made, tmp_path: Path) -> None:
     _put(out, 1, change)
     if name.startswith("more votes"):  # what follows from the votes is forged as well
         from sween.bounds.decision import decide
-        from sween.records import from_row
+        from sween.records import Certificate, from_row
 
         def rederived(row: Row) -> Row:
-            found = from_row(row)
+            found = from_row(Certificate, row)
             again = decide(
                 found.selection_counts,
                 found.estimation_counts,

@@ -8,16 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from sween.attack import outcomes_file, read_outcomes
+from sween.attack import AttackOutcome, outcomes_file
 from sween.errors import RunMismatch
-from sween.records import read_certificates, read_rows, records_file, row_checksum
+from sween.records import from_row, read_certificates, read_rows, row_checksum, rows_file
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
 
 
 def read_run_by_its_checksums(folder: Path) -> SimpleNamespace:
-    config, file = read_config(folder), records_file(folder)
+    config, file = read_config(folder), rows_file(folder, "certificates.jsonl")
+    assert file is not None
     for number, row in enumerate(read_rows(file), start=1):
         if row.get("checksum") != row_checksum(row):
             where = f"{file}, line {number} (index {row.get('index')})"
@@ -29,7 +30,8 @@ def read_attack_by_its_checksums(folder: Path) -> SimpleNamespace:
     file = outcomes_file(folder)
     assert file is not None
     config = SimpleNamespace(content=read_config(folder))
-    return SimpleNamespace(config=config, outcomes=read_outcomes(folder))
+    rows = [from_row(AttackOutcome, row) for row in read_rows(file)]
+    return SimpleNamespace(config=config, rows=rows)
 
 
 @pytest.fixture(autouse=True)

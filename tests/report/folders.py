@@ -7,7 +7,6 @@ from typing import Any
 from sween.attack import AttackOutcome
 from sween.records import Certificate, RowWriter, to_row
 from sween.run_folder import to_toml, write_json, write_text
-from sween.runs.attack_outcome import to_row as to_attack_row
 from tests.evaluation.certificates import abstained, certificate, wrong
 
 CANDIDATES = ("ant", "bee")
@@ -94,7 +93,7 @@ def write_attacked(
     settings = {"attack": "pgd", "n": 100, "seed": 0, "samples": 8, **OF_SWEEN, **config}
     write_text(folder / "config.toml", to_toml(settings))
     with RowWriter(folder / "attacks.jsonl") as writer:
-        writer.append(to_attack_row(row) for row in outcomes)
+        writer.append(to_row(row) for row in outcomes)
     return folder
 
 

@@ -34,7 +34,8 @@ from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
 from sween.run_folder import read_config
-from sween.runs.attacked_certificates import certified_name, differences, read_certified
+from sween.runs import CertificationRun
+from sween.runs.attacked_certificates import certified_name, differences
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
@@ -164,10 +165,10 @@ def _certificates_of(
         contents = dataset.test.pixels.contents(certified)
         own = {**own, "indices": config["indices"], "contents": contents}
     others = differences(own, config)
-    labels = None if others else dataset.test.labels.tolist()
-    certificates = read_certified(
-        folder, certified_name(own, config) or own["model"], labels=labels
-    )
+    run = CertificationRun.read(folder)
+    certificates = {row.index: row for row in run.of(certified_name(own, config) or own["model"])}
+    if not others:
+        run.check_values("label", dict(enumerate(dataset.test.labels.tolist())), "the data set")
     if not certificates and not others:
         others = [f"none of {own['model']}"]
     if others:

@@ -134,7 +134,7 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
     """
     folder = Path(folder)
     checked = AttackRun.read(folder)
-    outcomes = checked.outcomes
+    outcomes = checked.rows
     run = AttackedRun(
         folder.resolve().name, checked.config.content, outcomes, read_environment(folder)
     )

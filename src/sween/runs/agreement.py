@@ -14,15 +14,12 @@ other draw by draw. Counts alone still show some of it:
 from collections.abc import Iterator, Mapping, Sequence
 
 from sween.records import Certificate
+from sween.runs.rows import Finding
 
 ROUNDED_TIES = 1
 """Votes that may go to a lower class where rounding makes a tie of unanimous members' sums."""
 
 _COUNTS = ("selection_counts", "estimation_counts")
-
-Finding = tuple[int, str]
-"""The place of a row, and what is wrong with it."""
-
 
 Variants = Mapping[str, tuple[tuple[float, ...], str]]
 """Weights and exit of each ensemble."""
@@ -43,16 +40,10 @@ def disagreements(
         weights: of every ensemble.
     """
     images: dict[int, dict[str, int]] = {}
-    found = list[Finding]()
     for place, certificate in enumerate(certificates):
-        own = images.setdefault(certificate.index, {})
-        if certificate.model in own:
-            found.append((place, f"row of {certificate.model} comes twice"))
-        own.setdefault(certificate.model, place)
-        classes = [len(row.selection_counts) for row in (certificate, certificates[0])]
-        if classes[0] != classes[1]:
-            return [(place, f"counts are of {classes[0]} classes, line 1 has {classes[1]}")]
+        images.setdefault(certificate.index, {})[certificate.model] = place
     variants = {name: (own, exits[name]) for name, own in weights.items()}
+    found = list[Finding]()
     for places in images.values():
         rows = {model: certificates[place] for model, place in places.items()}
         for model, what in _of_one_image(rows, variants, members):

@@ -16,6 +16,9 @@ from sween.errors import BadInput
 MOST_IMAGES = 10_000_000
 """Of one run: ten times the largest split in use, and a list that fits in memory."""
 
+UNLABELED = "none"
+"""In place of a fingerprint, for images without labels."""
+
 DEVICES = ("cpu", "cuda")
 
 ARITHMETICS = ("float32", "tf32", "float16", "bfloat16")
@@ -42,9 +45,13 @@ def indices_of(config: Mapping[str, Any], key: str = "indices") -> list[int]:
 def subject_problems(config: Mapping[str, Any]) -> list[str]:
     """What in a config of certificates or of an attack contradicts the rest of it."""
     try:
-        return [*_image_problems(config), *_member_problems(config), *_arithmetic_problems(config)]
+        problems = [*_image_problems(config), *_member_problems(config)]
+        problems += _arithmetic_problems(config)
     except BadInput as error:
         return [str(error)]
+    if config.get("labels") == UNLABELED and classes_of(config) is not None:
+        problems.append(f"labels is {UNLABELED!r}, but {config['dataset']} has labels")
+    return problems
 
 
 def _image_problems(config: Mapping[str, Any]) -> Iterator[str]:
