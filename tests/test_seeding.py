@@ -1,5 +1,7 @@
 """Noise streams depend on seed, purpose, example and block, and on nothing else."""
 
+import concurrent.futures
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +37,22 @@ def test_different_keys_give_different_streams(
 ) -> None:
     assert (derive_key(*one) == derive_key(*other)) == (one == other)
     assert torch.equal(draw(*one), draw(*other)) == (one == other)
+
+
+@given(st.lists(KEYS, min_size=1, max_size=4), st.integers(1, 9))
+def test_a_stream_starts_as_a_new_philox_generator_does(
+    keys: list[tuple[int, str, int, int]], size: int
+) -> None:
+    """Whatever the thread has drawn before, odd numbers of draws included."""
+    for key in keys:
+        wanted = numpy_generator(*key).standard_normal(size, dtype=np.float32)
+        assert draw(*key, size=size).tolist() == wanted.tolist()
+
+
+def test_threads_do_not_share_a_stream() -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda block: draw(1, "noise", 2, block, 50_000), range(64)))
+    assert all(torch.equal(found[k], draw(1, "noise", 2, k, 50_000)) for k in range(64))
 
 
 @given(KEYS, st.integers(0, 3), st.integers(1, 2**40))

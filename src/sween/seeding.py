@@ -12,6 +12,7 @@ full key. CPUs and GPUs draw different noise.
 import hashlib
 import secrets
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -86,10 +87,30 @@ def normals_of(keys: Sequence[int], shape: tuple[int, ...], device: torch.device
     if device.type == "cpu":
         draws = np.empty((len(keys), *shape), dtype=np.float32)
         for draw, key in zip(draws, keys, strict=True):
-            generator = np.random.Generator(np.random.Philox(key=key))
-            generator.standard_normal(dtype=np.float32, out=draw)
+            _PHILOX.restart(key).standard_normal(dtype=np.float32, out=draw)
         return torch.from_numpy(draws)
     return philox_normals(keys, shape, device)
+
+
+class _Philox(threading.local):
+    """A generator of this thread, restarted for each key.
+
+    Making `np.random.Philox(key=key)` anew gives the same draws, but also reads the operating
+    system's entropy, which takes longer than drawing a block of small images.
+    """
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._start = self._bits.state
+        self._generator = np.random.Generator(self._bits)
+
+    def restart(self, key: int) -> np.random.Generator:
+        self._start["state"]["key"][:] = key & (2**64 - 1), key >> 64
+        self._bits.state = self._start
+        return self._generator
+
+
+_PHILOX = _Philox()
 
 
 def philox_normals(

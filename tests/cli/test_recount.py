@@ -120,7 +120,7 @@ def test_another_sigma_is_found(made: Made, tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "another ensemble": (
         "{certificates} --model {run} --recount 2",
-        ("the ensemble and the data that were certified", "fingerprint"),
+        ("the model and the data that were certified", "fingerprint"),
     ),
     "no ensemble": (
         "{certificates} --recount 2",

@@ -116,8 +116,8 @@ FORGERIES: dict[str, tuple[str, Callable[[Row], Row], str]] = {
         lambda row: {"radius_two_class": 0.4},
         "radius_two_class is 0.4, the votes give None",
     ),
-    "more votes than asked for": ("tolerance", _more_votes, "the pilot votes ask for"),
-    "more votes than paid for": ("budget", _more_votes, "the pilot votes of all images ask for"),
+    "more votes than asked for": ("tolerance", _more_votes, "the pilot votes call for"),
+    "more votes than paid for": ("budget", _more_votes, "the pilot votes of all images call for"),
 }
 
 
@@ -180,7 +180,7 @@ BAD = [
     ("--radius 0.5", "radii", "--sampling decide"),
     ("--sampling tolerance", "tolerance", "pass --tolerance"),
     ("--sampling tolerance --tolerance 5", "between 0 and 1, got 5", "0.05 is 5%"),
-    ("--sampling fixed --tolerance 0.1", "expected sampling tolerance, got fixed", "leave"),
+    ("--sampling fixed --tolerance 0.1", "expected sampling tolerance, got fixed", "drop tolerance"),
     ("--sampling budget", "budget", "pass --budget"),
     ("--sampling budget --budget 3000", "1000 pilot votes for each of 5 images", "lower n0"),
     ("--sampling decid --radius 0.5", "'decid'", "did you mean 'decide'"),

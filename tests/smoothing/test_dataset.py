@@ -132,7 +132,7 @@ def test_what_changed_is_not_resumed(
         ((IMAGES, LABELS + 7), {}, "below num_classes = 10"),
         ((IMAGES, LABELS), {"indices": [7]}, "positions below 6"),
         ((IMAGES, LABELS), {"indices": []}, "at least one image"),
-        ((IMAGES, LABELS), {"name": "digits"}, "a name of your own"),
+        ((IMAGES, LABELS), {"name": "digits"}, "got digits"),
         ((IMAGES, LABELS + 5), {"classifier": SmoothedClassifier.load(ZOO)}, "below num_classes"),
         (sween.load_dataset("digits"), {"classifier": five_classes()}, "num_classes"),
         ((IMAGES * 2, LABELS), {}, "expected pixels in"),

@@ -61,7 +61,7 @@ def test_noise_that_meets_another_image_warns_and_answers(smoothed: SmoothedClas
     one, other = small.images(2)[:1], small.images(2)[1:]
     settings = CertifySettings(n0=20, n=100, seed=4)
     smoothed.certify(one, settings=settings, indices=[7])
-    with pytest.warns(RepeatedNoiseWarning, match="index 7 at seed 4"):
+    with pytest.warns(RepeatedNoiseWarning, match="index 7 with seed 4"):
         assert smoothed.certify(other, settings=settings, indices=[7])
     smoothed.predict(one, n=20, seed=4, indices=[7])
     with pytest.warns(RepeatedNoiseWarning, match="common noise"):

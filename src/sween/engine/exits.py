@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sween.ensemble.early_exit import ExitPolicy, exit_order, stops
+from sween.ensemble.early_exit import ExitPolicy, Partial, exit_order
 from sween.ensemble.weighted import add_weighted
 from sween.interleave import Steps
 
@@ -39,7 +39,8 @@ def vote_with_exit(
     probabilities = yield from evaluate(order[0], None)
     scores = add_weighted(None, weights[order[0]], probabilities)
     seen = [probabilities]
-    if policy.name == "none":
+    stops = policy.rule.stops
+    if stops is None:
         for member in order[1:]:
             probabilities = yield from evaluate(member, None)
             scores = add_weighted(scores, weights[member], probabilities)
@@ -48,7 +49,7 @@ def vote_with_exit(
     labels = scores.argmax(dim=1)
     evaluations, undecided = torch.ones_like(labels), torch.ones_like(labels, dtype=torch.bool)
     for position, member in enumerate(order[1:], start=1):
-        undecided = undecided & ~stops(seen, scores, ordered, labels, policy)
+        undecided = undecided & ~stops(Partial(seen, scores, labels, ordered), policy)
         probabilities = yield from evaluate(member, undecided)
         seen.append(probabilities)
         scores = add_weighted(scores, weights[member], probabilities)

@@ -175,7 +175,7 @@ class Voters:
     @property
     def compacts(self) -> bool:
         """Whether later members see fewer inputs, so that larger batches fill passes better."""
-        return len(self.names) == 1 and self.policy.name != "none"
+        return len(self.names) == 1 and self.policy.rule.stops is not None
 
     def vote(self, noisy: torch.Tensor) -> Steps[Ballot]:
         """The votes of all voters, in the order of `names`."""

@@ -7,17 +7,48 @@ over a batch would not be such a function.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from scipy import special
 
 from sween.errors import BadInput, UnknownName
 
-EXITS = ("none", "paper", "exact")
-
 EXACT_MARGIN = 1e-6
 """The smallest safety margin of an exact exit; see `exact_margin`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+    """What a rule sees after some of the members were evaluated on a batch of B noisy inputs.
+
+    Attributes:
+        seen: probabilities (B, M) of each member evaluated so far.
+        scores: their weighted sum.
+        leaders: (B,) the class with the largest score.
+        weights: of all members, in descending order, in which they are evaluated.
+    """
+
+    seen: Sequence[torch.Tensor]
+    scores: torch.Tensor
+    leaders: torch.Tensor
+    weights: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExitRule:
+    """A rule for stopping early.
+
+    Attributes:
+        stops: which rows (B,) stop now, each decided by its own noisy input alone; None for a rule
+            that never stops.
+        fewest_members: from all weights to the number of members that it evaluates at least.
+        exact: whether the answer is always that of the full ensemble.
+    """
+
+    stops: Callable[[Partial, "ExitPolicy"], torch.Tensor] | None
+    fewest_members: Callable[[Sequence[float]], int]
+    exact: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +70,7 @@ class ExitPolicy:
 
     def __post_init__(self) -> None:
         if self.name not in EXITS:
-            raise UnknownName("exit", self.name, EXITS)
+            raise UnknownName("exit", self.name, tuple(EXITS))
         for name in ("threshold", "alpha"):
             if not 0 < getattr(self, name) < 1:
                 raise BadInput(
@@ -48,6 +79,10 @@ class ExitPolicy:
                     got=getattr(self, name),
                     fix="the authors use threshold .999 and alpha .05",
                 )
+
+    @property
+    def rule(self) -> ExitRule:
+        return EXITS[self.name]
 
     def describe(self) -> str:
         """The policy as one string for records."""
@@ -78,19 +113,6 @@ def exit_order(weights: Sequence[float]) -> list[int]:
     return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
 
 
-def stops(
-    seen: list[torch.Tensor],
-    scores: torch.Tensor,
-    weights: Sequence[float],
-    leaders: torch.Tensor,
-    policy: ExitPolicy,
-) -> torch.Tensor:
-    """Which rows stop after len(seen) members; weights in descending order."""
-    if policy.name == "paper":
-        return _paper_stops(seen, scores, weights, leaders, policy)
-    return _exact_stops(scores, weights[len(seen) :])
-
-
 def exact_margin(left: int) -> float:
     """An upper bound on what rounding can add to the remaining weight R of `left` members.
 
@@ -106,29 +128,42 @@ def exact_margin(left: int) -> float:
     return max(EXACT_MARGIN, (left + 10) * 2.0**-24)
 
 
-def _exact_stops(scores: torch.Tensor, remaining: Sequence[float]) -> torch.Tensor:
-    top = scores.topk(2, dim=1).values
+def _exact_stops(partial: Partial, _: ExitPolicy) -> torch.Tensor:
+    top = partial.scores.topk(2, dim=1).values
+    remaining = partial.weights[len(partial.seen) :]
     return top[:, 0] - top[:, 1] > sum(remaining) + exact_margin(len(remaining))
 
 
-def _paper_stops(
-    seen: list[torch.Tensor],
-    scores: torch.Tensor,
-    weights: Sequence[float],
-    leaders: torch.Tensor,
-    policy: ExitPolicy,
-) -> torch.Tensor:
-    """Line 9 of Algorithm 1 for i = len(seen) < K; weights in descending order."""
-    count = len(seen)
-    total = sum(weights[:count])
-    leading = scores.double().gather(1, leaders[:, None])[:, 0] / total
-    if count == 1:
+def _fewest_with_half_the_weight(weights: Sequence[float]) -> int:
+    """Until they hold half of the weight, the remaining members could change any answer."""
+    held = 0.0
+    for number, weight in enumerate(sorted(weights, reverse=True), start=1):
+        held += weight
+        if held > 0.5 - EXACT_MARGIN:
+            return number
+    return len(weights)
+
+
+def _paper_stops(partial: Partial, policy: ExitPolicy) -> torch.Tensor:
+    """Line 9 of Algorithm 1 after i < K members."""
+    weights = partial.weights[: len(partial.seen)]
+    total, leaders = sum(weights), partial.leaders[:, None]
+    leading = partial.scores.double().gather(1, leaders)[:, 0] / total
+    if len(weights) == 1:
         return leading > policy.threshold
     spread = torch.zeros_like(leading)
-    for weight, probabilities in zip(weights, seen, strict=False):
-        own = probabilities.double().gather(1, leaders[:, None])[:, 0]
+    for weight, probabilities in zip(weights, partial.seen, strict=True):
+        own = probabilities.double().gather(1, leaders)[:, 0]
         spread += weight * (own - leading) ** 2
     quantile = float(special.ndtri(1 - policy.alpha / 2))
-    root_of_squares = sum(weight**2 for weight in weights[:count]) ** 0.5
+    root_of_squares = sum(weight**2 for weight in weights) ** 0.5
     bar = 0.5 + quantile * root_of_squares / total * (spread / total).sqrt()
     return torch.gt(leading, bar)
+
+
+EXITS = {
+    "none": ExitRule(None, fewest_members=len, exact=True),
+    "paper": ExitRule(_paper_stops, fewest_members=lambda _: 1),
+    "exact": ExitRule(_exact_stops, fewest_members=_fewest_with_half_the_weight, exact=True),
+}
+"""All rules, by name."""

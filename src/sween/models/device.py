@@ -1,6 +1,7 @@
 """Device of a module, temporary evaluation mode, and detection of out-of-memory errors."""
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from sween.errors import SweenError
 
 def device_of(module: nn.Module) -> torch.device:
     """The device of a module's parameters or buffers; the CPU if it has none."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
         return tensor.device
     return torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""`budget`: a total over all images, spread by their pilot votes for the largest average radius."""
+"""`budget`: a total over all images, allocated for the largest expected average radius."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,12 +12,13 @@ from sween.sampling.strategy import (
     SamplingStrategy,
     VoteSource,
     draw_estimation,
+    size_problems,
 )
 from sween.sampling.votes import ByVoter
 
 
 class Budget(SamplingStrategy):
-    """Sizes planned for all images of a run together, n at most on each."""
+    """Votes are allocated to all images of a run together, at most n to each."""
 
     name = "budget"
     option = "budget"
@@ -31,22 +32,19 @@ class Budget(SamplingStrategy):
         return _sizes([pilot[model].counts for pilot in pilots], settings)
 
     def draw(self, source: VoteSource) -> Drawing:
-        assert source.plans is not None  # they were made for the whole run
+        assert source.plans is not None  # made for the whole run beforehand
         sizes = [plan.size for plan in source.plans]
         return draw_estimation(source, sizes, ([plan.pilot for plan in source.plans], 0.0))
 
     def run_problems(
         self, rows: Sequence[Certificate], settings: CertifySettings
     ) -> list[list[str]]:
-        wanted = _sizes([row.selection_counts for row in rows], settings)
-        return [
-            [] if row.n == size else [f"n is {row.n}, the pilot votes of all images ask for {size}"]
-            for row, size in zip(rows, wanted, strict=True)
-        ]
+        sizes = _sizes([row.selection_counts for row in rows], settings)
+        return size_problems(rows, sizes, "the pilot votes of all images call for")
 
 
 def _sizes(pilot_counts: Sequence[Sequence[int]], settings: CertifySettings) -> list[int]:
-    assert settings.budget is not None  # `check` saw to it
+    assert settings.budget is not None  # ensured by `check`
     return sizes_for_budget(
         [max(counts) for counts in pilot_counts],
         settings.n0,

@@ -1,6 +1,6 @@
-"""`decide`: draw votes until it is clear which of the radii asked for are certified.
+"""`decide`: draw votes until it is clear which of the requested radii are certified.
 
-The bound holds at all looks at once (`sween.bounds.anytime`), whatever makes them stop.
+The bound is valid at all looks simultaneously (`sween.bounds.anytime`), so any stopping rule is.
 """
 
 import functools
@@ -23,12 +23,13 @@ from sween.sampling.strategy import (
     SamplingStrategy,
     VoteSource,
     draw_selection,
+    size_problems,
 )
 from sween.sampling.votes import Drawn, ImageVotes, VotePair
 
 
 class Decide(SamplingStrategy):
-    """Votes until every radius asked for is settled, n at most."""
+    """Votes until every requested radius is certified or given up, at most n."""
 
     name = "decide"
     option = "radii"
@@ -45,7 +46,7 @@ class Decide(SamplingStrategy):
         return max(1, (BATCHES_TOGETHER if shape.compiled else 1) * shape.batch_blocks)
 
     def draw(self, source: VoteSource) -> Drawing:
-        """Selection votes, then looks at more and more fresh ones until all radii are settled."""
+        """Selection votes, then more and more estimation votes until all radii are settled."""
         settings, model = source.settings, source.model
         selection, selecting = draw_selection(source)
         candidates = [int(np.argmax(votes[model].counts)) for votes in selection]
@@ -94,7 +95,7 @@ class Decide(SamplingStrategy):
         )
 
     def recorded_n(self, settings: CertifySettings, drawn: int) -> int:
-        """The votes at which it would have ended; `samples` says where it did."""
+        """The most votes it might have drawn; `samples` says how many it did."""
         return settings.n
 
     def problems(self, rows: Sequence[Certificate], settings: CertifySettings) -> list[list[str]]:
@@ -108,15 +109,12 @@ class Decide(SamplingStrategy):
             alpha=settings.alpha,
             sigma=rows[0].sigma,
         )
-        wrong = [f"n is {row.n}, the run's config says {settings.n}" for row in rows]
-        return [
-            [wrong[place]]
-            if rows[place].n != settings.n
-            else []
-            if is_settled and size in _looks(settings.n)
-            else [f"{size} votes were drawn, which is not a valid stopping point"]
-            for place, (size, is_settled) in enumerate(zip(drawn.tolist(), stopped, strict=True))
-        ]
+        problems = size_problems(rows, [settings.n] * len(rows), "the run's config says")
+        valid = _looks(settings.n)
+        for own, size, is_settled in zip(problems, drawn.tolist(), stopped, strict=True):
+            if not own and not (is_settled and size in valid):
+                own.append(f"{size} votes were drawn, which is not a valid stopping point")
+        return problems
 
 
 @functools.lru_cache(maxsize=16)

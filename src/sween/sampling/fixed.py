@@ -10,6 +10,7 @@ from sween.sampling.strategy import (
     SamplingStrategy,
     VoteSource,
     draw_estimation,
+    size_problems,
 )
 
 
@@ -27,7 +28,4 @@ class Fixed(SamplingStrategy):
         return draw_estimation(source, [source.settings.n] * len(source), None)
 
     def problems(self, rows: Sequence[Certificate], settings: CertifySettings) -> list[list[str]]:
-        return [
-            [] if row.n == settings.n else [f"n is {row.n}, the run's config says {settings.n}"]
-            for row in rows
-        ]
+        return size_problems(rows, [settings.n] * len(rows), "the run's config says")

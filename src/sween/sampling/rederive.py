@@ -1,4 +1,4 @@
-"""Deriving certificates again from the votes they record, with no model."""
+"""Re-derives certificates from the votes they record, without a model."""
 
 import dataclasses
 import re
@@ -12,24 +12,25 @@ from sween.sampling.strategy import Answer, sampling_names
 from sween.sampling.votes import VotePair
 
 ABOVE, BELOW = 1e-13, 1e-9
-"""How far a recorded number may lie above and below the one derived again, relatively: other
-versions of the special functions round differently, but never a radius up by more than this."""
+"""Relative tolerance above and below the re-derived number: other versions of the special
+functions round differently, but never raise a radius by more than this."""
 
 LOST_VOTES = 10
-"""Of exact noise, in one certificate: one is lost in a million certificates."""
+"""The most votes that exact noise may lose in one certificate; it loses one in a million
+certificates."""
 
 
 def derivation_problems(
     certificates: Sequence[Certificate], settings: CertifySettings, sigma: float
 ) -> list[list[str]]:
-    """For each row, what in it does not follow from its own votes under the run's settings.
+    """For each row, what does not follow from its own votes under the run's settings.
 
-    All rows are derived together: thousands take little longer than a few.
+    Rows are derived together, which is much faster than one by one.
     """
     problems = [_own_problems(certificate, settings) for certificate in certificates]
     sound = [place for place, own in enumerate(problems) if not own]
     alike = dict[float, list[int]]()
-    for place in sound:  # of another sigma is a row that the config's check refuses
+    for place in sound:  # rows with another sigma are refused by the config's check
         alike.setdefault(certificates[place].sigma, []).append(place)
     strategy = settings.strategy
     for own_sigma, places in alike.items():
@@ -49,10 +50,10 @@ def derivation_problems(
 
 
 def _own_problems(row: Certificate, settings: CertifySettings) -> list[str]:
-    """What in a row cannot be, whatever its votes prove."""
+    """What is inconsistent in a row, whatever its votes prove."""
     problems = []
     drawn = row.samples - row.n0
-    # Exact noise may, very rarely, leave a vote without an answer.
+    # Exact noise may, very rarely, leave a draw without a vote.
     lost = LOST_VOTES if row.noise.startswith("exact") else 0
     for name, wanted in (("selection", row.n0), ("estimation", drawn)):
         counts, scores = getattr(row, f"{name}_counts"), getattr(row, f"{name}_scores")
@@ -86,7 +87,7 @@ def _own_problems(row: Certificate, settings: CertifySettings) -> list[str]:
 
 
 def _differences(row: Certificate, answer: Answer) -> list[str]:
-    """What a row says otherwise than its votes."""
+    """Fields of a row that differ from what its votes give."""
     decision, decisions = answer
     problems = []
     if row.decisions != decisions:

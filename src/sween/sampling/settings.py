@@ -17,21 +17,21 @@ from sween.errors import BadInput, SmallSampleWarning
 from sween.sampling.strategy import SamplingStrategy, strategy_of
 
 N, ALPHA = 100_000, 0.001
-"""The defaults of Python and of the command line, which are the paper's."""
+"""The paper's values; the defaults of the Python API and of the command line."""
 
 VOTES = ("hard", "soft")
 
 _OPTIONS = {"radii": "decide", "tolerance": "tolerance", "budget": "budget"}
-"""Settings that one strategy alone has."""
+"""Settings that only one strategy has."""
 
 LARGEST_N = 10**9
-"""The error of the incomplete beta function was measured up to here."""
+"""The largest n for which the error of the incomplete beta function was measured."""
 
 SMALLEST_ASKED = 1e-96
-"""Of alpha: the smallest part of it that a bound gets is still above what bounds take."""
+"""The smallest alpha: bounds use parts of it, which must stay above `SMALLEST_ALPHA`."""
 
 WARN_ABOVE_SHARE = 0.8
-"""Warn when even four votes in five are not enough to be certified."""
+"""Warn if even four votes in five are not enough for a certificate."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,11 +99,11 @@ class CertifySettings:
 
     @property
     def strategy(self) -> SamplingStrategy:
-        """What `sampling` and `votes` name."""
+        """The strategy that `sampling` and `votes` name."""
         return strategy_of(self.sampling, self.votes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for a config; what another sampling would need is left out."""
+        """Plain values for a config, without the settings of other strategies."""
         content = dataclasses.asdict(self)
         for option in _OPTIONS:
             if option != self.strategy.option:
@@ -119,7 +119,7 @@ class CertifySettings:
                     option,
                     expected=f"sampling {sampling}",
                     got=self.sampling,
-                    fix=f"pass --sampling {sampling}, or leave {option} out",
+                    fix=f"pass --sampling {sampling}, or drop {option}",
                 )
             if not given and option == own and option != "radii":
                 raise BadInput(
@@ -149,11 +149,11 @@ class CertifySettings:
 
 
 def check_size(name: str, value: int) -> None:
-    """Refuse more votes than the bounds were proven for."""
+    """Refuse more votes than the bounds were checked for."""
     if value > LARGEST_N:
         raise BadInput(
             name,
-            expected=f"at most {LARGEST_N}, up to where the bounds' rounding is proven",
+            expected=f"at most {LARGEST_N}, for which the bounds' rounding was checked",
             got=value,
             fix="the paper uses n0 = 100 and n = 100000",
         )

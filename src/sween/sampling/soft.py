@@ -30,7 +30,7 @@ from sween.sampling.votes import Drawn, VotePair
 
 
 class Soft(Fixed):
-    """Histograms of the selected class's probability, of the pilot's draws and of fresh ones."""
+    """Histograms of the selected class's probability over the pilot draws and over fresh ones."""
 
     votes = "soft"
     several_voters = False
@@ -38,7 +38,7 @@ class Soft(Fixed):
     def check(self, settings: CertifySettings) -> Mapping[str, Any]:
         if settings.bound != "cohen":
             raise BadInput(
-                "votes soft", expected="bound cohen", got=settings.bound, fix="leave --bound out"
+                "votes soft", expected="bound cohen", got=settings.bound, fix="drop --bound"
             )
         return {}
 
@@ -50,15 +50,15 @@ class Soft(Fixed):
                     "votes soft",
                     expected="no exit: a mean needs every member",
                     got=exit,
-                    fix="leave --exit out",
+                    fix="drop --exit",
                 )
 
     def draw(self, source: VoteSource) -> Drawing:
-        """Pilot votes choose the class, whose scores are collected: the pilot's and fresh ones."""
+        """Pilot votes choose the class, whose scores on pilot and fresh draws are collected."""
         n, model = source.settings.n, source.model
         selection, selecting = draw_selection(source)
         classes = [int(np.argmax(votes[model].counts)) for votes in selection]
-        # The pilot's noise once more: now it is known whose scores to collect.
+        # The pilot's noise again, now that the class to score is known.
         scored = dataclasses.replace(pilot(source), scored=classes)
         parts = list(parts_of([n] * len(source), source.shape))
         requests = (
@@ -69,7 +69,7 @@ class Soft(Fixed):
         again, took_again = next(counted)
         for part, (fresh, took) in zip(parts, counted, strict=True):
             for position, votes in zip(part, fresh, strict=True):
-                # The class is the one that the first pass chose, whatever a second one would say.
+                # Keep the counts of the first pass, which chose the class.
                 counts = selection[position][model].counts
                 chosen = dataclasses.replace(again[position][model], counts=counts)
                 yield Drawn({model: chosen}, votes, selecting + took_again + took)
@@ -98,10 +98,10 @@ class Soft(Fixed):
 
 
 def _contradictions(row: Certificate) -> list[str]:
-    """Where scores and votes of the same draws contradict each other.
+    """Contradictions between scores and votes on the same draws.
 
-    A class with a probability above 1/2 gets the vote, and a vote needs a probability of 1/M at
-    least. Scores are rounded down to a bin, and probabilities sum to 1 but for a rounding.
+    A class with probability above 1/2 gets the vote, and the class that gets it has probability at
+    least 1/M. Scores are rounded down to a bin, and probabilities sum to 1 up to rounding.
     """
     problems = list[str]()
     classes = len(row.selection_counts)

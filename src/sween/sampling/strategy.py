@@ -1,8 +1,8 @@
-"""What a sampling strategy is: how votes are spent on images, and what they then prove.
+"""The interface of a sampling strategy: how votes are spent on images, and what they prove.
 
 A strategy is one object in one file. It checks its settings, draws votes, decides what they
-certify, and says of recorded rows whether they are what it would have drawn. Register it and it is
-known to the Python API, the command line and `sween verify`. No torch here: votes come from a
+certify, and checks whether recorded rows are what it would have drawn. Once registered, it is
+available in the Python API, the command line and `sween verify`. No torch here: votes come from a
 `VoteSource`.
 """
 
@@ -26,15 +26,15 @@ BATCHES_TOGETHER = 5
 or when they ask for different numbers of votes, forward passes must still be full."""
 
 Drawing = Generator[Drawn, None, None]
-"""The votes of the images of a group, in their order. Close it to stop early."""
+"""The votes on each image of a group, in order. Close the generator to stop early."""
 
 Answer = tuple[Decision, dict[str, bool] | None]
-"""What votes prove, and which of the radii asked for are certified."""
+"""What the votes prove, and which of the requested radii are certified."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Votes on images of a group, named by their positions; see `sween.engine.VoteRequest`."""
+    """Votes on some images of a group, given by position; see `sween.engine.VoteRequest`."""
 
     purpose: str
     positions: Sequence[int]
@@ -44,16 +44,16 @@ class Request:
 
 
 class BatchShape(Protocol):
-    """What a strategy may know of the engine: how many images fill its batches."""
+    """What a strategy may know about the engine: how many images fill its batches."""
 
     @property
     def compiled(self) -> bool:
-        """Whether batches come in one size."""
+        """Whether all batches have one size."""
         ...
 
     @property
     def batch_blocks(self) -> int:
-        """Noise blocks of one batch."""
+        """Noise blocks per batch."""
         ...
 
     def images_together(self, n: int) -> int:
@@ -67,10 +67,9 @@ class VoteSource(Protocol):
     Attributes:
         settings: of the sampling.
         sigma: noise level.
-        model: the name of the voter that is certified; where there are others, they see the same
-            noise.
+        model: name of the voter to certify; any other voters see the same noise.
         shape: of the engine's batches.
-        plans: votes of each image that `SamplingStrategy.plan` made, with its pilot.
+        plans: for each image the size chosen by `SamplingStrategy.plan`, with its pilot votes.
     """
 
     settings: "CertifySettings"
@@ -82,17 +81,16 @@ class VoteSource(Protocol):
     def __len__(self) -> int: ...
 
     def count(self, requests: Iterable[Request]) -> Iterator[tuple[list[ByVoter], float]]:
-        """Of each request the votes on each of its images, and the seconds an image took."""
+        """For each request, the votes on each of its images and the seconds per image."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the pilots of all images gave one of them: its size, and its own pilot votes.
+    """One image's share of a plan for all images: its number of votes, and its pilot votes.
 
-    After running out of memory the votes that certify come from smaller forward passes than the
-    pilot's. That is sound: the pilot only says which class and how many votes, whatever shape it
-    was counted in, and the sizes of all images stay those that their pilots call for.
+    If memory runs out after planning, the estimation votes come from smaller forward passes than
+    the pilot's. That is sound: the pilot only chooses the class and the number of votes.
     """
 
     size: int
@@ -105,27 +103,27 @@ class SamplingStrategy(abc.ABC):
     name: ClassVar[str]
     votes: ClassVar[str] = "hard"
     option: ClassVar[str | None] = None
-    """The setting that it alone needs."""
+    """The setting that only this strategy has."""
     default_n0: ClassVar[int] = 100
     several_voters: ClassVar[bool] = False
-    """Whether members and variants can be certified in the same pass: not if they would stop at
-    different times."""
+    """Whether members and variants can be certified in the same pass, which requires that all of
+    them need the same votes."""
     planned: ClassVar[bool] = False
-    """Whether the sizes of all images are planned together, from their pilots."""
+    """Whether sizes are planned for all images together, from their pilot votes."""
 
     def check(self, settings: "CertifySettings") -> Mapping[str, Any]:
-        """Refuse settings that it cannot work with; settings to put in their place."""
+        """Refuse settings that do not work; returns normalised values to store in their place."""
         return {}
 
     def check_voters(self, settings: "CertifySettings", exits: Mapping[str, str]) -> None:
-        """Refuse voters, named with their exits, that it cannot certify together."""
+        """Refuse voters (name: exit) that cannot be certified together."""
         if settings.bound != "cohen" and self.name != "fixed":
-            # Its sizes are those that Cohen's radius needs. Sound, so that old rows still verify.
+            # Sizes are chosen for Cohen's radius. It would be sound, so old rows still verify.
             raise BadInput(
                 "bound",
                 expected=f"cohen with {self.name}",
                 got=settings.bound,
-                fix="use --bound cohen; its rows have the two-class radius too",
+                fix="use --bound cohen; its rows record the two-class radius too",
             )
         if len(exits) > 1 and not self.several_voters:
             what = "votes soft" if self.votes == "soft" else f"sampling {self.name}"
@@ -133,30 +131,30 @@ class SamplingStrategy(abc.ABC):
                 what,
                 expected="one classifier",
                 got=f"{len(exits)}: {', '.join(exits)}",
-                fix="leave --members, --weighting and a second --exit out, or use hard votes and "
+                fix="drop --members, --weighting and the second --exit, or use hard votes with "
                 "--sampling fixed",
             )
 
     def images_at_once(self, shape: BatchShape, settings: "CertifySettings") -> int:
-        """How many images make a group: enough to fill batches with their first votes."""
+        """Images per group: enough to fill batches with their first votes."""
         batches = BATCHES_TOGETHER if shape.compiled else 1
         return max(1, batches * shape.batch_blocks * STEP // settings.n0)
 
     def plan(self, pilots: Sequence[ByVoter], settings: "CertifySettings", model: str) -> list[int]:
-        """The sizes of all images of a run from their pilot votes, where `planned`."""
+        """The number of votes for each image of a run, from all pilot votes; only if `planned`."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def draw(self, source: VoteSource) -> Drawing:
-        """The votes of each image of a group."""
+        """Draw the votes on each image of a group."""
 
     def decide(
         self, votes: Sequence[VotePair], settings: "CertifySettings", sigma: float
     ) -> list[Answer]:
         """What the votes on each image prove, each with probability at least 1 - alpha.
 
-        By default Cohen et al.'s CERTIFY: valid where the number of estimation votes is fixed, or
-        hangs on the selection votes alone.
+        By default Cohen et al.'s CERTIFY, which is valid if the number of estimation votes is fixed
+        or depends on the selection votes alone.
         """
         decisions = decide_each(
             [pair.selection.counts for pair in votes],
@@ -169,17 +167,17 @@ class SamplingStrategy(abc.ABC):
         return [(decision, None) for decision in decisions]
 
     def recorded_n(self, settings: "CertifySettings", drawn: int) -> int:
-        """The `n` of a certificate whose estimation votes are `drawn`."""
+        """The `n` to record in a certificate with `drawn` estimation votes."""
         return drawn
 
     def problems(self, rows: Sequence[Certificate], settings: "CertifySettings") -> list[list[str]]:
-        """For each row, whose votes add up, what was not drawn as this strategy draws."""
+        """For each row, how it differs from what this strategy would have drawn."""
         return [[] for _ in rows]
 
     def run_problems(
         self, rows: Sequence[Certificate], settings: "CertifySettings"
     ) -> list[list[str]]:
-        """For each row of a complete run, what does not fit the other rows."""
+        """For each row of a complete run, how it contradicts the other rows."""
         return [[] for _ in rows]
 
 
@@ -187,7 +185,7 @@ _STRATEGIES: dict[tuple[str, str], SamplingStrategy] = {}
 
 
 def register_sampling(strategy: SamplingStrategy) -> SamplingStrategy:
-    """Make a strategy known by its name."""
+    """Register a strategy for `certify`, the command line and `sween verify`."""
     _STRATEGIES[strategy.name, strategy.votes] = strategy
     return strategy
 
@@ -201,7 +199,7 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
     """The strategy of that name.
 
     Raises:
-        BadInput: none has it, or it has no such votes.
+        BadInput: there is none of that name, or not with such votes.
     """
     if sampling not in sampling_names():
         raise UnknownName("sampling", sampling, sampling_names())
@@ -213,18 +211,18 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
             f"votes {votes}",
             expected="sampling fixed",
             got=sampling,
-            fix="leave --sampling out",
+            fix="drop --sampling",
         )
     return _STRATEGIES[sampling, votes]
 
 
 def pilot(source: VoteSource) -> Request:
-    """The selection votes of all images of a group."""
+    """A request for the selection votes on all images of a group."""
     return Request("selection", range(len(source)), [source.settings.n0] * len(source))
 
 
 def draw_selection(source: VoteSource) -> tuple[list[ByVoter], float]:
-    """The selection votes of all images, and the seconds an image took."""
+    """The selection votes on all images of a group, and the seconds per image."""
     (counted,) = source.count([pilot(source)])
     return counted
 
@@ -232,10 +230,10 @@ def draw_selection(source: VoteSource) -> tuple[list[ByVoter], float]:
 def draw_estimation(
     source: VoteSource, sizes: Sequence[int], selected: tuple[list[ByVoter], float] | None
 ) -> Drawing:
-    """Fresh estimation votes in the given sizes; the selection votes first, where not yet drawn.
+    """Fresh estimation votes of the given sizes; draws the selection votes first unless given.
 
-    Valid with `decide` at the full alpha: their noise has keys of its own, so that given the
-    selection votes, and the sizes made of them, they are as if drawn in advance.
+    Valid with `decide` at the full alpha: estimation noise has its own keys, so it is independent
+    of the selection votes and of any sizes computed from them.
     """
     pilots = [pilot(source)] if selected is None else []  # queued with the others, on a GPU
     parts = list(parts_of(sizes, source.shape))
@@ -247,8 +245,18 @@ def draw_estimation(
             yield Drawn(selection[position], votes, selecting + estimating)
 
 
+def size_problems(
+    rows: Sequence[Certificate], sizes: Sequence[int], reason: str
+) -> list[list[str]]:
+    """For each row, whether its `n` is not the size that it should have."""
+    return [
+        [] if row.n == size else [f"n is {row.n}, {reason} {size}"]
+        for row, size in zip(rows, sizes, strict=True)
+    ]
+
+
 def parts_of(sizes: Sequence[int], shape: BatchShape) -> Iterator[list[int]]:
-    """Positions to count together: few, but enough to fill batches where these have one size."""
+    """Positions to count together: few, but enough to fill batches if these have a fixed size."""
     if len(set(sizes)) == 1 and sizes[0] > 0:
         together = shape.images_together(sizes[0])
         for start in range(0, len(sizes), together):

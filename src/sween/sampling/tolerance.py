@@ -14,11 +14,12 @@ from sween.sampling.strategy import (
     VoteSource,
     draw_estimation,
     draw_selection,
+    size_problems,
 )
 
 
 class Tolerance(SamplingStrategy):
-    """The size of each image from its own pilot votes."""
+    """As many votes on an image as its own pilot votes call for."""
 
     name = "tolerance"
     option = "tolerance"
@@ -36,15 +37,12 @@ class Tolerance(SamplingStrategy):
         return draw_estimation(source, sizes, selected)
 
     def problems(self, rows: Sequence[Certificate], settings: CertifySettings) -> list[list[str]]:
-        wanted = [_size(row.selection_counts, settings) for row in rows]
-        return [
-            [] if row.n == size else [f"n is {row.n}, the pilot votes ask for {size}"]
-            for row, size in zip(rows, wanted, strict=True)
-        ]
+        sizes = [_size(row.selection_counts, settings) for row in rows]
+        return size_problems(rows, sizes, "the pilot votes call for")
 
 
 def _size(pilot_counts: Sequence[int], settings: CertifySettings) -> int:
-    assert settings.tolerance is not None  # `check` saw to it
+    assert settings.tolerance is not None  # ensured by `check`
     return size_for_tolerance(
         max(pilot_counts),
         settings.n0,

@@ -11,8 +11,8 @@ from sween.records import Certificate
 class ImageVotes:
     """One voter's votes on one image, and the member evaluations they took.
 
-    `drawn` votes were requested; exact noise may, very rarely, leave one without an answer.
-    `scores` is the histogram of one class's probability, where it was requested.
+    `drawn` votes were requested; exact noise may, very rarely, leave a draw without a vote.
+    `scores` is the histogram of one class's probability, if requested.
     """
 
     counts: tuple[int, ...]
@@ -47,7 +47,7 @@ ByVoter = Mapping[str, ImageVotes]
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """The votes of every voter on one image, and the seconds they took."""
+    """Every voter's votes on one image, and the seconds they took."""
 
     selection: ByVoter
     estimation: ByVoter

@@ -43,23 +43,22 @@ Indices = Sequence[int] | int | None
 class SmoothedClassifier:
     """g(x) = the most likely class of model(x + N(0, sigma^2 I)).
 
-    The model is used with the parameters it has at the time of the call, on the device it is on, in
-    evaluation mode, and left in the mode it was in. What answers is its prepared form (see
-    `Preparation`): batch norm folded, in the arithmetic that the record names. Everything claimed
-    assumes that it is a deterministic function of each input on its own, that float32 noise is
-    exactly Gaussian, and that the image was chosen without knowledge of that noise. The first is
-    probed once for each state of the model (its parts, their parameters, buffers, modes and hooks)
-    and for each shape of a batch that votes; other changes, such as a flag that its code reads, are
-    not seen.
+    The model is used with its current parameters, on its current device, in evaluation mode, and
+    its mode is restored afterwards. Votes are cast by its prepared form (see `Preparation`): batch
+    norm folded, in the arithmetic that the record names. Certificates assume that this is a
+    deterministic function of each single input, that float32 noise is exactly Gaussian, and that
+    the image was chosen without knowledge of the noise. The first assumption is probed once per
+    state of the model (submodules, parameters, buffers, modes and hooks) and batch shape; other
+    changes, such as a flag that its code reads, go unnoticed.
 
-    The noise is a function of seed, purpose and index. By default every call takes a fresh seed
-    from the operating system, which is never used again and is recorded in the answer, so that
-    no image could have been made for it. A seed that is given is used as given: keep it secret
-    where images come from strangers. Images without indices are numbered consecutively across
-    calls, so that no two of them share their noise; to repeat an answer, pass its seed and index.
+    The noise is a function of seed, purpose and index. By default every call draws a fresh seed
+    from the operating system, never uses it again and records it in the result, so that no image
+    can have been crafted for it. If you pass a seed, keep it secret where images come from
+    untrusted sources. Images without indices are numbered consecutively across calls, so that no
+    two of them share noise; to repeat a result, pass its seed and index.
 
-    One classifier may be called from several threads, which take turns. Several classifiers over
-    one model may be used at once.
+    A classifier can be shared by several threads, which take turns. Several classifiers can use one
+    model at the same time.
 
     Args:
         model: any module from [0,1] images (N, C, H, W) to logits or probabilities (N, M), for
@@ -67,24 +66,23 @@ class SmoothedClassifier:
         sigma: noise level in units of [0,1] pixels.
         num_classes: M.
         exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
-        name: of the model, for records; a loaded ensemble's own, or `model`, when None.
-        batch_size: noisy inputs of one batch; never changes a result. One forward pass on a GPU,
-            ten on a CPU and with an early exit by default. On a GPU two batches may be held at
-            once, where an exit is not taken inside custom kernels.
-        forward_rows: rows of one forward pass; the same for every result that is compared. When
-            None, `certify` takes what suits the device and the images, and `predict` what suits n
-            too, where the model is not compiled.
-        member_names: names of the ensemble's members, whose votes `certify_voters` then
-            certifies too.
-        weightings: other weights of the same members by name, certified by `certify_voters` too.
-        other_exits: of the same ensemble, certified by `certify_voters` too.
+        name: of the model in records; by default the loaded ensemble's name, or `model`.
+        batch_size: noisy inputs per batch; never changes a result. By default one forward pass on a
+            GPU, ten on a CPU or with an early exit. A GPU may hold two batches at a time.
+        forward_rows: rows per forward pass; results are reproducible only with the same number. By
+            default chosen for the device and the image size, and in `predict` also for n unless the
+            model is compiled.
+        member_names: names of the ensemble's members, to certify each of them as well; see
+            `certify_voters`.
+        weightings: other weights of the same members by name, to certify as well.
+        other_exits: other exits of the same ensemble, to certify as well.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile the model; on a GPU by default.
-        noise: `float32`, or `exact`, whose certificates hold in floating point too: then what is
-            certified, and answers, is the model on images rounded to multiples of 1/levels, and the
-            images must lie on that grid.
-        levels: of exact noise; when None those of the images that a loaded ensemble was trained
-            on, 255 for another model.
+        noise: `float32`, or `exact`, whose certificates hold in floating-point arithmetic too. With
+            `exact` the certified classifier is the model on images rounded to multiples of
+            1/levels, and images must lie on that grid.
+        levels: of exact noise; by default those of a loaded ensemble's training images, otherwise
+            255.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class SmoothedClassifier:
                 "model",
                 expected="a torch.nn.Module from images to logits",
                 got=f"a {type(model).__name__}",
-                fix="call it in the forward method of a module",
+                fix="wrap it in a module",
             )
         check_sigma(sigma)
         num_classes = whole_number("num_classes", num_classes)
@@ -175,10 +173,10 @@ class SmoothedClassifier:
         """A smoothed classifier from the model zoo or from a folder that sween wrote.
 
         Args:
-            source: a name of `sween zoo`, a training run or an ensemble folder; noise level and
-                classes are known from it.
-            device: where to put the model; the CPU when None.
-            archs: architectures of your own that the checkpoints may name; see `sween.load`.
+            source: a name from `sween zoo`, a training run or an ensemble folder, which define the
+                noise level and the classes.
+            device: where to put the model; the CPU by default.
+            archs: custom architectures that the checkpoints may name; see `sween.load`.
             options: of the constructor.
 
         Example:
@@ -192,7 +190,7 @@ class SmoothedClassifier:
         return cls(model, sigma=model.sigma, num_classes=model.num_classes, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the lock: a copy, or one sent to another process, has its own."""
+        """Everything but the lock: a copy, or one in another process, has its own."""
         return {name: value for name, value in vars(self).items() if name != "_turn"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -200,17 +198,17 @@ class SmoothedClassifier:
         self._turn = threading.RLock()
 
     def twin(self, device: torch.device | None = None) -> "SmoothedClassifier":
-        """A classifier of the same options with an engine of its own.
+        """A classifier with the same options and its own engine.
 
         Args:
-            device: of a copy of the model; the same model, where it is, when None.
+            device: where to put a copy of the model; by default the model itself is shared.
         """
         model = self.model if device is None else copy.deepcopy(self.model).to(device)
         return SmoothedClassifier(model, **self._options)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return device_of(self.model)
 
     def predict(
@@ -222,17 +220,17 @@ class SmoothedClassifier:
         seed: int | None = None,
         indices: Indices = None,
     ) -> list[Prediction]:
-        """The smoothed classifier's answer to each image, or an abstention.
+        """The smoothed classifier's prediction for each image, or an abstention.
 
-        Each answer that is not an abstention differs from g's with probability at most alpha over
-        the noise (see `decide_prediction`).
+        For each image, a class other than g's is returned with probability at most alpha over the
+        noise (see `decide_prediction`).
 
         Args:
             images: a batch or one image; see `Images`.
             n: votes per image.
             alpha: failure probability.
-            seed: of the noise; a fresh one when None.
-            indices: keys of the images' noise; numbered consecutively across calls when None.
+            seed: of the noise; a fresh one by default.
+            indices: keys of the images' noise; by default numbered consecutively across calls.
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
@@ -250,9 +248,9 @@ class SmoothedClassifier:
     def predict_batch(
         self, images: Images, *, n: int = 100, alpha: float = ALPHA, seed: int, indices: Indices
     ) -> list[Prediction]:
-        """`predict` in the forward passes of `certify`, under given noise that images may share.
+        """`predict` with the forward passes of `certify`, and with noise that images may share.
 
-        For comparing or replaying answers.
+        For comparing or replaying predictions.
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
@@ -279,27 +277,27 @@ class SmoothedClassifier:
         labels: Labels = None,
         indices: Indices = None,
     ) -> list[Certificate]:
-        """Certificates by Cohen et al.'s CERTIFY, with the votes fixed or chosen as they come.
+        """Certificates by Cohen et al.'s CERTIFY, with a fixed or an adaptive number of votes.
 
-        For each image on its own, with probability at least 1 - alpha over the noise: it abstains,
-        or g answers `prediction` everywhere closer than `radius`.
+        For each image separately, with probability at least 1 - alpha over the noise: it abstains,
+        or g predicts `prediction` for every perturbation with l2 norm below `radius`.
 
         Args:
             images: a batch or one image; see `Images`.
-            n0: votes that select the class; 100, or 1,000 with `tolerance` and `budget`, when None.
+            n0: votes that select the class; by default 100, or 1,000 with `tolerance` and `budget`.
             n: fresh votes that bound its probability.
             alpha: failure probability of one certificate.
-            seed: of the noise; a fresh one when None.
+            seed: of the noise; a fresh one by default.
             bound: `cohen` or `two-class`; both radii are in the record, `radius` is this one's.
             sampling: `fixed`, `decide`, `tolerance` or `budget`; see `CertifySettings`.
             radii: to decide, with `decide`.
             tolerance: share of the radius that may be lost, with `tolerance`.
-            budget: noisy images in all, with `budget`.
+            budget: total number of noisy images, with `budget`.
             votes: `hard` or `soft`; see `CertifySettings`.
-            settings: all of these at once, in their place; the seed is then theirs.
+            settings: replaces all of the above, the seed included.
             labels: true classes, kept in the records.
-            indices: the images' indices in their data set, also the keys of their noise; numbered
-                consecutively across calls when None.
+            indices: of the images in their data set, also the keys of their noise; by default
+                numbered consecutively across calls.
 
         Example:
             >>> smoothed = SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
@@ -337,26 +335,25 @@ class SmoothedClassifier:
         labels: Labels = None,
         indices: Indices = None,
     ) -> list[dict[str, Certificate]]:
-        """For each image the certificates of members, other variants and the model, by name.
+        """For each image the certificates of members, weightings, exits and the model, by name.
 
-        Members, weightings and exits are those named when the classifier was made; all see the same
-        noise. The seed is that of the settings, 0 unless it is set.
+        They are those given to the constructor; all see the same noise. The seed is that of the
+        settings, 0 by default.
         """
         return self._certify(images, settings, labels, indices, watched=True)
 
     def smoothed_logits(
         self, *, samples: int = 64, seed: int | None = None, fresh: bool = True
     ) -> SmoothedLogits:
-        """A differentiable module for those who attack the classifier with their own tools.
+        """A differentiable module, to attack the classifier with other tools.
 
         It maps images (B, C, H, W) to the log of the model's mean probabilities over noisy copies
-        (Salman et al. 2019), through which gradients flow; `predict` should judge what an attack
-        found.
+        (Salman et al. 2019). Check the adversarial examples found with `predict`.
 
         Args:
             samples: noisy copies of each image.
-            seed: of the noise; a fresh one when None.
-            fresh: new noise at every call; else the same, a deterministic function.
+            seed: of the noise; a fresh one by default.
+            fresh: new noise at every call; otherwise the same noise, a deterministic function.
         """
         own = fresh_seed() if seed is None else whole_number("seed", seed)
         logits = SmoothedLogits(
@@ -424,7 +421,7 @@ class SmoothedClassifier:
     def _keyed(
         self, batch: torch.Tensor, purpose: str, seed: int | None, indices: Indices
     ) -> list[int]:
-        """The keys of a batch; warns where a given seed has met other images under them."""
+        """The noise keys of a batch; warns if other images had the same seed and keys before."""
         self._check_batch(batch)
         keys = self._numbering.number(purpose, indices, len(batch))
         if seed is not None:
@@ -432,13 +429,13 @@ class SmoothedClassifier:
         return keys
 
     def _check_batch(self, batch: torch.Tensor) -> None:
-        wanted = getattr(self.model, "image_shape", None)  # a loaded ensemble knows it
+        wanted = getattr(self.model, "image_shape", None)  # of a loaded ensemble
         if wanted is not None and tuple(batch.shape[1:]) != tuple(wanted):
             raise BadInput(
                 "images",
                 expected=f"shape {tuple(wanted)}, for which the ensemble was trained",
                 got=tuple(batch.shape[1:]),
-                fix="bring them to that shape first",
+                fix="resize the images",
             )
         self.engine.noise.check(batch)
 

@@ -1,4 +1,4 @@
-"""Certifying a data set into a run folder: row by row, resumable, verifiable."""
+"""Certifies a data set into a run folder: row by row, resumable, verifiable."""
 
 import hashlib
 import math
@@ -27,7 +27,7 @@ from sween.smoothing import pipeline
 from sween.smoothing.classifier import SmoothedClassifier
 
 CHECKED_TOGETHER = 256
-"""Images that are read at once to be checked."""
+"""Images read at a time to check them."""
 
 
 def certify_dataset(
@@ -54,37 +54,36 @@ def certify_dataset(
 ) -> CertificationRun:
     """Certify the images of a data set into a folder that `sween verify` and `sween report` take.
 
-    A folder of the same settings is resumed: rows already there are kept, and the rest are those
-    of an uninterrupted run. Model, data and kind of device must be the same. Each certificate holds
-    with probability 1 - alpha on its own (see `SmoothedClassifier.certify`).
+    If the folder holds an unfinished run with the same settings, it is resumed, and the rows will
+    be those of an uninterrupted run. Model, data and kind of device must be the same. Each single
+    certificate holds with probability at least 1 - alpha (see `SmoothedClassifier.certify`).
 
     Args:
-        smoothed: the classifier; where it was made with `member_names`, `weightings` or
-            `other_exits`, these are certified in the same pass.
+        smoothed: the classifier, with any `member_names`, `weightings` and `other_exits` that
+            should be certified in the same pass.
         data: a torch `Dataset`, a `DataLoader` that does not shuffle, a pair (images, labels) or
-            anything else that `as_image_set` takes.
+            anything else that `as_image_set` accepts.
         out: folder for config, environment and certificates.
-        indices: which images; all when None.
+        indices: of the images to certify; all by default.
         name: of the data set, for records and reports.
-        n0: votes that select the class; 100, or 1,000 with `tolerance` and `budget`, when None.
+        n0: votes that select the class; by default 100, or 1,000 with `tolerance` and `budget`.
         n: fresh votes that bound its probability.
         alpha: failure probability of one certificate.
-        seed: of the noise. Keep it secret where images could be chosen with knowledge of it.
+        seed: of the noise. Keep it secret if someone could choose images with knowledge of it.
         bound: `cohen` or `two-class`.
         sampling: `fixed`, `decide`, `tolerance` or `budget`; see `CertifySettings`.
         radii: to decide, with `decide`.
         tolerance: share of the radius that may be lost, with `tolerance`.
-        budget: noisy images in all, with `budget`.
+        budget: total number of noisy images, with `budget`.
         votes: `hard` or `soft`.
-        settings: all of these at once, in their place.
-        devices: of one kind, to share the images; the model's own when None.
-        skipped: images that were asked for and left out, as those that cannot be read; for the
-            config.
+        settings: replaces all of the above from n0 on.
+        devices: of one kind, to share the images; by default the model's own device.
+        skipped: images that were requested but left out because they cannot be read; recorded in
+            the config.
         quiet: no progress display.
 
     Returns:
-        The run, with the certificates that were there before. Without labels it has no accuracy,
-        and no report.
+        The complete run. Without labels it has no accuracy and no report.
     """
     if settings is None:
         settings = CertifySettings(
@@ -118,9 +117,9 @@ def iter_certificates(
     skipped: Sequence[int] = (),
     quiet: bool = False,
 ) -> Iterator[Certificate]:
-    """`certify_dataset`, one certificate of the model at a time, each once its row is written.
+    """`certify_dataset` as a generator: yields each certificate of the model once it is written.
 
-    Those that a resumed run has already come first. The model must stay as it is until the last:
+    When resuming, existing certificates come first. The model must not change until the last one;
     a change between two certificates is refused.
     """
     settings = settings or CertifySettings()
@@ -142,11 +141,11 @@ def _certified(
     *,
     watched: bool,
 ) -> Iterator[Certificate]:
-    """`iter_certificates`; where `watched`, a model that changes in between is refused."""
+    """`iter_certificates`; if `watched`, a model that changes between certificates is refused."""
     images = _images_of(smoothed, data, name)
     positions = _positions(indices, images)
     _check_fit(smoothed, data if isinstance(data, Dataset) else None, images)
-    # Engines of their own: the classifier may be asked meanwhile, by this thread or another.
+    # Separate engines, since the classifier may be used meanwhile, by this or another thread.
     engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, images, positions, settings)
     dataset = data if isinstance(data, Dataset) else None
@@ -163,7 +162,7 @@ def _certified(
         with _Progress(settings, smoothed.name, len(left), quiet) as progress:
             certified = pipeline.certify(
                 engines,
-                TestImages(images),
+                ImagesOfDataset(images),
                 positions,
                 settings,
                 left=left,
@@ -180,13 +179,13 @@ def _certified(
 
 
 def _refuse_changed(engines: Sequence[VoteEngine]) -> None:
-    """Refuse a model that is no longer the one that the config names."""
+    """Refuse a model that changed since the config was written."""
     if not all(engine.is_current for engine in engines):
         raise BadInput(
             "model",
             expected="the weights, parameters, buffers and modes it had at the start",
             got="a model that was changed between two certificates",
-            fix="do not change it until the last certificate; the run resumes",
+            fix="change it after the last certificate; this run can be resumed",
         )
 
 
@@ -195,14 +194,14 @@ def _positions(indices: Iterable[int] | int | None, images: ImageSet) -> list[in
         return list(range(len(images)))
     asked = list(indices) if isinstance(indices, Iterable) else [indices]
     if not asked:
-        raise BadInput("indices", expected="at least one image", got="none", fix="name some")
+        raise BadInput("indices", expected="at least one image", got="none", fix="pass some")
     positions = check_indices([int(index) for index in asked], len(asked))
     if max(positions) >= len(images):
         raise BadInput(
             "indices",
             expected=f"positions below {len(images)}, the number of images",
             got=max(positions),
-            fix="choose among them",
+            fix="leave out those that do not exist",
         )
     return positions
 
@@ -213,15 +212,15 @@ def _prepare(
     positions: Sequence[int],
     settings: CertifySettings,
 ) -> None:
-    """Make every engine ready for the first image; all must compute in the same arithmetic."""
+    """Prepare every engine with the first image; all must use the same arithmetic."""
     first = images.images(positions[:1])
     kinds = {engine.follow_device().type for engine in engines}
     if len(kinds) > 1:
         raise BadInput(
             "devices",
-            expected="of one kind: each kind draws its own noise",
+            expected="devices of one kind, since each kind draws different noise",
             got=", ".join(sorted(kinds)),
-            fix="use one kind",
+            fix="use one kind of device",
         )
     if engines[0].noise.name != "float32":  # before anything is written
         for start in range(0, len(positions), CHECKED_TOGETHER):
@@ -238,8 +237,8 @@ def _prepare(
             )
 
 
-class TestImages:
-    """The images of a data set; see `pipeline.ImageSource`."""
+class ImagesOfDataset:
+    """The images of a data set as a `pipeline.ImageSource`."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -256,7 +255,7 @@ class TestImages:
 
 
 class _Progress:
-    """Progress by votes where their number is known, else by images."""
+    """Progress by votes if their number is known, otherwise by images."""
 
     def __init__(self, settings: CertifySettings, name: str, images: int, quiet: bool) -> None:
         self.by_votes = settings.sampling == "fixed"
@@ -269,7 +268,7 @@ class _Progress:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self.by_votes:  # the last votes were counted before their row was made of them
+        if self.by_votes:  # the last votes were counted before their row was written
             self._advance(0, self._note())
         self._track.__exit__(*error)
 
@@ -288,15 +287,15 @@ class _Progress:
 
 
 def _images_of(smoothed: SmoothedClassifier, data: object, name: str) -> ImageSet:
-    """The images; 8-bit ones on the scale that a loaded ensemble was trained on."""
+    """The images; 8-bit images are scaled as a loaded ensemble's training images were."""
     if isinstance(data, Dataset | ImageSet):
         return as_image_set(data)
     if name in DATASETS:
         raise BadInput(
             "name",
-            expected="a name of your own for your own data",
-            got=f"{name}, which is a data set of sween",
-            fix="choose another name, or pass sween.load_dataset's data set",
+            expected="a name that is not one of sween's data sets",
+            got=name,
+            fix="choose another name, or pass what sween.load_dataset returns",
         )
     model = smoothed.model
     white = model.white if isinstance(model, LoadedEnsemble) else 255
@@ -304,7 +303,7 @@ def _images_of(smoothed: SmoothedClassifier, data: object, name: str) -> ImageSe
 
 
 def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: ImageSet) -> None:
-    """Refuse data that the classifier was not trained for, or whose labels it does not have."""
+    """Refuse data with other classes or another shape than the classifier was trained on."""
     if images.labels is not None and len(images.labels):
         most = int(images.labels.max())
         if most >= smoothed.num_classes:
@@ -312,14 +311,14 @@ def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: Im
                 f"{images.name}[{int(images.labels.argmax())}]: label",
                 expected=f"below num_classes = {smoothed.num_classes}",
                 got=most,
-                fix="pass the number of classes that the model has",
+                fix="pass the model's number of classes",
             )
     if dataset is not None and dataset.num_classes != smoothed.num_classes:
         raise BadInput(
             "num_classes",
             expected=f"{dataset.num_classes}, as {dataset.name} has",
             got=smoothed.num_classes,
-            fix="certify a model of that data set",
+            fix="certify a model trained on that data set",
         )
     model = smoothed.model
     if not isinstance(model, LoadedEnsemble):
@@ -337,9 +336,9 @@ def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: Im
 
 
 def _fingerprint(module: nn.Module) -> str:
-    """SHA-256 of the classes of all submodules, what they print of themselves, and all tensors.
+    """SHA-256 of the class names and settings of all submodules and of all tensors.
 
-    Code is known by its name alone: a class that was rewritten has the fingerprint it had.
+    It does not cover code: rewriting a class under the same name does not change it.
     """
     hasher = hashlib.sha256()
     for name, part in module.named_modules():
@@ -366,7 +365,7 @@ def subject_config(
     dataset: Dataset | None = None,
     skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Which model on which images: what the configs of all runs on them begin with."""
+    """The model and the images: the first part of every run's config."""
     candidates, weights = [name], [1.0]
     if isinstance(model, LoadedEnsemble):
         candidates = list(model.member_names)
@@ -406,7 +405,7 @@ def run_config(
     dataset: Dataset | None = None,
     skipped: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The config of a certification run: enough to tell what was certified, and to check rows."""
+    """The config of a certification run: what was certified, and what is needed to check rows."""
     members, variants = engine.member_names, engine.variants
     config: dict[str, Any] = {
         "kind": "certificates",

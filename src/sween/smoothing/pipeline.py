@@ -25,27 +25,27 @@ PILOTS_TOGETHER = 100
 """Images whose pilot votes are counted at once."""
 
 OnProgress = Callable[[int], None]
-"""Called with the noisy copies done, or on a GPU queued, since the last call."""
+"""Called with the number of noisy copies evaluated (on a GPU: queued) since the last call."""
 
 
 class ImageSource(Protocol):
-    """Images by their position, with the index and the true class that their records have."""
+    """Images by position, with the index and true class for their records."""
 
     def images(self, positions: Sequence[int]) -> torch.Tensor:
         """(N, C, H, W) float32 in [0, 1]."""
         ...
 
     def index(self, position: int) -> int:
-        """In the records; also the key of the image's noise."""
+        """The index for records, which is also the key of the image's noise."""
         ...
 
     def label(self, position: int) -> int | None:
-        """The true class, where it is known."""
+        """The true class, if known."""
         ...
 
 
 def check_engine(engine: VoteEngine, settings: CertifySettings, *, numbers: int) -> None:
-    """Refuse settings that the voters, or the noise on images of so many numbers, rule out.
+    """Refuse settings that do not suit the voters, or the noise on images of `numbers` values.
 
     See `SamplingStrategy.check_voters` and `check_tail`.
     """
@@ -65,19 +65,19 @@ def certify(
 ) -> Generator[list[Certificate], None, None]:
     """For each image the certificates of every voter, in the order of `engine.voters`.
 
-    Each certificate holds with probability at least 1 - alpha on its own (see
-    `SamplingStrategy.decide`), given that images were chosen without knowledge of the noise. With
-    one engine images come in their order, with several as they are done. Images that run out of
-    memory are started again in smaller forward passes.
+    Each single certificate holds with probability at least 1 - alpha (see
+    `SamplingStrategy.decide`), provided that images were chosen without knowledge of the noise.
+    With one engine images come in order, with several as they are finished. If memory runs out,
+    unfinished images start again with smaller forward passes.
 
     Args:
-        engines: prepared and checked, each on a device of its own.
+        engines: prepared and checked, each on its own device.
         source: of the images.
-        positions: of all images; a budget is spread over all of them.
+        positions: of all images, over which a budget is allocated.
         settings: of the sampling.
-        left: images to certify now; all when None.
-        plans: of all images, where `plan_all` has made them already.
-        on_progress: of the noisy copies.
+        left: images still to certify; all by default.
+        plans: for all images, if `plan_all` was already called.
+        on_progress: see `OnProgress`.
     """
     left = positions if left is None else left
     if not left:
@@ -99,7 +99,7 @@ def certify(
 def plan_all(
     engine: VoteEngine, source: ImageSource, positions: Sequence[int], settings: CertifySettings
 ) -> dict[int, Plan]:
-    """The votes of each image, where the strategy plans them from the pilots of all images."""
+    """A plan for each image, if the strategy plans from the pilot votes on all images."""
     strategy = settings.strategy
     if not strategy.planned:
         return {}
@@ -111,7 +111,7 @@ def plan_all(
             keys = [source.index(position) for position in part]
             yield VoteRequest(images, keys, "selection", [settings.n0] * len(part))
 
-    while True:  # the pilots of all must come from one shape
+    while True:  # all pilot votes must come from one shape
         with contextlib.suppress(ForwardPassShrunk):
             pilots = [
                 votes.by_voter(place)
@@ -127,7 +127,7 @@ def plan_all(
 
 
 def _images(engine: VoteEngine, source: ImageSource, positions: Sequence[int]) -> torch.Tensor:
-    """Images on the engine's device, refused where its noise cannot be added to them."""
+    """Images on the engine's device; refuses those that its noise does not suit."""
     images = source.images(positions)
     engine.noise.check(images)
     return to_device_async(images, engine.device)
@@ -185,9 +185,9 @@ class _Group:
         return len(self.keys)
 
     def count(self, requests: Iterable[Request]) -> Iterator[tuple[list[ByVoter], float]]:
-        """Of each request the votes on each image, and the seconds that an image took.
+        """For each request, the votes on each image and the seconds per image.
 
-        That is the time since the request before came back; on a GPU the next one is at work.
+        Time is measured between results: on a GPU the next request is already being computed.
         """
         began = time.perf_counter()
         for votes in self._engine.count(

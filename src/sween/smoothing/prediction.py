@@ -1,4 +1,4 @@
-"""Predictions: what `predict` is asked for and answers."""
+"""Predictions: settings and results of `predict`."""
 
 import bisect
 import dataclasses
@@ -42,8 +42,8 @@ def check_predict_settings(*, n: int, alpha: float, sigma: float) -> None:
 
 @functools.lru_cache
 def _fewest_votes(n: int, alpha: float) -> int:
-    """Votes for one class of two, of n, with which it is predicted."""
-    majorities = range(n // 2 + 1, n + 1)  # whose p-values fall
+    """The fewest of n votes that predict a class, if all others go to one class."""
+    majorities = range(n // 2 + 1, n + 1)  # p-values decrease
     first = bisect.bisect_left(
         majorities, -alpha, key=lambda votes: -binomial_p_value(votes, n - votes)
     )
@@ -52,7 +52,7 @@ def _fewest_votes(n: int, alpha: float) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One image's answer: the label, or ABSTAIN, with the votes behind it."""
+    """The prediction for one image: a class or ABSTAIN, with the votes behind it."""
 
     index: int
     prediction: int
@@ -68,7 +68,7 @@ class Prediction:
         return self.prediction == ABSTAIN
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One readable line."""
         answer = "abstained" if self.abstained else f"class {self.prediction}"
         return (
             f"index {self.index}: {answer}, {max(self.counts):,} of {self.n:,} votes "

@@ -1,9 +1,9 @@
-"""Counting the votes of a finished run again, with its model and its data.
+"""Recounts the votes of a finished run, with its model and its data.
 
-A folder alone shows whether its rows follow from their votes, not whether the votes were ever cast.
-Noise is keyed by seed, purpose and image, and a forward pass has one shape, so on the same kind of
-device the same votes come out again, bit for bit: rows of made-up votes, of another seed, sigma or
-image, or with another label, do not.
+A folder alone shows whether its rows follow from their votes, not whether those votes were ever
+cast. Noise is keyed by seed, purpose and image, and forward passes have a fixed shape, so the same
+kind of device reproduces the votes bit for bit. Invented votes, or those of another seed, sigma,
+image or label, are not reproduced.
 """
 
 import dataclasses
@@ -29,22 +29,22 @@ from sween.sampling.strategy import Plan
 from sween.seeding import numpy_generator
 from sween.smoothing import pipeline
 from sween.smoothing.classifier import SmoothedClassifier
-from sween.smoothing.dataset import TestImages, subject_config
+from sween.smoothing.dataset import ImagesOfDataset, subject_config
 
 LEVELS = re.compile(r"levels=(\d+)")
 
 NOT_COUNTED = frozenset({"seconds", "run"})
-"""Fields that counting again does not give: the clock's, and the name of the config."""
+"""Fields that recounting does not reproduce: the time, and the tag of the config."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecountedRun:
-    """What was counted again.
+    """The result of a recount without differences.
 
     Attributes:
-        rows: that came out the same.
+        rows: how many were reproduced.
         indices: of their images, ascending.
-        seed: of the choice of these images.
+        seed: with which these images were chosen.
     """
 
     rows: int
@@ -63,22 +63,22 @@ def recount_folder(
 ) -> RecountedRun:
     """Certify images of a finished run again and compare every field but the time.
 
-    The folder must pass `CertificationRun.read` and be complete; counting adds to what
-    `verify_folder` checks. Images that are not among those chosen stay unproven; with a budget the
-    pilot votes of all images are counted again, since every size depends on them.
+    The folder must be complete and pass `CertificationRun.read`; a recount complements
+    `verify_folder`. It says nothing about images that were not chosen. With a budget the pilot
+    votes on all images are recounted, since every size depends on them.
 
     Args:
         folder: written by `sween certify`.
-        model: the one that the run certified, on the kind of device that it was certified on.
-        data: what the run certified, with its labels; as `certify_dataset` takes it.
-        images: how many; all by default.
-        seed: of the choice of images; from the operating system when None, so that no one can know
-            beforehand which rows will be counted again.
+        model: the certified model, on the kind of device that certified it.
+        data: the certified data with labels, as for `certify_dataset`.
+        images: how many to recount; all by default.
+        seed: with which images are chosen; by default from the operating system, so that nobody
+            can predict which rows will be recounted.
         quiet: no progress display.
 
     Raises:
-        BadInput: another ensemble, other data, another kind of device or another arithmetic.
-        CheckFailed: naming the first row that differs, and both values.
+        BadInput: the model, data, kind of device or arithmetic is not the run's.
+        CheckFailed: names the first row that differs, with both values.
     """
     run = CertificationRun.read(folder)
     run.check_complete()
@@ -88,7 +88,7 @@ def recount_folder(
     seed = secrets.randbits(31) if seed is None else seed
     chosen = _choice(config.indices, images, seed)
     places = {(row.model, row.index): place for place, row in enumerate(run.rows)}
-    source = TestImages(subject.images)
+    source = ImagesOfDataset(subject.images)
     with track(f"recount {config.model}", len(chosen), quiet=quiet) as advance:
         for rows, keys in _by_forward_rows(run, chosen).items():
             engine = subject.engine(rows, keys[0])
@@ -110,14 +110,14 @@ def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
         return sorted(indices)
     if images < 1:
         raise BadInput("images", expected="at least 1", got=images, fix="recount 20, or all")
-    # Raw words: numpy may change how it makes a choice of them.
+    # Raw words, since numpy may change how it draws a choice.
     words = numpy_generator(seed, "recount").bit_generator.random_raw(len(indices))
     order = sorted(range(len(indices)), key=lambda place: (int(words[place]), place))
     return sorted(indices[place] for place in order[:images])
 
 
 class _Subject:
-    """The model and the data of a run, as they are at hand."""
+    """The model and the data to recount a run with."""
 
     def __init__(self, run: CertificationRun, model: nn.Module, data: object) -> None:
         self.run, self.model = run, model
@@ -126,10 +126,10 @@ class _Subject:
         self.sigma, self.name = run.config.sigma, run.config.model
 
     def check(self) -> None:
-        """Refuse another model or other data than the config names.
+        """Refuse a model or data other than the config names.
 
-        A config that names this very model and these data, and says something else of them, was
-        altered: that is a check that fails.
+        If the fingerprints of model and data match but the config contradicts them elsewhere, it
+        was altered, and the check fails.
         """
         content, folder = self.run.config.content, self.run.folder
         now = subject_config(
@@ -148,7 +148,7 @@ class _Subject:
         if differences:
             raise BadInput(
                 f"{folder}/config.toml",
-                expected="the ensemble and the data that were certified",
+                expected="the model and the data that were certified",
                 got="; ".join(differences),
                 fix="pass them as --model and --data-root",
             )
@@ -156,20 +156,20 @@ class _Subject:
         if known is None:
             raise BadInput(
                 f"{folder}/config.toml",
-                expected="the kind of device that certified the run: each draws its own noise",
+                expected="the kind of device that certified it: other kinds draw different noise",
                 got="no device",
                 fix="certify again with this version",
             )
         if known != device:
             raise BadInput(
                 "--device",
-                expected=f"{known}, which certified {folder}: another kind draws other noise",
+                expected=f"{known}, which certified {folder}: other kinds draw different noise",
                 got=device,
                 fix=f"recount on a machine with {known}",
             )
 
     def engine(self, rows: int, first: int) -> VoteEngine:
-        """What certified the run, in passes of so many rows; refused where it differs."""
+        """The engine that certified the run, with `rows` rows per pass; refused if it differs."""
         config = self.run.config
         parts = {part.partition("+")[0] for part in config.precision.split(", ")}
         exits = config.content.get("exits", {})
@@ -201,13 +201,13 @@ class _Subject:
                     f"{name} on {engine.device}",
                     expected=f"{then}, as {self.run.folder} was certified with",
                     got=now,
-                    fix="recount on a machine like the one that its environment.json names",
+                    fix="recount on a machine like the one in its environment.json",
                 )
         return engine
 
 
 def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, list[int]]:
-    """The images by the rows of the forward passes that they were certified in.
+    """The images by the number of rows per forward pass with which they were certified.
 
     A run that ran out of memory continued with fewer.
     """
@@ -215,9 +215,9 @@ def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, 
     if run.config.settings.strategy.planned and {*rows.values()} != {run.config.forward_rows}:
         raise BadInput(
             str(run.file),
-            expected="a budget whose votes all come from one shape of forward passes",
-            got=f"rows of {', '.join(map(str, sorted({*rows.values()})))}",
-            fix="a run that ran out of memory cannot be recounted; certify again with fewer "
+            expected="votes of a budget that all come from forward passes of one shape",
+            got=f"passes of {', '.join(map(str, sorted({*rows.values()})))} rows",
+            fix="it ran out of memory and cannot be recounted; certify again with fewer "
             "--forward-rows",
         )
     groups: dict[int, list[int]] = {}
@@ -227,7 +227,7 @@ def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, 
 
 
 def _check_pilots(run: CertificationRun, plans: dict[int, Plan]) -> None:
-    """With a budget: the pilot votes of all images, and the sizes that they call for."""
+    """With a budget, compare the pilot votes on all images and the sizes they call for."""
     for place, certificate in enumerate(run.rows):
         plan = plans.get(certificate.index)
         if plan is None:
@@ -245,9 +245,9 @@ def _compare(run: CertificationRun, place: int, again: Certificate) -> None:
     if again.forward_rows != recorded.forward_rows:
         raise BadInput(
             "memory",
-            expected=f"room for forward passes of {recorded.forward_rows} rows, as in the run",
-            got=f"room for {again.forward_rows}",
-            fix="free some memory, or recount on a machine like that of its environment.json",
+            expected=f"enough for forward passes of {recorded.forward_rows} rows, as in the run",
+            got=f"enough for {again.forward_rows}",
+            fix="free some memory, or recount on a machine like the one in its environment.json",
         )
     problems = [
         f"{field.name} {_text(then)}, recounted {_text(now)}"

@@ -25,7 +25,7 @@ class Probabilities(Protocol):
 
 
 class PlainProbabilities:
-    """The model as it is; on a GPU in bfloat16.
+    """The model itself, in bfloat16 on a GPU.
 
     Attributes:
         name: for the config of a run.
@@ -49,9 +49,9 @@ class PlainProbabilities:
 
 
 class FrozenProbabilities:
-    """A model's probabilities in evaluation mode, differentiable in the images alone.
+    """A model's probabilities in evaluation mode, differentiable in the images only.
 
-    The model is left as it is: its mode, its statistics and the gradients of its parameters.
+    The model's mode, statistics and parameter gradients are left unchanged.
 
     Args:
         model: a `WeightedEnsemble`, or any module to logits.
@@ -74,17 +74,17 @@ class FrozenProbabilities:
 class SmoothedLogits(nn.Module):
     """log of the model's mean probabilities over m noisy copies (Salman et al. 2019).
 
-    Noise is keyed by (seed, unit, call), fresh at every call or the same for all. It never comes
-    from torch's global generators, which AutoAttack reseeds.
+    Noise is keyed by (seed, unit, call), or by (seed, unit) if not fresh. It never comes from
+    torch's global generators, which AutoAttack reseeds.
 
     Args:
-        model: its probabilities, or a module: a `WeightedEnsemble`, or any other to logits.
+        model: `Probabilities`, or a module: a `WeightedEnsemble`, or any other that returns logits.
         sigma: noise level.
         samples: m.
         seed: of the noise.
         unit: number of the batch of images.
         fresh: new noise at every call; otherwise a deterministic function.
-        rows: noisy images per pass; beyond that the gradient recomputes them part by part.
+        rows: noisy images per pass; with more, the gradient is computed part by part.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SmoothedLogits(nn.Module):
         self.calls = 0
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """log mean probabilities (B, M); all images of a call share the noise."""
+        """log mean probabilities (B, M); all images of a call share noise."""
         noise = self.sigma * standard_normal(
             (self.samples, *images.shape[1:]),
             seed=self.seed,
@@ -122,7 +122,7 @@ class SmoothedLogits(nn.Module):
         return mean.clamp_min(_SMALLEST).log()
 
     def parts(self, noise: torch.Tensor, images: int) -> Sequence[torch.Tensor]:
-        """The noise, split into parts of one pass each."""
+        """The noise, split into one part per pass."""
         return torch.split(noise, max(1, self.rows // images))
 
     def sum(self, images: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
@@ -132,9 +132,9 @@ class SmoothedLogits(nn.Module):
 
 
 class _Mean(torch.autograd.Function):
-    """Mean probabilities whose gradient recomputes them part by part.
+    """Mean probabilities whose gradient is recomputed part by part.
 
-    Memory is that of one part, however many noise samples there are.
+    Memory use is that of one part, whatever the number of noise samples.
     """
 
     @staticmethod

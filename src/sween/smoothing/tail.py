@@ -1,4 +1,4 @@
-"""The tail that float32 noise never draws, and how many votes it allows."""
+"""The tail that float32 noise never draws, and the number of votes this allows."""
 
 import math
 
@@ -11,30 +11,30 @@ from sween.errors import BadInput
 from sween.sampling import CertifySettings
 
 MOST_MISSING = 0.5
-"""The tail that is never drawn may have so much of the smallest miss probability votes can show."""
+"""The missing tail may have at most this share of the smallest provable miss probability."""
 
 
 def check_tail(noise: Noise, device: torch.device, settings: CertifySettings, numbers: int) -> None:
-    """Refuse so many votes that the tail which the noise never draws would matter.
+    """Refuse numbers of votes for which the tail that the noise never draws would matter.
 
-    float32 noise ends after some standard deviations, so its distribution differs from the Gaussian
-    one by a total variation of up to numbers * missing, and so does the probability of every class.
-    Where that is not well below the smallest miss probability that n votes can show, about
-    log(1/alpha) / n, a classifier contrived to answer otherwise in the tail alone could get too
-    large a radius: with a share s of that probability missing, with probability up to
-    alpha^(1 - s). Up to a share of MOST_MISSING the noise is treated as exactly Gaussian, as
-    float32 noise is in every other respect (its rounding leaks far more to such a classifier, see
-    `exact_noise.py`); the share is 0.5% for CIFAR images on a GPU with n = 100,000, and 25% at
-    224 px. Beyond it the votes are refused: on a GPU at alpha = 0.001 from n = 9.7 million for
-    CIFAR images and n = 200,000 at 224 px, on a CPU for no n up to 1e9 at these sizes. Exact noise
-    has no limit, and no such assumption. Predictions are not limited: to tell apart classes whose
-    probabilities differ by so little takes nearly a billion votes.
+    float32 noise is truncated after a few standard deviations, so its distribution differs from the
+    Gaussian by a total variation of up to numbers * missing, and so does the probability of every
+    class. If that is not well below the smallest miss probability that n votes can prove, about
+    log(1/alpha) / n, a contrived classifier that errs in the tail alone could get too large a
+    radius: with a share s of that probability missing, with probability up to alpha^(1 - s). Up to
+    a share of MOST_MISSING the noise is treated as exactly Gaussian, as float32 noise is in every
+    other respect (its rounding reveals far more to such a classifier, see `exact_noise.py`); the
+    share is 0.5% for CIFAR images on a GPU with n = 100,000, and 25% at 224 px. Larger n are
+    refused: on a GPU at alpha = 0.001 from n = 9.7 million for CIFAR images and n = 200,000 at
+    224 px; on a CPU no n up to 1e9 at these sizes. Exact noise needs neither limit nor assumption.
+    Predictions are not limited: telling apart classes whose probabilities differ by so little takes
+    nearly a billion votes.
 
     Args:
         noise: its distribution.
         device: where it is drawn.
         settings: of the sampling.
-        numbers: of one image.
+        numbers: values per image.
     """
     variation = numbers * noise.missing(device)
     level = level_of_class(settings.alpha, settings.bound)
@@ -44,7 +44,7 @@ def check_tail(noise: Noise, device: torch.device, settings: CertifySettings, nu
     raise BadInput(
         "n",
         expected=f"at most {most:,} with float32 noise on {device.type} and images of {numbers:,} "
-        f"numbers, whose distribution lacks tails of {variation:.2g} in all",
+        f"values: its missing tails have probability {variation:.2g}",
         got=f"{settings.n:,}",
         fix="use --noise exact, which has no such limit, or fewer votes",
     )
