@@ -32,6 +32,9 @@ app = typer.Typer(
     help="Certified robust image classification by randomized smoothing of weighted ensembles.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Not rich: it takes [brackets] for markup and cuts words that are longer than their column.
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
 )
 for verb in (demo, train, weigh, certify, predict, attack, report, verify, plan, zoo, bench):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)

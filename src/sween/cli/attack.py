@@ -50,7 +50,7 @@ def run(
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
     samples: Annotated[int, typer.Option(help="noise draws per gradient of the attack")] = 128,
     steps: Annotated[int, typer.Option(help="of pgd and ddn; AutoAttack has its own")] = 100,
-    n: Annotated[int, typer.Option(help="votes that evaluate an adversarial example")] = 10_000,
+    n: Annotated[int, typer.Option(help="votes that judge an adversarial example")] = 10_000,
     alpha: Alpha = 0.001,
     certificates: Annotated[
         Path | None,
@@ -77,7 +77,10 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Search for adversarial examples of test images; each one is evaluated with fresh noise."""
+    """Search for adversarial examples of test images.
+
+    Each one is judged by the smoothed classifier with fresh noise. An interrupted run resumes.
+    """
     settings = AttackSettings(
         attack=attack,
         eps=tuple(sorted(eps)),
