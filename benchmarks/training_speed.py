@@ -6,7 +6,6 @@ Pixels are random: speed does not depend on them. Both loops crop, flip and add 
 """
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -17,8 +16,9 @@ from torch.nn import functional
 from sween.data.dataset import Dataset, Split, StoredPixels
 from sween.models import create_model
 from sween.run_folder import describe_environment, write_json
+from sween.runs import TrainingRun
 from sween.training import TrainConfig, step
-from sween.training.augment import crop_flip
+from sween.training.augment import apply_crop_flips, draw_crop_flips
 from sween.training.trainer import Trainer
 
 IMAGES = 48_000
@@ -51,12 +51,9 @@ def fast_epochs(config: TrainConfig, dataset: Dataset, device: torch.device) -> 
         trainer = Trainer(config, dataset, Path(folder) / "run", device=device)
         for _ in trainer.run():
             pass
-        rows = [
-            json.loads(line)
-            for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-        ]
-    seconds = sorted(row["seconds"] for row in rows[1:])
-    return {"epoch": seconds[len(seconds) // 2], "first_epoch": rows[0]["seconds"]}
+        rows = TrainingRun.read(trainer.out).metrics
+    seconds = sorted(row.seconds for row in rows[1:])
+    return {"epoch": seconds[len(seconds) // 2], "first_epoch": rows[0].seconds}
 
 
 def plain_epoch(config: TrainConfig, dataset: Dataset, device: torch.device, share: float) -> float:
@@ -71,7 +68,8 @@ def plain_epoch(config: TrainConfig, dataset: Dataset, device: torch.device, sha
 
     def plain_step(position: int) -> None:
         picks = slice(position * config.batch_size, (position + 1) * config.batch_size)
-        images = crop_flip(pixels[picks], padding=4, generator=generator).float() / 255
+        drawn = draw_crop_flips(len(picks), padding=4, generator=generator, device=device)
+        images = apply_crop_flips(pixels[picks], drawn, padding=4).float() / 255
         noise = torch.randn(images.shape, generator=generator, device=device)
         loss = functional.cross_entropy(model(images + config.sigma * noise), labels[picks])
         optimizer.zero_grad()

@@ -15,6 +15,7 @@ all images go into rows.npz, from which `table` compares each variation with the
 """
 
 import argparse
+import dataclasses
 import json
 import re
 import time
@@ -33,6 +34,7 @@ from sween.engine.forward import FixedShapeForward, default_forward_rows, probe_
 from sween.engine.prepare import Member, Preparation
 from sween.models import load_checkpoint
 from sween.run_folder import describe_environment
+from sween.runs import TrainingRun
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 from sween.zoo import load
@@ -166,13 +168,14 @@ def score(options: argparse.Namespace) -> None:
             run, text = path.parent, (path.parent / "try.txt").read_text(encoding="utf-8")
             if run.name in scorer.logits:
                 continue
-            module, manifest = load_checkpoint(run)
-            lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            module, _ = load_checkpoint(run)
+            trained = TrainingRun.read(run)
             scorer.add(run.name, module)
             scorer.write(
                 "network",
                 [run.name],
-                **{"try": text, "last_epoch": json.loads(lines[-1]), "config": manifest.training},
+                **{"try": text, "last_epoch": dataclasses.asdict(trained.metrics[-1])},
+                config=dict(trained.config.content),
             )
             done.setdefault(text, []).append(run.name)
             if len(done[text]) > 1:

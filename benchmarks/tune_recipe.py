@@ -24,6 +24,7 @@ from sween.data import Dataset, load_dataset
 from sween.evaluation import average_certified_radius
 from sween.models import load_checkpoint
 from sween.run_folder import describe_environment
+from sween.runs import TrainingRun
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier
 from sween.training import TrainConfig, train_many
@@ -72,13 +73,14 @@ def run_together(tries: list[str], options: argparse.Namespace, dataset: Dataset
         train_many(configs, dataset, outs, device=device, quiet=not options.progress)
         seconds = time.perf_counter() - started
         for text, config, out in zip(tries, configs, outs, strict=True):
-            last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+            last = TrainingRun.read(out).metrics[-1]
             row = {
                 "try": text,
                 "acr": score(out, dataset, settings, options.images),
                 "n": options.n,
                 "images": options.images,
-                **{key: last[key] for key in ("loss", "noisy_accuracy")},
+                "loss": last.loss,
+                "noisy_accuracy": last.noisy_accuracy,
                 "seconds_together": seconds,
                 "config": dataclasses.asdict(config),
                 "environment": describe_environment(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tables import markdown, runs
 
-from sween.records import read_rows
+from sween.runs import TrainingRun
 
 LEAST_KERNEL_SHARE = 0.01
 """Of a kernel that is shown by its name."""
@@ -49,10 +49,10 @@ def training(results: Path, dataset: str) -> str:
     """How long the candidates of each run took, trained at once on one GPU."""
     lines = []
     for folder, name, sigma in runs(results, dataset):
-        files = sorted((folder / "training").glob("*/metrics.jsonl.gz"), key=_depth)
-        seconds = [[row["seconds"] for row in read_rows(file)] for file in files]
+        folders = sorted((folder / "training").glob("resnet*"), key=_depth)
+        seconds = [[row.seconds for row in TrainingRun.read(each).metrics] for each in folders]
         longest = max(seconds, key=sum)
-        depths = ", ".join(f"{_depth(file)}" for file in files)
+        depths = ", ".join(f"{_depth(each)}" for each in folders)
         cells = [f"ResNet-{depths}", f"{len(longest)}", f"{sum(longest):.0f}"]
         first = f"{max(own[0] for own in seconds):.0f}"
         cells += [first, f"{statistics.median(longest):.2f}"]
@@ -61,9 +61,9 @@ def training(results: Path, dataset: str) -> str:
     return markdown(head, 2, lines)
 
 
-def _depth(metrics: Path) -> int:
-    """Of the network whose metrics these are: its folder is named resnetD-seedN."""
-    return int(metrics.parent.name.removeprefix("resnet").partition("-")[0])
+def _depth(run: Path) -> int:
+    """Of the network of a training run, whose folder is named resnetD-seedN."""
+    return int(run.name.removeprefix("resnet").partition("-")[0])
 
 
 def training_speed(results: Path, name: str) -> str:

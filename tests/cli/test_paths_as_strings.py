@@ -32,10 +32,9 @@ from sween.paths import AnyPath, as_paths
 from sween.records import read_certificates
 from sween.report import load_run, write_report
 from sween.report.attacked import load_attacked
-from sween.report.cost import load_trained
 from sween.report.published_logs import read_tsv_log
 from sween.run_folder import read_config
-from sween.runs import verify_folder
+from sween.runs import TrainingRun, verify_folder
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, read_recipe, train, train_many
@@ -148,7 +147,7 @@ DOORS: dict[str, Callable[[Place], object]] = {
         [at.new("one"), at.new("two")],
         quiet=True,
     ),
-    "load_trained": lambda at: load_trained(at.given(at.made.runs[0])),
+    "TrainingRun.read": lambda at: TrainingRun.read(at.given(at.made.runs[0])),
     "read_recipe": lambda at: read_recipe(at.given(CONFIGS / "fast" / "gaussian.toml")),
     "run_folders": lambda at: run_folders([QUICK], at.new("runs")),
     "certify_dataset": _certify,

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from sween.data.dataset import Dataset, Split
 from sween.data.image_folder import FilePixels, load_image_folder
+from sween.data.splits import held_out_count
 from sween.errors import BadInput, DataError
 from sween.training import TrainConfig, train, train_many
 
@@ -40,20 +42,20 @@ def names(split: Split) -> tuple[str, ...]:
 
 
 def test_splits_and_labels(root: Path) -> None:
-    read = load_image_folder(root, image_size=16, weights_fraction=0.4)
+    read = load_image_folder(root, image_size=16)
     assert read.name == "image_folder"
     assert read.class_names == ("cat", "dog")
     assert read.image_shape == (3, 16, 16)
     assert (read.augmentation, read.crop_padding, read.root) == ("crop-flip", 2, root)
     assert (read.mean, read.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    train = [f"{label}/{index}.png" for label in ("cat", "dog") for index in range(3)]
+    train = [f"{label}/{index}.png" for label in ("cat", "dog") for index in range(4)]
     assert names(read.train) == tuple(train)
-    assert names(read.weights) == ("cat/3.png", "cat/4.png", "dog/3.png", "dog/4.png")
+    assert names(read.weights) == ("cat/4.png", "dog/4.png")
     assert names(read.test) == ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
-    assert read.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert read.weights.labels.tolist() == [0, 0, 1, 1]
+    assert read.train.labels.tolist() == [0] * 4 + [1] * 4
+    assert read.weights.labels.tolist() == [0, 1]
     assert read.test.labels.tolist() == [0, 0, 1, 1]
-    assert [len(split.pixels) for split in (read.train, read.weights, read.test)] == [6, 4, 4]
+    assert [len(split.pixels) for split in (read.train, read.weights, read.test)] == [8, 2, 4]
 
 
 def test_each_position_is_its_own_file(root: Path) -> None:
@@ -66,20 +68,12 @@ def test_each_position_is_its_own_file(root: Path) -> None:
     assert images.max() == torch.tensor(100.0) / 255
 
 
-@pytest.mark.parametrize(("fraction", "held_out"), [(0.001, 1), (0.2, 1), (0.5, 2), (0.999, 4)])
-def test_both_sides_of_the_fraction_keep_an_image(
-    fraction: float, held_out: int, root: Path
-) -> None:
-    read = load_image_folder(root, weights_fraction=fraction)
-    assert len(read.weights) == 2 * held_out
-    assert len(read.train) == 10 - 2 * held_out
-    assert not set(names(read.weights)) & set(names(read.train))
-
-
-def test_weight_images_are_capped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sween.data.splits.MOST_WEIGHT_IMAGES", 3)
-    read = load_image_folder(root, weights_fraction=0.8)
-    assert names(read.weights) == ("cat/3.png", "cat/4.png", "dog/3.png", "dog/4.png")
+@pytest.mark.parametrize(
+    ("images", "classes", "held_out"),
+    [(2, 2, 1), (5, 2, 1), (100, 2, 4), (1300, 10, 52), (1300, 1000, 2), (10**6, 2, 1000)],
+)
+def test_four_percent_are_held_out_up_to_a_limit(images: int, classes: int, held_out: int) -> None:
+    assert held_out_count(images, classes) == held_out
 
 
 def test_suffixes_in_capitals_count_and_hidden_files_do_not(root: Path) -> None:
@@ -91,20 +85,6 @@ def test_suffixes_in_capitals_count_and_hidden_files_do_not(root: Path) -> None:
     read = load_image_folder(root)
     assert len(read.train) + len(read.weights) == 12
     assert read.class_names == ("cat", "dog")
-
-
-def test_no_test_images(root: Path, refuses: Refuses) -> None:
-    (root / "val").rename(root / "elsewhere")
-    with refuses(DataError, str(root / "val"), "nothing there", "train/<class>"):
-        load_image_folder(root)
-
-
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_an_empty_part(part: str, root: Path, refuses: Refuses) -> None:
-    (root / part).rename(root / "elsewhere")
-    (root / part).mkdir()
-    with refuses(DataError, str(root / part), "an empty folder", "train/<class>"):
-        load_image_folder(root)
 
 
 def test_test_images_alone_can_be_certified_but_not_trained_on(
@@ -184,69 +164,53 @@ def test_what_cannot_be_read(root: Path, refuses: Refuses) -> None:
         pixels.unreadable([0])
 
 
-def test_a_pipe_is_not_an_image(root: Path, refuses: Refuses) -> None:
-    os.mkfifo(root / "val" / "cat" / "9.png")
-    with refuses(DataError, "val/cat/9.png"):
-        load_image_folder(root)
-
-
-def test_a_file_in_place_of_a_part(tmp_path: Path, refuses: Refuses) -> None:
-    (tmp_path / "train").write_text("")
-    with refuses(DataError, str(tmp_path / "train"), "a file"):
-        load_image_folder(tmp_path)
-
-
-def test_a_file_that_is_no_image_is_named(root: Path, refuses: Refuses) -> None:
-    (root / "train" / "cat" / "notes.txt").write_text("")
-    with refuses(DataError, "train/cat/notes.txt", "move it"):
-        load_image_folder(root)
-
-
-def test_a_folder_inside_a_class_is_named(root: Path, refuses: Refuses) -> None:
-    (root / "val" / "dog" / "puppies.png").mkdir()
-    with refuses(DataError, "val/dog/puppies.png", "a folder", "move it"):
-        load_image_folder(root)
-
-
-def test_a_file_beside_the_classes_is_named(root: Path, refuses: Refuses) -> None:
-    (root / "val" / "labels.csv").write_text("")
-    with refuses(DataError, "val/labels.csv", "only class folders", "move it"):
-        load_image_folder(root)
-
-
-def test_classes_that_differ_are_named(root: Path, refuses: Refuses) -> None:
-    save(root / "train" / "emu" / "0.png")
-    (root / "val" / "dog").rename(root / "val" / "fox")
-    parts = ("dog only in train", "emu only in train", "fox only in val")
-    with refuses(DataError, str(root), "the same classes", *parts):
-        load_image_folder(root)
-
-
-def test_many_classes_that_differ_are_cut_short(root: Path, refuses: Refuses) -> None:
-    for number in range(9):
-        save(root / "train" / f"n{number}" / "0.png")
-    with refuses(DataError, "n4 only in train, ..."):
+@pytest.mark.parametrize(
+    ("path", "make", "parts"),
+    [
+        ("train/cat/notes.txt", Path.touch, ("another file", "move it")),
+        ("val/labels.csv", Path.touch, ("only class folders", "a file", "move it")),
+        ("val/dog/puppies.png", Path.mkdir, ("a folder", "move it")),
+        ("val/cat/9.png", os.mkfifo, ("another file",)),
+        ("train/emu", Path.mkdir, ("expected images, got none", "remove the folder")),
+        ("val/emu", Path.mkdir, ("expected images, got none", "remove the folder")),
+    ],
+)
+def test_anything_else_in_the_folder_is_named(
+    path: str, make: Callable[[Path], None], parts: tuple[str, ...], root: Path, refuses: Refuses
+) -> None:
+    make(root / path)
+    with refuses(DataError, str(root / path), *parts):
         load_image_folder(root)
 
 
 @pytest.mark.parametrize("part", ["train", "val"])
-def test_an_empty_class_is_named(part: str, root: Path, refuses: Refuses) -> None:
-    (root / part / "emu").mkdir()
-    with refuses(DataError, f"{part}/emu", "expected images, got none", "remove the folder"):
+def test_a_missing_part_is_named(part: str, root: Path, refuses: Refuses) -> None:
+    shutil.rmtree(root / part)
+    if part == "val":
+        with refuses(DataError, str(root / part), "nothing there", "train/<class>"):
+            load_image_folder(root)
+    (root / part).touch()
+    with refuses(DataError, str(root / part), "a file", "train/<class>"):
+        load_image_folder(root)
+    (root / part).unlink()
+    (root / part).mkdir()
+    with refuses(DataError, str(root / part), "an empty folder", "train/<class>"):
         load_image_folder(root)
 
 
-def test_a_class_too_small_to_split_is_named(root: Path, refuses: Refuses) -> None:
-    for index in range(1, 5):
-        (root / "train" / "dog" / f"{index}.png").unlink()
-    with refuses(DataError, "train/dog", "2 or more images", "got 1", "add images"):
+def test_classes_that_differ_or_are_too_small_are_named(root: Path, refuses: Refuses) -> None:
+    (root / "val" / "dog").rename(root / "val" / "fox")
+    with refuses(DataError, str(root), "same classes", "got dog only in train, fox only in val;"):
         load_image_folder(root)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
-def test_an_unusable_fraction(fraction: float, root: Path, refuses: Refuses) -> None:
-    with refuses(BadInput, "weights_fraction", str(fraction), "use 0.04"):
-        load_image_folder(root, weights_fraction=fraction)
+    for number in range(9):
+        save(root / "train" / f"a{number}" / "0.png")
+    with refuses(DataError, "a4 only in train, ..."):
+        load_image_folder(root)
+    for number in range(9):
+        save(root / "val" / f"a{number}" / "0.png")
+    (root / "val" / "fox").rename(root / "val" / "dog")
+    with refuses(DataError, "train/a0", "2 or more images", "got 1", "add images"):
+        load_image_folder(root)
 
 
 def test_an_unusable_size(root: Path, refuses: Refuses) -> None:
@@ -288,9 +252,6 @@ def test_imagenette(imagenette_folder: Path) -> None:
     assert images.min() >= 0
     assert images.max() <= 1
     assert images.mean().item() == pytest.approx(0.45, abs=0.1)
-
-
-def test_imagenette_scales_up_and_down(imagenette_folder: Path) -> None:
     for size in (32, 160):
-        read = load_image_folder(imagenette_folder, image_size=size)
-        assert read.train.images([0, 30]).shape == (2, 3, size, size)
+        scaled = load_image_folder(imagenette_folder, image_size=size)
+        assert scaled.train.images([0, 30]).shape == (2, 3, size, size)

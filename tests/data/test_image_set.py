@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 from sween.data import as_image_set, load_dataset
 from sween.data.dataset import StoredPixels
-from sween.data.image_set import DatasetPixels
+from sween.data.image_set import NO_LABEL, DatasetPixels
 from sween.errors import BadInput, DataError
 
 PIXELS = torch.randint(0, 256, (12, 3, 5, 4), generator=torch.Generator().manual_seed(0)).byte()
@@ -121,6 +121,10 @@ def test_labels_that_are_listed_cost_no_reading_of_all_images() -> None:
     assert found.labels is not None
     assert found.labels.tolist() == LABELS[[7, 3, 11, 0] * 20].tolist()
     assert len(source.asked) == 16
+    found.pixels.fingerprint()
+    found.pixels.contents([5, 6])
+    found.images([5, 6])
+    assert len(source.asked) == 20, "only what is needed is read"
     with pytest.raises(BadInput, match=r"dataset\[0\]: label: expected 3, as its `targets` say"):
         as_image_set(Listed(pair, targets=[3] * 12))
     changed = Listed(pair, targets=[3] * 12, target_transform=lambda label: label)
@@ -158,15 +162,23 @@ def _both(pixels: Any) -> tuple[str, str | None]:
     return pixels.fingerprint(), pixels.contents()
 
 
-def test_only_what_is_asked_for_is_read() -> None:
-    source = Listed(pair, count=10_000)
-    source.make = lambda i: (PIXELS[i % 12], i % 4)
-    source.targets = [i % 4 for i in range(10_000)]  # type: ignore[attr-defined]
-    found = as_image_set(source)
-    found.pixels.fingerprint()
-    found.pixels.contents([5, 6])
-    found.images([5, 6])
-    assert len(source.asked) == 20
+def test_only_labels_in_use_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    def make(label: int) -> Any:
+        return Listed(lambda i: (PIXELS[i % 12], label if i == 999 else i % 4), count=1000)
+
+    source = make(3)
+    found = as_image_set(source, indices=[5, 999, 10**6], quiet=True)
+    assert len(source.asked) == 19
+    assert found.labels is not None
+    assert found.labels[[5, 999, 6]].tolist() == [1, 3, NO_LABEL]
+    again, other = (as_image_set(make(label), indices=[999, 5], quiet=True) for label in (3, 2))
+    assert found.label_fingerprint() == again.label_fingerprint() != other.label_fingerprint()
+    everything = as_image_set(make(3), quiet=True)
+    assert everything.label_fingerprint() != found.label_fingerprint()
+    everything.all_images()
+    assert capsys.readouterr().err == ""
+    as_image_set(make(3))
+    assert "read images 1000/1000" in capsys.readouterr().err
 
 
 class Streamed(IterableDataset[Any]):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from sween.data import DATASETS, Dataset, as_dataset, load_dataset, register_dataset, registry
+from sween.data import DATASETS, Dataset, as_dataset, load_dataset, register_dataset
 from sween.data.image_set import DatasetPixels
 from sween.errors import BadInput, DataError, UnknownName
 
@@ -25,10 +25,10 @@ PAIR = ((TRAIN, TRAIN_LABELS), (TEST, TEST_LABELS))
 @pytest.fixture(autouse=True)
 def _no_trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = dict(registry._ENTRIES)
+    before = dict(DATASETS)
     yield
-    registry._ENTRIES.clear()
-    registry._ENTRIES.update(before)
+    DATASETS.clear()
+    DATASETS.update(before)
 
 
 def test_train_and_test_images_become_three_disjoint_splits() -> None:
@@ -42,15 +42,11 @@ def test_train_and_test_images_become_three_disjoint_splits() -> None:
     assert dataset.weights.labels.tolist() == [0, 1, 2]
     assert torch.equal(dataset.test.images(range(12)), TEST.float() / 255)
     dataset.check_trainable()
-
-
-def test_training_images_are_read_into_memory_and_test_images_when_asked() -> None:
-    images: Any = [(image, int(label)) for image, label in zip(TRAIN, TRAIN_LABELS, strict=True)]
-    dataset = as_dataset(images, DataLoader(Subset(images, range(9))), augmentation="crop-flip")
-    assert isinstance(dataset.test.pixels, DatasetPixels)
-    assert not isinstance(dataset.train.pixels, DatasetPixels)
-    assert dataset.train.pixels.fingerprint() == as_dataset(*PAIR).train.pixels.fingerprint()
-    assert dataset.augmentation == "crop-flip"
+    items: Any = [(image, int(label)) for image, label in zip(TRAIN, TRAIN_LABELS, strict=True)]
+    lazy = as_dataset(items, DataLoader(Subset(items, range(9))), augmentation="crop-flip")
+    assert isinstance(lazy.test.pixels, DatasetPixels)
+    assert lazy.train.pixels.fingerprint() == dataset.train.pixels.fingerprint(), "in memory"
+    assert lazy.augmentation == "crop-flip"
 
 
 class Named(TensorDataset):
@@ -124,15 +120,12 @@ def test_a_whole_data_set_keeps_what_it_says() -> None:
     whole = as_dataset(*PAIR, augmentation="crop-flip", crop_padding=1, white=128)
     register_dataset("whole", lambda: whole, white=128)
     assert load_dataset("whole") == dataclasses.replace(whole, name="whole")
-    register_dataset("whole", lambda: whole)
-    with pytest.raises(BadInput, match=r"white: expected 255.*got 128"):
-        load_dataset("whole")
-
-
-def test_names_of_sween_cannot_be_registered() -> None:
     for name in ("digits", "a:b", "../x"):
         with pytest.raises(BadInput, match="data set name"):
             register_dataset(name, lambda: PAIR)
+    register_dataset("whole", lambda: whole)
+    with pytest.raises(BadInput, match=r"white: expected 255.*got 128"):
+        load_dataset("whole")
 
 
 OWN = """

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sween.data import safe_pickle
 from sween.data.safe_pickle import loads_plain
 from sween.errors import DataError
 
 from .conftest import Refuses
 
 WHERE = "data_batch_1"
+GOOD = pickle.dumps({"data": np.arange(300, dtype=np.uint8)}, 2)
 
 
 class Call:
@@ -29,32 +29,18 @@ class Call:
         return self._parts
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("kind", ["uint8", "int64", ">i4", "float32", "bool", "complex64"])
-def test_arrays_come_back(protocol: int, kind: str) -> None:
-    array = np.arange(12).reshape(3, 4).astype(kind)
-    read = loads_plain(pickle.dumps({"data": array}, protocol), WHERE)["data"]
-    np.testing.assert_array_equal(read, array)
-    assert read.dtype == array.dtype.newbyteorder("=")  # numpy reads into native order
-
-
-def test_fortran_order_and_no_dimensions_come_back() -> None:
-    for array in (np.asfortranarray(np.arange(6).reshape(2, 3)), np.array(7), np.zeros((0, 2))):
-        np.testing.assert_array_equal(loads_plain(pickle.dumps(array, 3), WHERE), array)
-
-
-def test_the_old_name_of_numpy_core_is_known() -> None:
-    written = pickle.dumps(np.arange(5, dtype=np.uint8), 2)
+def test_arrays_and_plain_values_come_back() -> None:
+    for kind in ("uint8", "int64", ">i4", "float32", "bool"):
+        array = np.arange(12).reshape(3, 4).astype(kind)
+        found = loads_plain(pickle.dumps({"data": array}, 3), WHERE)["data"]
+        np.testing.assert_array_equal(found, array)
+        assert found.dtype == array.dtype.newbyteorder("=")  # numpy reads into native order
+    written = pickle.dumps(np.arange(5, dtype=np.uint8), 3)
     old = written.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert loads_plain(old, WHERE).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_texts_of_python_2_are_bytes() -> None:
-    assert loads_plain(b"\x80\x02}q\x00U\x04nameq\x01U\x03catq\x02s.", WHERE) == {b"name": b"cat"}
-
-
-def test_plain_values_come_back() -> None:
-    value = {"a": [1, 2.5, None, True], "b": (b"x", {3}, "y")}
+    python2 = b"\x80\x02}q\x00U\x04nameq\x01U\x03catq\x02s."
+    assert loads_plain(python2, WHERE) == {b"name": b"cat"}
+    value = {"a": [1, 2.5, None, True], "b": (b"x", "y")}
     assert loads_plain(pickle.dumps(value), WHERE) == value
 
 
@@ -73,16 +59,15 @@ def marker_calls(marker: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("which", range(8))
 def test_a_call_is_refused_and_not_made(
-    which: int, nested: bool, protocol: int, tmp_path: Path, refuses: Refuses
+    which: int, protocol: int, tmp_path: Path, refuses: Refuses
 ) -> None:
     marker = tmp_path / "ran"
     call = marker_calls(marker)[which]
-    value = {"data": np.zeros(3), "labels": [1, (2, {"deep": call})]} if nested else call
-    with refuses(DataError, WHERE, "a reference to", "nothing in it was run", "fetch"):
-        loads_plain(pickle.dumps(value, protocol), WHERE)
+    for value in (call, {"labels": [1, (2, {"deep": call})]}):
+        with refuses(DataError, WHERE, "a reference to", "nothing in it was run", "fetch"):
+            loads_plain(pickle.dumps(value, protocol), WHERE)
     assert not marker.exists()
 
 
@@ -98,92 +83,21 @@ def test_a_call_is_refused_and_not_made(
         b"cnumpy.core.multiarray\nfromfile\n.",
         b"c_codecs\ndecode\n.",
         b"c__builtin__\neval\n.",
-    ],
-)
-def test_hand_written_calls_are_refused(
-    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with refuses(DataError, WHERE, "a reference to"):
-        loads_plain(data, WHERE)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([1, "two", None], dtype=object),
-        np.zeros(2, dtype=[("x", "i4"), ("y", "O")]),
-        np.zeros(2, dtype=[("x", "i4")]),
-        np.array(["text"]),
-        np.array(["2020-01-01"], dtype="datetime64[D]"),
-    ],
-)
-def test_arrays_of_anything_but_numbers_are_refused(array: Any, refuses: Refuses) -> None:
-    with refuses(DataError, WHERE, "numpy arrays of numbers"):
-        loads_plain(pickle.dumps(array, 2), WHERE)
-
-
-def test_persistent_ids_are_refused(refuses: Refuses) -> None:
-    with refuses(DataError, WHERE, "a persistent id"):
-        loads_plain(b"Pname\n.", WHERE)
-
-
-GOOD = pickle.dumps({"data": np.arange(300, dtype=np.uint8)}, 2)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
         b"",
         b"not a pickle",
+        b"Pname\n.",
         GOOD[:-200],
         GOOD[:-1],
         b"\x80\x09.",
-        b".",
         b"h\x07.",
         b"}(K\x01s.",
         b"\x80\x02]q\x00h\x00h\x00s.",
-        b"cnumpy\nndarray\n(I1000000000000\ntR.",
-        b"c_codecs\nencode\n(Vx\nVzip\ntR.",
-        b"c_codecs\nencode\n}S'x'\nI1\nsb.",
-        b"cnumpy.core.multiarray\n_reconstruct\n(N}S'__call__'\nI1\nsttb.",
-        b"cnumpy.core.multiarray\n_reconstruct\n(I1\n(I0\ntS'b'\ntR.",
     ],
 )
-def test_malformed_pickles_are_refused(data: bytes, refuses: Refuses) -> None:
+def test_hand_written_calls_and_malformed_pickles_are_refused(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with refuses(DataError, WHERE, "fetch the file again"):
         loads_plain(data, WHERE)
-
-
-def test_a_pickle_leaves_nothing_behind_on_the_reader(refuses: Refuses) -> None:
-    before = {name: dict(vars(value)) for name, value in classes_of_the_reader().items()}
-    for name in (b"cnumpy\ndtype\n", b"c_codecs\nencode\n", b"cnumpy\nndarray\n"):
-        for state in (b"}S'__call__'\nI1\nsb.", b"(N}S'__call__'\nI1\nstb."):
-            with refuses(DataError, WHERE):
-                loads_plain(name + state, WHERE)
-    assert {name: dict(vars(value)) for name, value in classes_of_the_reader().items()} == before
-
-
-def classes_of_the_reader() -> dict[str, type]:
-    return {name: value for name, value in vars(safe_pickle).items() if isinstance(value, type)}
-
-
-def test_a_wrong_amount_of_content_is_refused(refuses: Refuses) -> None:
-    written = pickle.dumps(np.arange(4, dtype=np.uint8), 2)
-    shortened = written.replace(b"K\x04\x85", b"K\x7f\x85")
-    assert shortened != written
-    with refuses(DataError, WHERE, "malformed"):
-        loads_plain(shortened, WHERE)
-
-
-@pytest.mark.parametrize("position", range(0, len(GOOD), 7))
-def test_a_flipped_byte_gives_a_value_or_one_line(position: int) -> None:
-    data = bytearray(GOOD)
-    data[position] ^= 0xFF
-    message = "a value"
-    try:
-        loads_plain(bytes(data), WHERE)
-    except DataError as error:
-        message = str(error)
-    assert len(message.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,13 +1,17 @@
-"""--indices, --every and --all choose exactly the images that they say."""
+"""--indices, --every and --all: the images they name, and how a selection is recorded."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sween.data import parse_indices
+from sween.data.selection import count_indices, format_indices, parse_indices
 from sween.errors import BadInput
 
 from .conftest import Refuses
+
+
+def chosen(text: str, size: int) -> list[int]:
+    return parse_indices(indices=text, every=None, everything=False, size=size)
 
 
 @pytest.mark.parametrize(
@@ -23,29 +27,19 @@ from .conftest import Refuses
     ],
 )
 def test_indices(text: str, positions: list[int]) -> None:
-    assert parse_indices(indices=text, every=None, everything=False, size=2000) == positions
+    assert chosen(text, 2000) == positions
 
 
-def test_every_starts_at_zero() -> None:
-    positions = parse_indices(indices=None, every=20, everything=False, size=10_000)
-    assert positions == list(range(0, 10_000, 20))
-
-
-def test_all() -> None:
+def test_every_starts_at_zero_and_all_is_all() -> None:
+    assert parse_indices(indices=None, every=20, everything=False, size=45) == [0, 20, 40]
     assert parse_indices(indices=None, every=None, everything=True, size=7) == list(range(7))
-
-
-@given(st.lists(st.integers(0, 99), min_size=1, unique=True))
-def test_a_written_list_reads_back(positions: list[int]) -> None:
-    text = ",".join(map(str, positions))
-    assert parse_indices(indices=text, every=None, everything=False, size=100) == positions
 
 
 @given(st.text(alphabet="0123456789:,- +x", max_size=12))
 def test_any_text_gives_positions_of_the_split_or_one_line(text: str) -> None:
     message, positions = "positions", [0]
     try:
-        positions = parse_indices(indices=text, every=None, everything=False, size=50)
+        positions = chosen(text, 50)
     except BadInput as error:
         message = str(error)
     assert len(message.splitlines()) == 1
@@ -80,36 +74,77 @@ def test_any_text_gives_positions_of_the_split_or_one_line(text: str) -> None:
 )
 def test_unusable_indices(text: str, parts: tuple[str, ...], refuses: Refuses) -> None:
     with refuses(BadInput, "--indices", *parts):
-        parse_indices(indices=text, every=None, everything=False, size=100)
-
-
-def test_nothing_given(refuses: Refuses) -> None:
-    with refuses(BadInput, "exactly one of --indices, --every, --all", "none of them", "--all"):
-        parse_indices(indices=None, every=None, everything=False, size=100)
+        chosen(text, 100)
 
 
 @pytest.mark.parametrize(
-    ("indices", "every", "everything", "got"),
+    ("indices", "every", "everything", "size", "parts"),
     [
-        ("0:5", 20, False, "--indices and --every"),
-        ("", None, True, "--indices and --all"),
-        (None, 20, True, "--every and --all"),
-        ("0:5", 20, True, "--indices and --every and --all"),
+        (None, None, False, 100, ("exactly one of --indices, --every, --all", "got none of them")),
+        ("0:5", 20, False, 100, ("--indices and --every", "keep one")),
+        ("", None, True, 100, ("--indices and --all", "keep one")),
+        (None, 20, True, 100, ("--every and --all", "keep one")),
+        ("0:5", 20, True, 100, ("--indices and --every and --all", "keep one")),
+        (None, 0, False, 100, ("--every", "got 0", "use --every 20")),
+        (None, -3, False, 100, ("--every", "got -3", "use --every 20")),
+        (None, None, True, 0, ("got 0",)),
     ],
 )
-def test_several_given(
-    indices: str | None, every: int | None, everything: bool, got: str, refuses: Refuses
+def test_other_combinations_are_refused(
+    indices: str | None,
+    every: int | None,
+    everything: bool,
+    size: int,
+    parts: tuple[str, ...],
+    refuses: Refuses,
 ) -> None:
-    with refuses(BadInput, got, "keep one"):
-        parse_indices(indices=indices, every=every, everything=everything, size=100)
+    with refuses(BadInput, *parts):
+        parse_indices(indices=indices, every=every, everything=everything, size=size)
 
 
-@pytest.mark.parametrize("every", [0, -3])
-def test_unusable_every(every: int, refuses: Refuses) -> None:
-    with refuses(BadInput, "--every", str(every), "use --every 20"):
-        parse_indices(indices=None, every=every, everything=False, size=100)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, unique=True)
+    | st.lists(st.integers(0, 10**9), min_size=1, max_size=8, unique=True)
+)
+def test_any_positions_read_back_in_their_order(positions: list[int]) -> None:
+    text = format_indices(positions)
+    assert chosen(text, 10**9 + 1) == positions
+    assert count_indices(text) == len(positions)
 
 
-def test_an_empty_split(refuses: Refuses) -> None:
-    with refuses(BadInput, "got 0"):
-        parse_indices(indices=None, every=None, everything=True, size=0)
+@given(st.integers(0, 500), st.integers(1, 40), st.integers(3, 60))
+def test_a_progression_is_one_range(start: int, step: int, count: int) -> None:
+    positions = list(range(start, start + step * count, step))
+    text = format_indices(positions)
+    assert "," not in text
+    assert chosen(text, positions[-1] + 1) == positions, "a range stays inside its split"
+
+
+@pytest.mark.parametrize(
+    ("positions", "text"),
+    [
+        (range(888, 1888), "888:1888"),
+        (range(0, 10_000, 20), "0:9981:20"),
+        ([5], "5"),
+        ([0, 1], "0,1"),
+        ([0, 5, 9], "0,5,9"),
+        ([0, 1, 2], "0:3"),
+        ([9, 8, 7], "9,8,7"),
+        ([3, 1, 2], "3,1,2"),
+        ([0, 1, 2, 10, 20, 30, 31], "0:3,10:31:10,31"),
+        ([0, 5, 6, 7], "0,5:8"),
+        ([], ""),
+    ],
+)
+def test_written_forms(positions: list[int], text: str) -> None:
+    assert format_indices(positions) == text
+
+
+def test_positions_are_counted_without_being_listed() -> None:
+    assert count_indices("0:999999999999999999,5") == 10**18
+
+
+@pytest.mark.parametrize("text", ["", "x", "3,,4", "5:2", "-1", "1:2:3:4"])
+def test_what_names_no_positions_is_not_counted(text: str) -> None:
+    with pytest.raises(BadInput):
+        count_indices(text)

@@ -14,13 +14,7 @@ from torch import nn
 from sween.errors import CheckpointError
 from sween.models import load_checkpoint, read_manifest, save_checkpoint
 
-from .test_checkpoint import MANIFEST, manifest_content, network, rewrite
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    save_checkpoint(network("digits-conv"), tmp_path / "model.safetensors", MANIFEST)
-    return tmp_path / "model.safetensors"
+from .checkpoints import MANIFEST, manifest_content, network, rewrite
 
 
 def refused(path: Path, match: str, **options: Any) -> None:
@@ -31,53 +25,31 @@ def refused(path: Path, match: str, **options: Any) -> None:
     assert "; " in str(caught.value), "no fix"
 
 
-def test_a_flipped_bit_in_the_weights_is_found(saved: Path) -> None:
+def test_a_flipped_bit_is_found(saved: Path) -> None:
     whole = saved.read_bytes()
     start = 8 + int.from_bytes(whole[:8], "little")
     choose = random.Random(0)
-    positions = [start, len(whole) - 1, *(choose.randrange(start, len(whole)) for _ in range(20))]
-    for position in positions:
+    weights = [start, len(whole) - 1, *(choose.randrange(start, len(whole)) for _ in range(20))]
+    header = [*range(8), *(choose.randrange(start) for _ in range(150))]
+    for position in (*weights, *header):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << choose.randrange(8)
         saved.write_bytes(damaged)
-        refused(
-            saved, "fingerprint of weights and manifest: expected [0-9a-f]{16}, got [0-9a-f]{16}"
-        )
+        message = "fingerprint of weights and manifest: expected [0-9a-f]{16}, got [0-9a-f]{16}"
+        with pytest.raises(CheckpointError, match=message if position in weights else None):
+            load_checkpoint(saved)
     saved.write_bytes(whole)
     load_checkpoint(saved)
 
 
-def test_a_flipped_bit_in_the_header_is_found(saved: Path) -> None:
+def test_another_kind_of_file_is_refused(saved: Path) -> None:
     whole = saved.read_bytes()
-    header = 8 + int.from_bytes(whole[:8], "little")
-    choose = random.Random(1)
-    for position in [*range(8), *(choose.randrange(header) for _ in range(150))]:
-        damaged = bytearray(whole)
-        damaged[position] ^= 1 << choose.randrange(8)
-        saved.write_bytes(damaged)
-        with pytest.raises(CheckpointError):
-            load_checkpoint(saved)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.9999])
-def test_a_truncated_file_is_refused(saved: Path, share: float) -> None:
-    whole = saved.read_bytes()
-    saved.write_bytes(whole[: int(len(whole) * share)])
-    refused(saved, "safetensors file")
-
-
-def test_bytes_after_the_end_are_refused(saved: Path) -> None:
-    saved.write_bytes(saved.read_bytes() + b"x")
-    refused(saved, "safetensors file")
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"not a checkpoint" * 50, b"\xff" * 100])
-def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    refused(path, "safetensors file")
+    cuts = [whole[: int(len(whole) * share)] for share in (0.0, 0.001, 0.01, 0.5, 0.9999)]
+    for content in (*cuts, whole + b"x", b"{}", b"not a checkpoint" * 50, b"\xff" * 100):
+        saved.write_bytes(content)
+        refused(saved, "safetensors file")
     with pytest.raises(CheckpointError):
-        read_manifest(path)
+        read_manifest(saved)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -95,14 +67,8 @@ def test_a_file_without_a_manifest_is_refused(
     refused(path, "a sween manifest in the file's header, got none")
 
 
-@pytest.mark.parametrize("version", [2, 0, None, "1"])
-def test_a_manifest_of_another_version_is_refused(saved: Path, version: object) -> None:
-    rewrite(saved, manifest=manifest_content(saved) | {"version": version})
-    refused(saved, f"expected version 1 .*got manifest version {version}")
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", '"text"', '{"version": 1}'])
-def test_a_manifest_that_is_none_is_refused(saved: Path, text: str) -> None:
+def test_a_header_that_is_not_a_manifest_is_refused(saved: Path, text: str) -> None:
     rewrite(saved, manifest=text)
     refused(saved, "manifest: expected version 1")
 
@@ -122,6 +88,9 @@ def test_a_manifest_that_is_none_is_refused(saved: Path, text: str) -> None:
         ("fingerprint", None),
         ("training", []),
         ("unknown", 1),
+        ("version", 2),
+        ("version", None),
+        ("version", "1"),
     ],
 )
 def test_a_manifest_with_another_type_is_refused_by_name(
@@ -145,7 +114,7 @@ def test_a_strangers_factory_is_not_imported_unasked(
     content = MANIFEST.__dict__ | {"arch": arch}
     save_checkpoint(nn.Linear(1, 1), path, type(MANIFEST)(**content))
     assert read_manifest(path).arch == arch
-    refused(path, f"pass --arch {arch}")
+    refused(path, rf"not imported without consent; .* pass --arch {arch}")
     refused(path, "expected digits-conv, got stranger", arch="digits-conv")
     refused(path, "expected other:factory, got stranger", arch="other:factory")
     assert not (tmp_path / "it-ran").exists()

@@ -22,25 +22,17 @@ def test_cifar_resnets_cost_what_the_papers_table_says(
     name: str, parameters: int, flops: int
 ) -> None:
     model = create_model(name, num_classes=10, image_shape=CIFAR)
-    assert count_parameters(model) == parameters
-    assert count_flops(model, CIFAR) == flops
+    assert (count_parameters(model), count_flops(model, CIFAR)) == (parameters, flops)
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("imagenet-resnet18", 11_689_512),
-        ("imagenet-resnet34", 21_797_672),
-        ("imagenet-resnet50", 25_557_032),
-    ],
-)
-def test_imagenet_resnets_have_the_published_number_of_parameters(
-    name: str, parameters: int
-) -> None:
-    # On the meta device the weights take neither memory nor time.
-    with torch.device("meta"):
-        model = create_model(name, num_classes=1000, image_shape=(3, 224, 224))
-    assert count_parameters(model) == parameters
+def test_imagenet_resnets_have_the_published_number_of_parameters() -> None:
+    published = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032}
+    for depth, parameters in published.items():
+        with torch.device("meta"):  # where weights take neither memory nor time
+            model = create_model(
+                f"imagenet-resnet{depth}", num_classes=1000, image_shape=(3, 224, 224)
+            )
+        assert count_parameters(model) == parameters
 
 
 def test_counting_by_hand() -> None:
@@ -64,11 +56,7 @@ def test_counting_leaves_the_model_as_it_was() -> None:
         assert count_flops(model, (1, 8, 8)) == first, "hooks of the first count remain"
         assert model.training is training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_a_failing_model_is_left_without_hooks() -> None:
-    model = create_model("digits-conv", num_classes=10, image_shape=(1, 8, 8))
+    model.train()
     with pytest.raises(RuntimeError):
         count_flops(model, (3, 8, 8))
     assert model.training

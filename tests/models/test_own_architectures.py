@@ -1,7 +1,6 @@
 """Networks that do not come with sween: registered, imported by name, or timm's."""
 
 import dataclasses
-import os
 import sys
 import types
 from collections.abc import Iterator
@@ -91,14 +90,16 @@ def test_ones_own_name_may_be_registered_again_but_not_one_of_sweens() -> None:
     for factory in (nn.Identity, tiny):
         register_architecture("tiny", factory, image_shape=SHAPE)
     assert ARCHITECTURES["tiny"].build is tiny
-    for name, words in (("resnet20", "does not come with sween"), ("a:b", "letters"), ("", "''")):
+    with pytest.raises(UnknownName, match="did you mean 'tiny'"):
+        normalisation("tinny")
+    for name, words in (("resnet20", "not built in"), ("a:b", "letters"), ("", "''")):
         with pytest.raises(BadInput, match=f"architecture name: .*{words}"):
             register_architecture(name, tiny, image_shape=SHAPE)
 
 
 def test_a_checkpoint_of_a_name_that_is_not_registered_here(tmp_path: Path) -> None:
     path = saved(tiny(4, SHAPE), tmp_path / "model.safetensors", "tiny")
-    with pytest.raises(CheckpointError, match="got tiny; register it first if it is your own"):
+    with pytest.raises(CheckpointError, match="got tiny; register it first"):
         load_checkpoint(path)
 
 
@@ -118,21 +119,6 @@ def test_a_factory_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(CheckpointError, match=rf"pass --arch {arch} \(archs=\[...\] in Python\)"):
         sween.load(tmp_path / "a.safetensors", archs=["own_networks:other"])
     assert "own_networks" not in sys.modules
-
-
-def test_a_strangers_checkpoint_imports_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = list[object]()
-    monkeypatch.setattr(os, "system", called.append)
-    monkeypatch.setattr("importlib.import_module", called.append)
-    for arch in ("os:system", "stranger:make", ":", "timm_:x"):
-        path = saved(tiny(4, SHAPE), tmp_path / "model.safetensors", arch)
-        with pytest.raises(CheckpointError, match="not imported without consent") as caught:
-            sween.load(path)
-        assert f"--arch {arch}" in str(caught.value)
-        assert len(str(caught.value).splitlines()) == 1
-    assert not called
 
 
 @dataclasses.dataclass
@@ -222,9 +208,3 @@ def test_real_timm_networks(tmp_path: Path) -> None:
     reloads("timm:resnet18", tmp_path / "resnet")
     model = create_model("timm:vit_tiny_patch16_224", num_classes=4, image_shape=(3, 64, 64))
     check_member(model, num_classes=4, image_shape=(3, 64, 64))
-
-
-def test_an_unknown_plain_name_lists_registered_ones() -> None:
-    register_architecture("tiny", tiny, image_shape=SHAPE)
-    with pytest.raises(UnknownName, match="did you mean 'tiny'"):
-        normalisation("tinny")

@@ -21,32 +21,23 @@ def test_listing_by_pattern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"),
+    ("name", "message"),
     [
-        ("ResNet110", "resnet110"),
-        ("resnet-20", "resnet20"),
-        ("digits_conv", "digits-conv"),
-        ("imagenet-resnet-34", "imagenet-resnet34"),
+        ("ResNet110", "did you mean 'resnet110'? available: digits-conv"),
+        ("digits_conv", "did you mean 'digits-conv'? available: digits-conv"),
+        ("qqqq", "unknown architecture 'qqqq'; available: digits-conv"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(UnknownName, match=f"unknown architecture '{name}'") as caught:
+def test_an_unknown_name_gets_the_nearest(name: str, message: str) -> None:
+    with pytest.raises(UnknownName) as caught:
         create_model(name, num_classes=10, image_shape=DIGITS)
-    assert f"did you mean {nearest!r}?" in str(caught.value)
+    assert message in str(caught.value)
     assert all(known in str(caught.value) for known in ARCHITECTURES)
 
 
-def test_a_name_like_no_other_gets_the_list_alone() -> None:
-    with pytest.raises(UnknownName) as caught:
-        create_model("qqqq", num_classes=10, image_shape=DIGITS)
-    assert "did you mean" not in str(caught.value)
-    assert "available: digits-conv" in str(caught.value)
-
-
-@pytest.mark.parametrize("num_classes", [1, 0, -3])
-def test_one_class_is_no_classification(num_classes: int) -> None:
-    with pytest.raises(BadInput, match=f"num_classes: expected at least 2, got {num_classes}"):
-        create_model("digits-mlp", num_classes=num_classes, image_shape=DIGITS)
+def test_one_class_is_not_a_classification() -> None:
+    with pytest.raises(BadInput, match="num_classes: expected at least 2, got 1"):
+        create_model("digits-mlp", num_classes=1, image_shape=DIGITS)
 
 
 @pytest.mark.parametrize("factory", ["with_classes", "with_any_keyword", "AsClass"])
@@ -91,22 +82,17 @@ def test_an_unusable_factory_is_one_line(name: str, got: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-class Raises(nn.Module):
-    def __init__(self, error: Exception) -> None:
+class Fake(nn.Module):
+    """Raises or returns something."""
+
+    def __init__(self, outcome: object) -> None:
         super().__init__()
-        self.error = error
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise self.error
-
-
-class Returns(nn.Module):
-    def __init__(self, output: object) -> None:
-        super().__init__()
-        self.output = output
+        self.outcome = outcome
 
     def forward(self, x: torch.Tensor) -> object:
-        return self.output
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 @pytest.mark.parametrize(
@@ -114,16 +100,13 @@ class Returns(nn.Module):
     [
         RuntimeError("two\nlines"),
         ValueError(),
-        TypeError("t"),
         AssertionError("Input height (8) doesn't match model (224)."),
         KeyError("k"),
-        AttributeError("a"),
-        NotImplementedError(),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_member_that_raises_is_refused_with_its_error(error: Exception) -> None:
-    model = Raises(error)
+    model = Fake(error)
     with pytest.raises(ContractError, match=r"\(N, 1, 8, 8\)") as caught:
         check_member(model, num_classes=10, image_shape=DIGITS)
     assert type(error).__name__ in str(caught.value)
@@ -132,26 +115,20 @@ def test_a_member_that_raises_is_refused_with_its_error(error: Exception) -> Non
 
 
 @pytest.mark.parametrize(
-    ("output", "got"),
+    ("output", "message"),
     [
-        ((torch.zeros(2, 10),), "tuple"),
-        ({"logits": torch.zeros(2, 10)}, "dict"),
-        (None, "NoneType"),
-        (torch.zeros(2, 9), r"\(2, 9\)"),
-        (torch.zeros(10), r"\(10,\)"),
-        (torch.zeros(2, 10, 1, 1), r"\(2, 10, 1, 1\)"),
-        (torch.zeros(1, 10), r"\(1, 10\)"),
+        ((torch.zeros(2, 10),), r"logits of shape \(2, 10\).*got tuple;"),
+        (None, r"logits of shape \(2, 10\).*got NoneType;"),
+        (torch.zeros(2, 9), r"logits of shape \(2, 10\).*got \(2, 9\);"),
+        (torch.zeros(10), r"logits of shape \(2, 10\).*got \(10,\);"),
+        (torch.zeros(2, 10, 1, 1), r"logits of shape \(2, 10\).*got \(2, 10, 1, 1\);"),
+        (torch.full((2, 10), torch.nan), "finite logits"),
+        (torch.full((2, 10), torch.inf), "finite logits"),
     ],
 )
-def test_a_member_that_returns_something_else_is_refused(output: object, got: str) -> None:
-    with pytest.raises(ContractError, match=rf"expected logits of shape \(2, 10\).*got {got};"):
-        check_member(Returns(output), num_classes=10, image_shape=DIGITS)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_member_with_broken_weights_is_refused(value: float) -> None:
-    with pytest.raises(ContractError, match="finite logits"):
-        check_member(Returns(torch.full((2, 10), value)), num_classes=10, image_shape=DIGITS)
+def test_a_member_that_returns_something_else_is_refused(output: object, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        check_member(Fake(output), num_classes=10, image_shape=DIGITS)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -172,28 +149,20 @@ def test_a_factory_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
             create_model(f"{name}:fails", num_classes=3, image_shape=(1, 8, 8))
 
 
-ROOM_WORDS: list[Exception] = [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has"),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-    MemoryError(),
-]
-
-
-class NoRoom(nn.Module):
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise self.error
-
-
-@pytest.mark.parametrize("error", ROOM_WORDS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 def test_running_out_of_memory_is_not_a_wrong_architecture(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(OutOfMemory, match=r"memory ran out while .*\(3, 224, 224\).*--device") as e:
-        check_member(NoRoom(error), num_classes=10, image_shape=(3, 224, 224))
+        check_member(Fake(error), num_classes=10, image_shape=(3, 224, 224))
     assert "architecture" not in str(e.value)
     assert len(str(e.value).splitlines()) == 1
 

@@ -155,24 +155,14 @@ def test_inverse_normal_is_scipys_inside_and_finite_at_the_ends() -> None:
         assert values[0].item() < -5 < 5 < values[3].item()
 
 
-def test_one_copy_of_gaussian_is_cross_entropy() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_one_copy_is_cross_entropy_with_label_smoothing(smoothing: float) -> None:
+    """Of macer without its hinge too: the mean softmax of one copy is that copy's."""
     z = logits(1)
-    expected = torch.nn.functional.cross_entropy(z[0], labels())
-    assert gaussian(z, labels(), OPTIONS).item() == pytest.approx(expected.item())
+    options = ObjectiveOptions(sigma=0.5, label_smoothing=smoothing)
+    expected = torch.nn.functional.cross_entropy(z[0], labels(), label_smoothing=smoothing)
+    for loss in (gaussian, macer):
+        assert loss(z, labels(), options).item() == pytest.approx(expected.item())
+    assert OPTIONS.label_smoothing == 0
     flat = torch.zeros(3, 4, 7)
     assert gaussian(flat, labels(4), OPTIONS).item() == pytest.approx(math.log(7))
-
-
-def test_label_smoothing_is_off_unless_asked_for() -> None:
-    z = logits(2)
-    smooth = ObjectiveOptions(sigma=0.5, label_smoothing=0.1)
-    assert gaussian(z, labels(), smooth).item() != gaussian(z, labels(), OPTIONS).item()
-    assert OPTIONS.label_smoothing == 0
-
-
-def test_macers_mean_softmax_is_smoothed_as_cross_entropy_is() -> None:
-    """With one copy the mean softmax is that copy's."""
-    z = logits(1)
-    smooth = ObjectiveOptions(sigma=0.5, label_smoothing=0.1)
-    wanted = torch.nn.functional.cross_entropy(z[0], labels(), label_smoothing=0.1)
-    assert macer(z, labels(), smooth).item() == pytest.approx(wanted.item())

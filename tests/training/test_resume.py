@@ -19,14 +19,7 @@ from sween.training import trainer as trainer_module
 from sween.training.state import STATE_FILE, TrainingState, load_state, save_state
 from sween.training.trainer import Trainer
 
-from .datasets import few_digits
-from .test_trainer import measured, same, weights
-
-
-def config(**fields: Any) -> TrainConfig:
-    defaults: dict[str, Any] = {"dataset": "digits", "arch": "digits-conv", "sigma": 0.5}
-    return TrainConfig(**defaults | {"epochs": 6, "batch_size": 16} | fields)
-
+from .datasets import config, few_digits, files, interrupted, measured, same, weights
 
 METHODS: dict[str, dict[str, Any]] = {
     "gaussian": {"average": 0.9, "copies": 2},
@@ -49,34 +42,22 @@ def test_a_stopped_run_ends_with_the_same_bits(
     wanted = config(method=method, **METHODS[method])
     dataset = few_digits(50)
     train(wanted, dataset, tmp_path / "whole", quiet=True)
-    steps = Trainer(wanted, dataset, tmp_path / "stopped", device=_cpu()).run()
-    for _ in range(stop_after):
-        next(steps)
-    steps.close()
+    interrupted(wanted, dataset, tmp_path / "stopped", stop_after)
     assert not (tmp_path / "stopped" / "model.safetensors").exists()
     assert (load_state(tmp_path / "stopped") is None) == (stop_after < 4)
-    again = Trainer(wanted, dataset, tmp_path / "stopped", device=_cpu())
-    assert again.steps_left == 6 * 3 - (stop_after - 1) // 3 * 3, "for the time that is left"
+    again = Trainer(wanted, dataset, tmp_path / "stopped", device=torch.device("cpu"))
+    assert again.steps_left == 6 * 3 - (stop_after - 1) // 3 * 3
     train(wanted, dataset, tmp_path / "stopped", quiet=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
     assert measured(tmp_path / "whole") == measured(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / STATE_FILE).exists()
 
 
-def test_the_first_epoch_is_kept_at_once(tmp_path: Path) -> None:
-    steps = Trainer(config(), few_digits(50), tmp_path, device=_cpu()).run()
-    for _ in range(4):
-        next(steps)
-    steps.close()
+def test_the_first_epoch_is_saved_at_once(tmp_path: Path) -> None:
+    interrupted(config(), few_digits(50), tmp_path, 4)
     state = load_state(tmp_path)
     assert state is not None
     assert state.epochs_done == 1
-
-
-def _cpu() -> Any:
-    import torch
-
-    return torch.device("cpu")
 
 
 _SCRIPT = """
@@ -94,14 +75,15 @@ train(TrainConfig(dataset="digits", arch="digits-conv", sigma=0.5, method=method
 
 
 @pytest.mark.parametrize("method", ["gaussian", pytest.param("macer", marks=pytest.mark.slow)])
-def test_killed_by_the_system_and_taken_up_again(tmp_path: Path, method: str) -> None:
+def test_a_killed_run_resumes(tmp_path: Path, method: str) -> None:
     command = [sys.executable, "-c", _SCRIPT, method]
     subprocess.run([*command, str(tmp_path / "whole")], check=True)
     killed = tmp_path / "killed"
     kills = 0
     for rows in (1, 3, 6):
         process = subprocess.Popen([*command, str(killed)])
-        while process.poll() is None and _rows(killed) < rows:
+        path = killed / "metrics.jsonl"
+        while process.poll() is None and (len(read_rows(path)) if path.exists() else 0) < rows:
             time.sleep(0.01)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
@@ -113,28 +95,12 @@ def test_killed_by_the_system_and_taken_up_again(tmp_path: Path, method: str) ->
     assert measured(tmp_path / "whole") == measured(killed)
 
 
-def _rows(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return len(read_rows(path)) if path.exists() else 0
-
-
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     train(config(epochs=1), few_digits(), tmp_path, quiet=True)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = files(tmp_path)
+    (tmp_path / STATE_FILE).write_bytes(b"left by a kill after the last epoch")
     train(config(epochs=1), few_digits(), tmp_path, quiet=True)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.usefixtures("save_every_epoch")
-def test_a_damaged_state_is_named(tmp_path: Path) -> None:
-    steps = Trainer(config(), few_digits(), tmp_path / "run", device=_cpu()).run()
-    for _ in range(9):
-        next(steps)
-    steps.close()
-    state = tmp_path / "run" / STATE_FILE
-    state.write_bytes(state.read_bytes()[:200])
-    with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
-        train(config(), few_digits(), tmp_path / "run", quiet=True)
+    assert files(tmp_path) == before
 
 
 def test_any_flipped_bit_of_the_state_is_found(tmp_path: Path) -> None:
@@ -160,27 +126,26 @@ def test_any_flipped_bit_of_the_state_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("save_every_epoch")
-def test_a_run_does_not_go_on_from_a_flipped_byte(tmp_path: Path) -> None:
-    steps = Trainer(config(), few_digits(), tmp_path, device=_cpu()).run()
-    for _ in range(9):
-        next(steps)
-    steps.close()
+def test_a_run_does_not_resume_from_a_damaged_state(tmp_path: Path) -> None:
+    interrupted(config(), few_digits(), tmp_path)
     path = tmp_path / STATE_FILE
     content = path.read_bytes()
+    damaged = [content[:200]]
     for place in range(7, len(content), len(content) // 40):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
-        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        damaged.append(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+    for state in damaged:
+        path.write_bytes(state)
+        before = files(tmp_path)
         with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
             train(config(), few_digits(), tmp_path, quiet=True)
-        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+        assert files(tmp_path) == before
 
 
 def test_the_note_has_loss_and_accuracy_of_the_last_epoch(tmp_path: Path) -> None:
-    trainer = Trainer(config(epochs=2), few_digits(50), tmp_path, device=_cpu())
+    trainer = Trainer(config(epochs=2), few_digits(50), tmp_path, device=torch.device("cpu"))
     notes = list(trainer.run())
-    (first, last) = read_rows(tmp_path / "metrics.jsonl")
     wanted = [
-        f"loss {row['loss']:.3g}, acc {100 * row['noisy_accuracy']:.1f}%" for row in (first, last)
+        f"loss {loss:.3g}, acc {100 * accuracy:.1f}%" for _, loss, accuracy in measured(tmp_path)
     ]
     assert notes == ["epoch 1/2"] * 3 + [f"epoch 2/2, {wanted[0]}"] * 3
     assert trainer.note == f"epoch 2/2, {wanted[1]}"
@@ -197,29 +162,25 @@ def test_many_at_once_give_what_each_gives_alone(tmp_path: Path) -> None:
 ARCHS = ("digits-mlp", "digits-conv", "tests.models.factories:with_dropout")
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"learning_rate": 1e9}, "diverged"),
+        ({"arch": "tests.training.test_resume:unlucky"}, "bad: ValueError: not this batch"),
+    ],
+)
 def test_one_failing_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fields: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configs = [config(epochs=2), config(epochs=2, seed=1, learning_rate=1e9), config(seed=2)]
+    configs = [config(epochs=2), config(epochs=2, seed=1, **fields), config(epochs=1, seed=2)]
     outs = [tmp_path / name for name in ("good", "bad", "fine")]
     with pytest.raises(CheckFailed, match="1 of 3 candidates failed"):
         train_many(configs, few_digits(), outs, quiet=True)
     assert [(out / "model.safetensors").exists() for out in outs] == [True, False, True]
-    assert "diverged" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_whatever_a_network_of_ones_own_raises_is_its_own_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    unlucky = config(epochs=1, arch="tests.training.test_resume:unlucky")
-    outs = [tmp_path / name for name in ("bad", "good")]
-    with pytest.raises(CheckFailed, match="1 of 2 candidates failed"):
-        train_many([unlucky, config(epochs=1)], few_digits(), outs, quiet=True)
-    assert [(out / "model.safetensors").exists() for out in outs] == [False, True]
-    assert "bad: ValueError: not this batch" in capsys.readouterr().err
-
-
-def test_room_that_one_does_not_find_is_its_own_failure(
+def test_running_out_of_memory_is_the_candidates_own_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make(wanted: TrainConfig, *args: Any, **options: Any) -> Trainer:
@@ -234,7 +195,7 @@ def test_room_that_one_does_not_find_is_its_own_failure(
     assert (outs[1] / "model.safetensors").exists()
 
 
-def test_what_is_asked_wrongly_is_said_before_the_others_train(tmp_path: Path) -> None:
+def test_an_invalid_request_is_refused_before_the_others_train(tmp_path: Path) -> None:
     configs = [config(epochs=1), config(epochs=1, arch="digits-cow")]
     with pytest.raises(UnknownName, match="digits-cow"):
         train_many(configs, few_digits(), [tmp_path / "a", tmp_path / "b"], quiet=True)
@@ -270,10 +231,7 @@ def unlucky(**_: object) -> nn.Module:
 @pytest.mark.usefixtures("save_every_epoch")
 def test_the_state_of_another_network_is_refused(tmp_path: Path) -> None:
     for name in ("digits-conv", "digits-mlp"):
-        steps = Trainer(config(arch=name), few_digits(), tmp_path / name, device=_cpu()).run()
-        for _ in range(9):
-            next(steps)
-        steps.close()
+        interrupted(config(arch=name), few_digits(), tmp_path / name)
     state = (tmp_path / "digits-conv" / STATE_FILE).read_bytes()
     (tmp_path / "digits-mlp" / STATE_FILE).write_bytes(state)
     metrics = tmp_path / "digits-mlp" / "metrics.jsonl"
@@ -282,13 +240,6 @@ def test_the_state_of_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"{STATE_FILE}: expected a training .* delete"):
         train(config(arch="digits-mlp"), few_digits(), tmp_path / "digits-mlp", quiet=True)
     assert metrics.read_bytes() == before
-
-
-def test_a_state_that_a_kill_left_behind_goes_with_the_next_run(tmp_path: Path) -> None:
-    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
-    (tmp_path / STATE_FILE).write_bytes(b"of the last epoch")
-    train(config(epochs=1), few_digits(), tmp_path, quiet=True)
-    assert not (tmp_path / STATE_FILE).exists()
 
 
 @pytest.mark.usefixtures("save_every_epoch")

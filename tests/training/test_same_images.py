@@ -1,27 +1,22 @@
-"""A run knows which images it is trained on: it neither goes on with others nor claims them."""
+"""A run records its training images and does not resume on others."""
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from sween.data import Dataset, Split
 from sween.data.dataset import StoredPixels
 from sween.errors import CheckpointError
 from sween.models import load_checkpoint, read_manifest, save_checkpoint
 from sween.run_folder import read_config, to_toml
+from sween.runs.training import DATA_KEYS
 from sween.training import train, train_many
-from sween.training.config import DATA_KEYS, TrainConfig
-from sween.training.trainer import Trainer
+from sween.training.config import TrainConfig
 from sween.training.training_images import describe_images
 
-from .datasets import few_digits
-from .test_resume import config
-from .test_trainer import same, weights
-
-CPU = torch.device("cpu")
+from .datasets import config, few_digits, files, interrupted, same, weights
 
 
 def with_pixel(split: Split) -> Split:
@@ -80,24 +75,21 @@ def test_any_change_of_the_images_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", ["size", "label", "weights pixel"])
 def test_other_images_are_refused_with_what_differs(
     name: str, finished: bool, tmp_path: Path
 ) -> None:
     wanted = config(arch="resnet20", epochs=2)  # takes images of any size
-    steps = Trainer(wanted, few_digits(), tmp_path, device=CPU).run()
-    for _ in steps if finished else range(5):
-        next(steps, None)
-    steps.close()
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert ("model.safetensors" in before) == finished
+    if finished:
+        train(wanted, few_digits(), tmp_path, quiet=True)
+    else:
+        interrupted(wanted, few_digits(), tmp_path, 5)
+    before = files(tmp_path)
     change, keys = OTHERS[name]
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match="another config") as caught:
         train(wanted, change(few_digits()), tmp_path, quiet=True)
-    said = str(caught.value)
-    assert "another config" in said
-    assert all((key in said) == (key in keys) for key in DATA_KEYS)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert all((key in str(caught.value)) == (key in keys) for key in DATA_KEYS)
+    assert files(tmp_path) == before
 
 
 def test_what_differs_is_said_before_any_of_several_trains(tmp_path: Path) -> None:
@@ -131,25 +123,22 @@ def test_a_finished_run_of_an_older_version_stays_as_it_is(tmp_path: Path) -> No
     wanted = config(arch="resnet20", epochs=1)
     train(wanted, few_digits(), tmp_path, quiet=True)
     as_older(tmp_path, wanted)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = files(tmp_path)
     assert train_many([wanted], few_digits(), [tmp_path], quiet=True) == [False]
     assert same(train(wanted, few_digits(), tmp_path, quiet=True).state_dict(), weights(tmp_path))
     with pytest.raises(CheckpointError, match=r"different images .*\(1, 8, 8\) -> \(1, 16, 16\)"):
         train(wanted, larger(few_digits()), tmp_path, quiet=True)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert files(tmp_path) == before
     assert read_manifest(tmp_path).training == wanted.as_dict()
 
 
 def test_an_unfinished_run_of_an_older_version_is_refused(tmp_path: Path) -> None:
-    steps = Trainer(config(), few_digits(), tmp_path, device=CPU).run()
-    for _ in range(9):
-        next(steps)
-    steps.close()
+    interrupted(config(), few_digits(), tmp_path)
     as_older(tmp_path, config())
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = files(tmp_path)
     with pytest.raises(CheckpointError, match=r"unfinished run of an older version.*delete"):
         train(config(), few_digits(), tmp_path, quiet=True)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert files(tmp_path) == before
 
 
 def test_a_runs_config_is_a_recipe_for_other_images(tmp_path: Path) -> None:

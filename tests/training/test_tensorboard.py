@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from sween.data import load_dataset
-from sween.records import read_rows
-from sween.training import TrainConfig, train
+from sween.runs import TrainingRun
+from sween.training import train
 
-CONFIG = TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=2)
+from .datasets import config, few_digits
 
 
 class FakeWriter:
-    """Notes what TensorBoard would be told."""
+    """Records what TensorBoard would be given."""
 
     made: list["FakeWriter"]
 
@@ -32,37 +31,29 @@ class FakeWriter:
         self.closed = True
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, *, installed: bool) -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_every_number_of_every_epoch(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     real = importlib.util.find_spec
 
     def find(name: str, package: str | None = None) -> Any:
-        if name == "tensorboard":
-            return object() if installed else None
-        return real(name, package)
+        return installed or None if name == "tensorboard" else real(name, package)
 
     module = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = FakeWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr(importlib.util, "find_spec", find)
     monkeypatch.setattr(FakeWriter, "made", [], raising=False)
-
-
-def test_every_number_of_every_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pretend(monkeypatch, installed=True)
-    train(CONFIG, load_dataset("digits"), tmp_path / "run", quiet=True)
+    train(config(arch="digits-mlp", epochs=2), few_digits(), tmp_path / "run", quiet=True)
+    if not installed:
+        assert FakeWriter.made == []
+        return
     (writer,) = FakeWriter.made
     assert (writer.folder, writer.purge_step) == (str(tmp_path / "run" / "tensorboard"), 1)
     assert writer.closed
     assert writer.scalars == [
-        (name, value, row["epoch"])
-        for row in read_rows(tmp_path / "run" / "metrics.jsonl")
-        for name, value in row.items()
-        if name != "epoch"
+        (name, getattr(row, name), row.epoch)
+        for row in TrainingRun.read(tmp_path / "run").metrics
+        for name in ("loss", "noisy_accuracy", "seconds")
     ]
-
-
-def test_without_it_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pretend(monkeypatch, installed=False)
-    train(CONFIG, load_dataset("digits"), tmp_path / "run", quiet=True)
-    assert FakeWriter.made == []
-    assert not (tmp_path / "run" / "tensorboard").exists()

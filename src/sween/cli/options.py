@@ -8,7 +8,7 @@ import torch
 import typer
 
 from sween.data import Dataset, load_dataset, parse_indices
-from sween.data.factories import is_factory
+from sween.data.factories import check_consent
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
 from sween.engine import PRECISIONS
@@ -118,11 +118,7 @@ def dataset_of(
         raise BadInput(
             "--dataset", expected=f"{name}, as the members have", got=trusted, fix="pass that one"
         )
-    if trusted is None and is_factory(name):
-        raise BadInput(
-            f"the checkpoint names the data set {name!r}, which is not imported without consent",
-            fix=f"if you trust that module, pass --dataset {name}",
-        )
+    check_consent(name, given=trusted, where="the checkpoint", option="dataset")
     size = loaded.image_shape[1] if find_dataset(name).reads_files else None
     return load_dataset(name, root, image_size=size, convert=convert, test_only=test_only)
 

@@ -27,7 +27,6 @@ PUBLISHED_MD5 = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-BATCH_SIZE = 10_000
 TRAIN_SIZE = 48_000
 """The first 48,000 images train; the last 2,000 solve the ensemble's weights."""
 _SHAPE = (3, 32, 32)
@@ -51,42 +50,35 @@ def load_cifar10(root: AnyPath) -> Dataset:
     """
     root = Path(root)
     source = _find_source(root)
-    train = torch.empty((len(TRAIN_BATCHES) * BATCH_SIZE, *_SHAPE), dtype=torch.uint8)
-    test = torch.empty((BATCH_SIZE, *_SHAPE), dtype=torch.uint8)
-    train_labels = torch.empty(len(train), dtype=torch.long)
-    test_labels = torch.empty(len(test), dtype=torch.long)
-    class_names: tuple[str, ...] = ()
-    missing = set(PUBLISHED_MD5)
-    # The tar has the files in some other order, so each is placed by its name.
-    for name, content in _read_files(source):
-        where = source / name
-        value = _read_checked(name, content, where)
-        missing.discard(name)
-        if name == "batches.meta":
-            class_names = _class_names(value, where)
-        elif name == "test_batch":
-            _place_batch(value, where, test, test_labels, 0)
-        else:
-            _place_batch(value, where, train, train_labels, TRAIN_BATCHES.index(name) * BATCH_SIZE)
+    files = {
+        name: _read_checked(name, content, source / name) for name, content in _read_files(source)
+    }
+    missing = PUBLISHED_MD5.keys() - files.keys()
     if missing:
         raise DataError(source, expected="all seven files", got=f"no {min(missing)}", fix=_FIX)
+
+    def join(*names: str) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels = np.concatenate([files[name][b"data"] for name in names])
+        labels = [label for name in names for label in files[name][b"labels"]]
+        return torch.from_numpy(pixels).view(-1, *_SHAPE), torch.tensor(labels)
+
+    (train, labels), (test, test_labels) = join(*TRAIN_BATCHES), join("test_batch")
     return Dataset(
         name="cifar10",
-        class_names=class_names,
+        class_names=tuple(name.decode() for name in files["batches.meta"][b"label_names"]),
         image_shape=_SHAPE,
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
         augmentation="crop-flip",
-        train=Split("train", StoredPixels(train[:TRAIN_SIZE]), train_labels[:TRAIN_SIZE]),
-        weights=Split("weights", StoredPixels(train[TRAIN_SIZE:]), train_labels[TRAIN_SIZE:]),
+        train=Split("train", StoredPixels(train[:TRAIN_SIZE]), labels[:TRAIN_SIZE]),
+        weights=Split("weights", StoredPixels(train[TRAIN_SIZE:]), labels[TRAIN_SIZE:]),
         test=Split("test", StoredPixels(test), test_labels),
-        root=Path(root),
+        root=root,
     )
 
 
 def _find_source(root: Path) -> Path:
     """The folder or archive that holds the seven files."""
-    root = Path(root)
     if root.is_file():
         return root
     if root.is_dir():
@@ -141,6 +133,7 @@ def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path) -
 
 
 def _read_checked(name: str, content: bytes, where: Path) -> dict[bytes, Any]:
+    """The content of a file that is the published one, byte for byte."""
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest != PUBLISHED_MD5[name]:
         raise DataError(
@@ -149,30 +142,5 @@ def _read_checked(name: str, content: bytes, where: Path) -> dict[bytes, Any]:
             got=f"{digest} over {len(content)} bytes: the file is truncated or altered",
             fix=_FIX,
         )
-    value = loads_plain(content, str(where))
-    if not isinstance(value, dict):
-        raise DataError(where, expected="a dictionary", got=type(value).__name__, fix=_FIX)
+    value: dict[bytes, Any] = loads_plain(content, str(where))
     return value
-
-
-def _class_names(value: dict[bytes, Any], where: Path) -> tuple[str, ...]:
-    names = value.get(b"label_names")
-    if not isinstance(names, list) or len(names) != 10:
-        raise DataError(where, expected="ten label_names", got=type(names).__name__, fix=_FIX)
-    return tuple(name.decode("ascii") for name in names)
-
-
-def _place_batch(
-    value: dict[bytes, Any], where: Path, pixels: torch.Tensor, labels: torch.Tensor, start: int
-) -> None:
-    data, classes = value.get(b"data"), value.get(b"labels")
-    shape = (BATCH_SIZE, int(np.prod(_SHAPE)))
-    if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != np.uint8:
-        got = f"{getattr(data, 'dtype', type(data).__name__)} {getattr(data, 'shape', '')}"
-        raise DataError(where, expected=f"uint8 pixels of shape {shape}", got=got, fix=_FIX)
-    if not isinstance(classes, list) or len(classes) != BATCH_SIZE:
-        got = str(len(classes)) if isinstance(classes, list) else type(classes).__name__
-        raise DataError(where, expected=f"{BATCH_SIZE} labels", got=got, fix=_FIX)
-    stop = start + BATCH_SIZE
-    pixels[start:stop] = torch.tensor(np.asarray(data)).view(BATCH_SIZE, *_SHAPE)
-    labels[start:stop] = torch.tensor(classes, dtype=torch.long)

@@ -27,10 +27,8 @@ _MODES = ("L", "RGB")
 def as_batch(images: Images, *, what: str = "images") -> torch.Tensor:
     """A checked batch (N, C, H, W), float32 in [0, 1], of a batch or of one image.
 
-    Args:
-        images: see `Images`. Integers must be uint8. Arrays may have their channels last where that
-            is unambiguous: 1 or 3 of them, and another number first.
-        what: the argument's name in errors.
+    Integers must be uint8. Arrays may have their channels last where that is unambiguous: 1 or 3 of
+    them, and another number first. `what` is the argument's name in errors.
     """
     pixels = _scaled(_as_pixels(images, what))
     check_images(pixels, what=what)
@@ -38,12 +36,7 @@ def as_batch(images: Images, *, what: str = "images") -> torch.Tensor:
 
 
 def as_pixels(images: Images, *, what: str = "images") -> torch.Tensor:
-    """Checked pixels of one image or a batch as they are: uint8, or float32 in [0, 1].
-
-    Args:
-        images: see `as_batch`; a tensor keeps its number of dimensions.
-        what: the argument's name in errors.
-    """
+    """Like `as_batch`, but uint8 stays uint8, and one image stays one image."""
     pixels = _as_pixels(images, what)
     if pixels.dtype == torch.uint8 and pixels.ndim in (3, 4) and pixels.numel():
         return pixels  # any value is valid

@@ -12,17 +12,15 @@ from sween.errors import BadInput, DataError
 
 
 class Pixels(Protocol):
-    """Where pixels come from: memory, image files, or a torch data set read when asked.
+    """Where pixels come from: memory, image files, or a torch data set that is read on demand.
 
-    They are uint8, or float32 in [0, 1], one of the two for all images.
+    All of them are uint8, or all are float32 in [0, 1].
     """
 
     def __len__(self) -> int: ...
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        ...
+    def image_shape(self) -> tuple[int, int, int]: ...
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         """The images at these positions, of shape (len(positions), C, H, W)."""
@@ -33,7 +31,7 @@ class Pixels(Protocol):
         ...
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
-        """Those of the images at these positions that cannot be read, and why."""
+        """The images at these positions that cannot be read, and why."""
         ...
 
     def fingerprint(self) -> str:
@@ -75,14 +73,13 @@ class StoredPixels:
         return None
 
     def fingerprint(self) -> str:
-        """SHA-256 of shape and bytes."""
         hasher = hashlib.sha256(f"{tuple(self.tensor.shape)}".encode())
         hasher.update(self.tensor.contiguous().flatten().view(torch.uint8).numpy().data)
         return hasher.hexdigest()
 
 
 def to_unit_range(pixels: torch.Tensor, white: int) -> torch.Tensor:
-    """Stored pixels as float32 in [0, 1]: uint8 are divided by `white`, floats are so already."""
+    """Stored pixels as float32 in [0, 1]: uint8 is divided by `white`, floats are unchanged."""
     if pixels.is_floating_point():
         return pixels
     if white < 255 and pixels.numel() and int(pixels.max()) > white:
@@ -100,9 +97,9 @@ class ImageSet:
     """Images, with labels where they are known; position i is the image's index in every record.
 
     Attributes:
-        name: what errors call it; of a data set's split `train`, `weights` or `test`.
+        name: for errors; `train`, `weights` or `test` for a split of a data set.
         pixels: where the images come from.
-        labels: the true classes, int64 of shape (N,); None where they are not known.
+        labels: the true classes, int64 of shape (N,); None if unknown.
         white: the uint8 value that becomes 1.0: 255 for photos, 16 for the digits. Exact noise
             works on the grid of multiples of 1/white.
     """
@@ -117,7 +114,6 @@ class ImageSet:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         return self.pixels.image_shape
 
     def images(self, positions: Sequence[int]) -> torch.Tensor:
@@ -129,8 +125,10 @@ class ImageSet:
         return to_unit_range(self.pixels.load_all(), self.white)
 
     def label_fingerprint(self) -> str | None:
-        """SHA-256 of the true classes, in their order; None where they are not known."""
-        return None if self.labels is None else _hash_labels(self.labels)
+        """SHA-256 of the true classes, in their order; None if unknown."""
+        if self.labels is None:
+            return None
+        return hashlib.sha256(self.labels.to(torch.int64).numpy().tobytes()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,13 +139,6 @@ class Split(ImageSet):
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def label_fingerprint(self) -> str:
-        return _hash_labels(self.labels)
-
-
-def _hash_labels(labels: torch.Tensor) -> str:
-    return hashlib.sha256(labels.to(torch.int64).numpy().tobytes()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

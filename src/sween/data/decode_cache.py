@@ -45,15 +45,9 @@ def cache_folder() -> Path:
 def decode_all_cached(
     key: str, count: int, shape: tuple[int, int, int], read: Callable[[int], torch.Tensor]
 ) -> torch.Tensor:
-    """uint8 (count, *shape), from the cache, or decoded and added to it.
+    """uint8 (count, *shape), from the cache, or decoded by `read` and added under this key.
 
     If the cache folder is not writable, this warns and the images are decoded again next time.
-
-    Args:
-        key: identifies these pixels.
-        count: images.
-        shape: (C, H, W) of each.
-        read: decodes the image at a position; called from several threads.
     """
     size = count * torch.Size(shape).numel()
     name = hashlib.sha256(f"{key} {count} {shape} {DECODER}".encode()).hexdigest()
@@ -63,7 +57,7 @@ def decode_all_cached(
         return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).view(
             count, *shape
         )
-    pixels = _decode(count, shape, read)
+    pixels = decode_many(count, shape, read, quiet=count <= CHUNK)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)  # a killed process may have left gigabytes
@@ -80,13 +74,8 @@ def decode_cached(
     """uint8 of `shape`, from the cache, or decoded and added to it.
 
     May be called from several threads, where a warning could get lost: `check_cache` warns if
-    entries cannot be written.
-
-    Args:
-        key: identifies the file's bytes and the options of `decode`. Name, size and date do not
-            suffice: they could match another image, which would then be certified instead.
-        shape: (C, H, W).
-        decode: decodes the bytes.
+    entries cannot be written. The key must identify the file's bytes and the options of `decode`:
+    name, size and date could match another image, which would then be certified instead.
     """
     name = hashlib.sha256(f"{key} {shape} {DECODER}".encode()).hexdigest()
     path = cache_folder() / "images" / name[:2] / f"{name[2:34]}.uint8"
@@ -128,24 +117,26 @@ def _warn_not_cached(folder: Path, why: object) -> None:
     )
 
 
-def _decode(
-    count: int, shape: tuple[int, int, int], read: Callable[[int], torch.Tensor]
+def decode_many(
+    count: int,
+    shape: tuple[int, int, int],
+    read: Callable[[int], torch.Tensor],
+    *,
+    quiet: bool = True,
 ) -> torch.Tensor:
+    """uint8 (count, *shape): `read` decodes each image, in several threads."""
+    # Inference mode is per thread: a thread may fill a numpy array, but not a tensor made here.
     pixels = np.empty((count, *shape), dtype=np.uint8)
 
     def fill(position: int) -> None:
         pixels[position] = read(position).numpy()
 
-    in_threads(fill, count, quiet=count <= CHUNK)
+    in_threads(fill, count, quiet=quiet)
     return torch.from_numpy(pixels)
 
 
 def in_threads(work: Callable[[int], None], count: int, *, quiet: bool = True) -> None:
-    """Call `work` with each number below `count`, in several threads, and raise what it raises.
-
-    Inference mode is per thread: tensors made outside cannot be filled in the threads, numpy arrays
-    can.
-    """
+    """Call `work` with each number below `count`, in several threads, and raise what it raises."""
     with (
         track("decode images", count, quiet=quiet) as advance,
         concurrent.futures.ThreadPoolExecutor() as pool,

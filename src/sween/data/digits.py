@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sween.data.dataset import Dataset, Split, StoredPixels
-from sween.errors import MissingExtra
+from sween.errors import BadInput
 from sween.seeding import numpy_generator
 
 TRAIN_SIZE, WEIGHTS_SIZE, TEST_SIZE = 1197, 240, 360
@@ -13,25 +13,14 @@ MEAN, STD = 0.3050, 0.3757
 WHITE = 16
 
 
-class MissingScikitLearn(MissingExtra):
-    """scikit-learn is a dependency, not an extra, so the fix is another than its parent's."""
-
-    def __init__(self) -> None:
-        super(MissingExtra, self).__init__(
-            "the digits need scikit-learn, which is not installed; pip install scikit-learn"
-        )
-
-
 def load_digits() -> Dataset:
-    """The digits as 8 x 8 images of one channel, split by one fixed permutation.
-
-    Raises:
-        MissingScikitLearn: when scikit-learn is absent; nothing else in sween imports it.
-    """
+    """The digits as 8 x 8 images of one channel, split by one fixed permutation."""
     try:
         from sklearn.datasets import load_digits as load_embedded
     except ImportError as error:
-        raise MissingScikitLearn from error
+        raise BadInput(
+            "the digits need scikit-learn, which is not installed", fix="pip install scikit-learn"
+        ) from error
 
     embedded = load_embedded()
     pixels = torch.from_numpy(embedded.images.astype(np.uint8)).unsqueeze(1)

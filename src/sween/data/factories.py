@@ -1,49 +1,115 @@
-"""A caller's own data sets and architectures by the text `package.module:factory`.
+"""Data sets and architectures by name: built-in, registered, or custom as `package.module:factory`.
 
-To import a module is to run it. So a text is imported only where the caller wrote it; one that
-stands in a file, such as a checkpoint, must be named by the caller too.
+Importing a module runs its code. A name found in a file, such as a checkpoint, is therefore
+imported only if the caller passes it too.
 """
 
+import functools
 import importlib
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from sween.errors import BadInput
+from sween.errors import BadInput, SweenError, UnknownName
 
 Factory = Callable[..., Any]
+Entry = TypeVar("Entry")
+
+TIMM_PREFIX = "timm:"
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 
 
+class Registry(dict[str, Entry]):
+    """Entries by name.
+
+    Args:
+        kind: `architecture` or `data set`, for errors.
+        built_in: entries whose names cannot be registered again.
+    """
+
+    def __init__(self, kind: str, built_in: Mapping[str, Entry]) -> None:
+        super().__init__(built_in)
+        self.kind, self.built_in = kind, frozenset(built_in)
+
+    def register(self, name: str, factory: Factory | None, make: Callable[[Factory], Entry]) -> Any:
+        """Add the entry that `make` makes of a factory; returns the factory, or a decorator."""
+        if factory is None:
+            return functools.partial(self.register, name, make=make)
+        taken = name in self.built_in
+        if taken or not _NAME.fullmatch(name):  # names of folders too
+            raise BadInput(
+                f"{self.kind} name",
+                expected="one that is not built in" if taken else "letters, digits and ._+-",
+                got=repr(name),
+                fix="choose another name",
+            )
+        self[name] = make(factory)
+        return factory
+
+    def find(self, name: str, make: Callable[[Factory], Entry]) -> Entry:
+        """The entry of a name; the one that `make` makes of an imported factory."""
+        if name in self:
+            return self[name]
+        if not is_factory(name):
+            raise UnknownName(self.kind, name, self)
+        return make(_import(self.kind, name))
+
+    def build(self, name: str, factory: Factory, options: Mapping[str, Any]) -> Any:
+        """Call a factory with those of the options that it takes."""
+        try:
+            return factory(**{key: options[key] for key in options if takes(factory, key)})
+        except Exception as error:  # a custom factory may raise anything
+            if name in self.built_in or isinstance(error, SweenError | MemoryError):
+                raise
+            raise BadInput(
+                f"{self.kind} {name!r}",
+                expected="a factory that returns",
+                got=describe_error(error),
+                fix="call it on its own to see where it fails",
+            ) from error
+
+
 def is_factory(name: str) -> bool:
-    """Whether a name is `package.module:factory` rather than registered."""
+    """Whether a name is `package.module:factory`, or `timm:NAME`, rather than registered."""
     return ":" in name
 
 
-def import_factory(name: str, kind: str) -> Factory:
-    """Import `package.module:factory`, from the current folder too.
+def check_consent(
+    name: str,
+    *,
+    given: str | None,
+    where: str,
+    option: str,
+    error: type[BadInput] = BadInput,
+) -> None:
+    """Refuse to import the module that a file names unless the caller gave the name too."""
+    if given is None and is_factory(name) and not name.startswith(TIMM_PREFIX):
+        raise error(
+            f"{where} names the {option} {name!r}, which is not imported without consent",
+            fix=f"if you trust that module, pass --{option} {name}"
+            + (" (archs=[...] in Python)" if option == "arch" else ""),
+        )
 
-    Args:
-        name: the text, written by the caller.
-        kind: `architecture` or `data set`, for errors.
-    """
+
+def _import(kind: str, name: str) -> Factory:
+    """Import `package.module:factory`, also from the current folder."""
     module_name, _, factory_name = name.partition(":")
     here = os.getcwd()
-    if here not in sys.path:  # as `python -m` has it; the installed command does not
+    if here not in sys.path:  # as with `python -m`; the installed command lacks it
         sys.path.insert(0, here)
     try:
         factory: object = importlib.import_module(module_name)
         for part in factory_name.split("."):
             factory = getattr(factory, part)
-    except Exception as error:  # a caller's own module may raise anything, SyntaxError included
+    except Exception as error:  # a custom module may raise anything, SyntaxError included
         raise BadInput(
             f"{kind} {name!r}",
             expected="an importable package.module:factory",
-            got=first_line(error),
+            got=describe_error(error),
             fix="run in the folder of the module or put it on PYTHONPATH, and check both names",
         ) from None
     if not callable(factory):
@@ -73,37 +139,11 @@ def requires(factory: Factory, option: str) -> bool:
 def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(factory).parameters
-    except ValueError:  # some functions written in C do not tell
+    except ValueError:  # some functions written in C have no signature
         return {}
 
 
-def accepted(factory: Factory, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that a factory has keyword arguments for."""
-    return {name: value for name, value in options.items() if takes(factory, name)}
-
-
-def factory_failed(kind: str, name: str, error: Exception) -> BadInput:
-    """The error for a factory that raised."""
-    return BadInput(
-        f"{kind} {name!r}",
-        expected="a factory that returns",
-        got=first_line(error),
-        fix="call it on its own to see where it fails",
-    )
-
-
-def first_line(error: Exception) -> str:
-    """The type of an error and the first line of what it says."""
+def describe_error(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
     text = str(error).splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def check_new_name(kind: str, name: str, taken: bool) -> None:
-    """Refuse to register a name that comes with sween, or that could not name a folder."""
-    if taken or not _NAME.fullmatch(name):
-        raise BadInput(
-            f"{kind} name",
-            expected="one that does not come with sween" if taken else "letters, digits and ._+-",
-            got=repr(name),
-            fix="choose another name",
-        )

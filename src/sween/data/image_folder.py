@@ -6,13 +6,19 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from sween.data.dataset import Dataset, Split
-from sween.data.decode_cache import CHUNK, check_cache, decode_all_cached, decode_cached, in_threads
+from sween.data.decode_cache import (
+    CHUNK,
+    check_cache,
+    decode_all_cached,
+    decode_cached,
+    decode_many,
+    in_threads,
+)
 from sween.data.images import read_image
-from sween.data.splits import WEIGHTS_FRACTION, held_out_count
+from sween.data.splits import held_out_count
 from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
 
@@ -43,28 +49,22 @@ class FilePixels:
     def image_shape(self) -> tuple[int, int, int]:
         return (3, self.image_size, self.image_size)
 
-    def load(self, positions: Sequence[int]) -> torch.Tensor:
-        return self._load(positions)
+    def load(self, positions: Sequence[int], *, remember: bool = False) -> torch.Tensor:
+        def read(row: int) -> torch.Tensor:
+            return self._kept(positions[row], remember=remember)
 
-    def _load(self, positions: Sequence[int], *, remember: bool = False) -> torch.Tensor:
-        pixels = np.empty((len(positions), *self.image_shape), dtype=np.uint8)
-
-        def fill(row: int) -> None:
-            pixels[row] = self._kept(positions[row], remember=remember).numpy()
-
-        in_threads(fill, len(positions))
-        return torch.from_numpy(pixels)
+        return decode_many(len(positions), self.image_shape, read)
 
     def load_all(self) -> torch.Tensor:
         """Every image, decoded once and cached on disk."""
-        # Another folder may have files of the same names, sizes and even dates, where these were
-        # copied along; the time of the last change cannot be copied.
+        # Another folder may have files of the same names, sizes and even modification times, if
+        # they were copied; the time of the last status change cannot be copied.
         hasher = hashlib.sha256(f"{self.fingerprint()} {self.folder.resolve()}\n".encode())
         for position, name in enumerate(self.names):
             try:
                 status = (self.folder / name).stat()
             except OSError:
-                self._read(position)  # says why it cannot
+                self._read(position)  # raises an error that says why
                 raise
             hasher.update(f"{status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
         return decode_all_cached(hasher.hexdigest(), len(self), self.image_shape, self._read)
@@ -98,7 +98,7 @@ class FilePixels:
         for start in range(0, len(ordered), CHUNK):
             part = ordered[start : start + CHUNK]
             hasher.update(f"{part}\n".encode())
-            hasher.update(self._load(part, remember=True).flatten().numpy().data)
+            hasher.update(self.load(part, remember=True).flatten().numpy().data)
         return hasher.hexdigest()
 
     def _kept(self, position: int, *, remember: bool = False) -> torch.Tensor:
@@ -107,7 +107,7 @@ class FilePixels:
         try:
             content = path.read_bytes()
         except OSError:
-            self._read(position)  # says why it cannot
+            self._read(position)  # raises an error that says why
             raise
         digest = hashlib.sha256(content).digest()
         known = self._digests.get(position)
@@ -153,40 +153,42 @@ def load_image_folder(
     *,
     image_size: int = DEFAULT_IMAGE_SIZE,
     convert: bool = False,
-    weights_fraction: float = WEIGHTS_FRACTION,
     test_only: bool = False,
 ) -> Dataset:
     """A data set of image files, listed now and decoded on demand.
 
     Every image is scaled so that its shortest side is `image_size`, then cropped at its centre.
-    The last `weights_fraction` of each class's training files by name, at most about 2,000 in
-    total, are held out to solve the ensemble's weights; `val` is the test split, ordered by class
-    and name. Without `train` there are only test images, which can be certified and attacked.
+    The last 4% of each class's training files by name, at most about 2,000 in total, are held out
+    to solve the ensemble's weights; `val` is the test split, ordered by class and name. Without
+    `train` there are only test images, which can be certified and attacked.
 
     Args:
         root: the folder with `val`, and `train` for the other splits.
         image_size: height and width in pixels.
         convert: convert palette, grayscale, CMYK and alpha images to RGB instead of refusing them.
-        weights_fraction: in (0, 1); at least one image of each class goes to either split.
         test_only: do not look at `train`.
 
     Raises:
-        BadInput: on an image_size or weights_fraction out of range.
         DataError: the layout is not as described; the message names the file or folder.
     """
     root = Path(root)
     if image_size < 1:
         raise BadInput("image_size", expected="1 or more", got=image_size, fix="use 224")
-    if not 0 < weights_fraction < 1:
-        raise BadInput(
-            "weights_fraction", expected="between 0 and 1", got=weights_fraction, fix="use 0.04"
-        )
     # A folder with neither is the wrong one: the error then describes the whole layout.
     has_train = not test_only and ((root / "train").exists() or not (root / "val").exists())
     train_files = _list_classes(root / "train") if has_train else {}
     test_files = _list_classes(root / "val")
-    if has_train:
-        _check_same_classes(root, set(train_files), set(test_files))
+    differing = sorted(train_files.keys() ^ test_files.keys()) if has_train else []
+    if differing:
+        shown = [
+            f"{name} only in {'train' if name in train_files else 'val'}" for name in differing
+        ]
+        raise DataError(
+            root,
+            expected="the same classes in train and val",
+            got=", ".join([*shown[:5], *(["..."] if len(shown) > 5 else [])]),
+            fix="add or remove these folders",
+        )
     kept: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
     for name, files in train_files.items():
@@ -197,7 +199,7 @@ def load_image_folder(
                 got=len(files),
                 fix="add images of this class",
             )
-        count = held_out_count(len(files), len(train_files), weights_fraction)
+        count = held_out_count(len(files), len(train_files))
         kept[name], held_out[name] = files[:-count], files[-count:]
 
     def split(name: str, folder: str, files: dict[str, list[str]]) -> Split:
@@ -234,7 +236,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
                 entry.path,
                 expected="only class folders here",
                 got="a file",
-                fix="move it into its class folder, or elsewhere",
+                fix="move it away",
             )
         classes[entry.name] = _list_images(folder / entry.name)
     if not classes:
@@ -272,17 +274,3 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
             fix="change its permissions",
         ) from error
     return sorted(visible, key=lambda entry: entry.name)
-
-
-def _check_same_classes(root: Path, train: set[str], test: set[str]) -> None:
-    differing = [
-        f"{name} only in {'train' if name in train else 'val'}" for name in sorted(train ^ test)
-    ]
-    if differing:
-        shown = ", ".join(differing[:5]) + (", ..." if len(differing) > 5 else "")
-        raise DataError(
-            root,
-            expected="the same classes in train and val",
-            got=shown,
-            fix="add or remove these folders",
-        )

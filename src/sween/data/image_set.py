@@ -1,13 +1,14 @@
-"""Images and labels as people have them in torch, to the one form that sween reads.
+"""Images and labels in the forms that torch users have, converted to an `ImageSet`.
 
-A torch `Dataset` is read image by image when asked, so one that decodes files may be larger than
-memory. A certificate is about exact pixel values: images that come out differently when they are
-read again, as random augmentation makes them, are refused, and so is an order that is shuffled.
+A torch `Dataset` is read image by image on demand, so one that decodes files may be larger than
+memory. A certificate is about exact pixel values: images that differ when they are read again, as
+with random augmentation, are refused, and so is a shuffled order.
 """
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,17 @@ from torch.utils import data as torch_data
 
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
-from sween.data.factories import first_line
+from sween.data.factories import describe_error
+from sween.data.validation import type_and_shape, whole_numbers
 from sween.errors import BadInput, DataError
-from sween.progress import track
+from sween.progress import Advance, track
 
 READ_TWICE = 8
-"""Images compared with themselves when a data set is first seen; every later read is checked too.
+"""Images that are read twice when a data set is first seen; every later read is checked too.
 A random left-right flip escapes this many with probability 1/256."""
+
+NO_LABEL = -1
+"""Stands for a label that was not read."""
 
 _CHUNK = 256
 _SHUFFLING = (
@@ -33,8 +38,15 @@ _SHUFFLING = (
 )
 
 
-def as_image_set(source: object, *, name: str = "dataset", white: int = 255) -> ImageSet:
-    """Images, with labels where there are any, from what a torch user has.
+def as_image_set(
+    source: object,
+    *,
+    name: str = "dataset",
+    white: int = 255,
+    indices: Iterable[int] | None = None,
+    quiet: bool = False,
+) -> ImageSet:
+    """Images, with labels if there are any, from any form that is common in torch.
 
     Args:
         source: one of
@@ -46,17 +58,20 @@ def as_image_set(source: object, *, name: str = "dataset", white: int = 255) -> 
               image: a tensor, array or Pillow image, all of one shape and type;
             - a `DataLoader` over one, which does not shuffle;
             - a sween `Dataset`, whose test split is taken, or an `ImageSet`, which is returned.
-        name: what errors call it: `dataset[17]` is image 17.
+        name: for errors: `dataset[17]` is image 17.
         white: the uint8 value that becomes 1.0.
+        indices: the images that will be used, all by default: where a label can be had only by
+            reading its item, no others are read.
+        quiet: no progress display.
 
     Returns:
         The images in their order. uint8 pixels stay uint8. Tensors, arrays and a `TensorDataset`
-        are used where they are; anything else is read when asked. Labels come from its `targets`
-        where it has them, else each item is read once.
+        are used in place; anything else is read on demand. Labels come from its `targets` if it has
+        them, otherwise each item is read once.
 
     Raises:
-        BadInput: it is none of these, shuffles, gives other pixels when read again, or an image or
-            label is wrong; the message names its index.
+        BadInput: it is none of these, shuffles, gives different pixels when read again, or an image
+            or label is wrong; the message names its index.
     """
     if isinstance(source, ImageSet):
         return source
@@ -70,8 +85,8 @@ def as_image_set(source: object, *, name: str = "dataset", white: int = 255) -> 
         source = (source, None)
     if isinstance(source, tuple) and len(source) == 2:
         return _from_pair(*source, name, white)
-    pixels = DatasetPixels(source, name)
-    return ImageSet(name, pixels, pixels.labels(), white)
+    pixels = DatasetPixels(source, name, quiet=quiet)
+    return ImageSet(name, pixels, pixels.labels(indices), white)
 
 
 def _from_pair(images: Any, labels: Any, name: str, white: int) -> ImageSet:
@@ -88,24 +103,16 @@ def _from_pair(images: Any, labels: Any, name: str, white: int) -> ImageSet:
 
 
 def _as_labels(labels: Any, count: int, name: str) -> torch.Tensor:
-    try:
-        tensor = torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(
-            f"{name}: labels", expected="whole numbers", got=error, fix="pass a tensor of int64"
-        ) from None
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if not whole or tuple(tensor.shape) != (count,):
+    tensor = whole_numbers(f"{name}: labels", labels)
+    if len(tensor) != count:
         raise BadInput(
             f"{name}: labels",
             expected=f"{count} whole numbers, one per image",
-            got=f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}",
+            got=type_and_shape(tensor),
             fix="pass the class index of each image",
         )
-    tensor = tensor.detach().to("cpu", torch.int64)
     if count and int(tensor.min()) < 0:
-        index = int(tensor.argmin())
-        raise _wrong_label(name, index, int(tensor[index]))
+        raise _wrong_label(name, int(tensor.argmin()), int(tensor.min()))
     return tensor
 
 
@@ -119,17 +126,15 @@ def _wrong_label(name: str, index: int, label: object) -> BadInput:
 
 
 class DatasetPixels:
-    """Pixels of a map-style data set, read when asked; every read of an image must be the same.
+    """Pixels of a map-style data set, read on demand; an image must be the same at every read.
 
     Args:
         items: gives `(image, label)` or an image for each position.
-        name: what errors call it.
-
-    Raises:
-        BadInput: it is not a data set, or images come out differently when they are read again.
+        name: for errors.
+        quiet: no progress display.
     """
 
-    def __init__(self, items: Any, name: str) -> None:
+    def __init__(self, items: Any, name: str, *, quiet: bool = False) -> None:
         sized = hasattr(items, "__len__") and hasattr(items, "__getitem__")
         if not sized or isinstance(items, torch_data.IterableDataset | str | bytes | dict):
             raise BadInput(
@@ -140,57 +145,54 @@ class DatasetPixels:
             )
         if not len(items):
             raise BadInput(name, expected="at least one image", got="none", fix="check its files")
-        self.items, self.name = items, name
+        self.items, self.name, self.quiet = items, name, quiet
         self._listed = _listed_labels(items)
         self._digests: dict[int, bytes] = {}
-        self._lock = threading.Lock()  # each GPU reads in its own thread, files may not bear that
-        self._like: tuple[int, torch.Tensor] | None = None
+        self._lock = threading.Lock()  # one thread per GPU reads, and items may not be thread-safe
+        self._first: tuple[int, torch.Tensor] | None = None
         self._read_some_twice()
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        channels, height, width = self._first.shape
-        return channels, height, width
+    def _like(self) -> torch.Tensor:
+        """The image whose shape and type all others must have."""
+        assert self._first is not None  # __init__ reads some images
+        return self._first[1]
 
     @property
-    def _first(self) -> torch.Tensor:
-        """The image whose shape and type all others must have."""
-        assert self._like is not None  # set when the first image was read
-        return self._like[1]
+    def image_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self._like.shape
+        return channels, height, width
 
     def _read_some_twice(self) -> None:
         last, steps = len(self) - 1, READ_TWICE - 1
-        problem: DataError | None = None
-        for position in sorted({step * last // steps for step in range(READ_TWICE)}):
-            try:
+        some = sorted({step * last // steps for step in range(READ_TWICE)})
+        unreadable = self.unreadable(some)  # reported if that image is asked for
+        if self._first is None:
+            raise unreadable[some[0]]
+        for position in some:
+            if position not in unreadable:
                 self.read(position)
-            except DataError as error:  # a matter for who asks for that image
-                problem = problem or error
-            else:
-                self.read(position)
-        if self._like is None and problem is not None:
-            raise problem
 
     def load(self, positions: Sequence[int]) -> torch.Tensor:
-        pixels = torch.empty((len(positions), *self.image_shape), dtype=self._first.dtype)
-        with track("read images", len(positions), quiet=len(positions) <= _CHUNK) as advance:
+        pixels = torch.empty((len(positions), *self.image_shape), dtype=self._like.dtype)
+        with self._track(len(positions)) as advance:
             for row, position in enumerate(positions):
                 pixels[row] = self.read(int(position))[0]
                 advance(1, "")
         return pixels
 
     def load_all(self) -> torch.Tensor:
-        """Every image, in memory; nothing is kept for the next time."""
         return self.load(range(len(self)))
 
+    def _track(self, count: int, quiet: bool = False) -> AbstractContextManager[Advance]:
+        return track("read images", count, quiet=quiet or self.quiet or count <= _CHUNK)
+
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
-        """Those whose reading raises."""
         found: dict[int, DataError] = {}
-        quiet = quiet or len(positions) <= _CHUNK
-        with track("read images", len(positions), quiet=quiet) as advance:
+        with self._track(len(positions), quiet) as advance:
             for position in positions:
                 try:
                     self.read(position)
@@ -201,43 +203,48 @@ class DatasetPixels:
 
     def fingerprint(self) -> str:
         """SHA-256 of number, shape and type; `contents` covers the pixels."""
-        about = (len(self), self.image_shape, str(self._first.dtype))
+        about = (len(self), self.image_shape, str(self._like.dtype))
         return hashlib.sha256(repr(about).encode()).hexdigest()
 
     def contents(self, positions: Sequence[int] | None = None) -> str:
-        """SHA-256 of the images at these positions, read one after the other."""
         hasher = hashlib.sha256()
         for position in range(len(self)) if positions is None else sorted(positions):
             hasher.update(f"{position}\n".encode())
             hasher.update(_raw_bytes(self.read(position)[0]))
         return hasher.hexdigest()
 
-    def labels(self) -> torch.Tensor | None:
-        """Every label, None where items are images alone; reads all of them unless it has a list"""
+    def labels(self, indices: Iterable[int] | None = None) -> torch.Tensor | None:
+        """The labels, or None where items are images alone.
+
+        Unless the data set lists its labels, only those of the images at `indices` are read. The
+        others are `NO_LABEL`: like `contents`, the fingerprint then covers the images in use.
+        """
         if self._listed is not None:
             return self._listed
-        if self._like is not None and self.read(self._like[0])[1] is None:
+        if self._first is not None and self.read(self._first[0])[1] is None:
             return None
-        labels = torch.empty(len(self), dtype=torch.int64)
-        with track("read labels", len(self), quiet=len(self) <= _CHUNK) as advance:
-            for position in range(len(self)):
-                label = self.read(position)[1]
-                if label is None:
-                    raise _wrong_label(self.name, position, label)
-                labels[position] = label
+        labels = torch.full((len(self),), NO_LABEL, dtype=torch.int64)
+        wanted = [int(index) for index in (range(len(self)) if indices is None else indices)]
+        with self._track(len(wanted)) as advance:
+            for position in wanted:
+                if 0 <= position < len(self):  # others are refused by the caller
+                    label = self.read(position)[1]
+                    if label is None:
+                        raise _wrong_label(self.name, position, label)
+                    labels[position] = label
                 advance(1, "")
         return labels
 
     def read(self, position: int) -> tuple[torch.Tensor, int | None]:
         """The image (C, H, W) and the label at a position, checked and the same as before."""
         image, label = self._convert(position, self._item(position))
-        self._like = self._like or (position, image)
-        where, first = f"{self.name}[{position}]", self._first
-        if image.shape != first.shape or image.dtype != first.dtype:
+        self._first = self._first or (position, image)
+        where = f"{self.name}[{position}]"
+        if image.shape != self._like.shape or image.dtype != self._like.dtype:
             raise BadInput(
                 where,
-                expected=f"{_type_and_shape(first)}, as {self.name}[{self._like[0]}] has",
-                got=_type_and_shape(image),
+                expected=f"{type_and_shape(self._like)}, as {self.name}[{self._first[0]}] has",
+                got=type_and_shape(image),
                 fix="bring all images to one shape and type",
             )
         listed = None if self._listed is None else int(self._listed[position])
@@ -251,11 +258,12 @@ class DatasetPixels:
         hasher = hashlib.blake2b(f"{label}\n".encode(), digest_size=16)
         hasher.update(_raw_bytes(image))
         digest = hasher.digest()
-        if self._digests.setdefault(position, digest) != digest:
+        known = self._digests.setdefault(position, digest)
+        if known != digest:
             raise BadInput(
                 where,
                 expected="the same image and label each time it is read",
-                got="different ones",
+                got=f"digest {digest.hex()[:8]} after {known.hex()[:8]}",
                 fix="remove random augmentation, or pass the images as tensors",
             )
         return image, label
@@ -264,11 +272,11 @@ class DatasetPixels:
         try:
             with self._lock:
                 return self.items[position]
-        except Exception as error:  # a caller's own data set may raise anything
+        except Exception as error:  # a custom data set may raise anything
             raise DataError(
                 f"{self.name}[{position}]",
                 expected="an image that can be read",
-                got=first_line(error),
+                got=describe_error(error),
                 fix="read that item on its own to see why",
                 unreadable=True,
             ) from error
@@ -303,19 +311,13 @@ def _raw_bytes(image: torch.Tensor) -> memoryview:
     return image.contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def _type_and_shape(image: torch.Tensor) -> str:
-    return f"{str(image.dtype).removeprefix('torch.')} of shape {tuple(image.shape)}"
-
-
 def _listed_labels(items: Any) -> torch.Tensor | None:
     """The labels that a data set lists, as torchvision's do; None where they must be read."""
     if isinstance(items, torch_data.Subset):
         whole = _listed_labels(items.dataset)
         return None if whole is None else whole[torch.as_tensor(items.indices, dtype=torch.long)]
-    if getattr(items, "target_transform", None) is not None:
-        return None
     listed = getattr(items, "targets", None)
-    if listed is None:
+    if listed is None or getattr(items, "target_transform", None) is not None:
         return None
     try:
         return _as_labels(listed, len(items), "targets")
@@ -324,7 +326,7 @@ def _listed_labels(items: Any) -> torch.Tensor | None:
 
 
 class _Collated:
-    """Each item as a loader's own collate function makes it of a batch of one."""
+    """Each item as a loader's own collate function makes it from a batch of one."""
 
     def __init__(self, items: Any, collate: Any) -> None:
         self.items, self.collate = items, collate
@@ -341,7 +343,7 @@ def _without_loader(loader: torch_data.DataLoader[Any], name: str) -> Any:
     """The data set behind a loader, in the loader's order."""
     items: Any = loader.dataset
     if isinstance(items, torch_data.IterableDataset):
-        return items  # refused as such
+        return items  # refused by DatasetPixels
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if isinstance(sampler, _SHUFFLING) or _order(loader) != (order := _order(loader)):
         raise BadInput(
@@ -352,8 +354,7 @@ def _without_loader(loader: torch_data.DataLoader[Any], name: str) -> Any:
         )
     if loader.collate_fn not in (torch_data.default_collate, torch_data.default_convert):
         items = _Collated(items, loader.collate_fn)
-    same = order == list(range(len(items)))
-    return items if same else torch_data.Subset(items, order)
+    return items if order == list(range(len(items))) else torch_data.Subset(items, order)
 
 
 def _order(loader: torch_data.DataLoader[Any]) -> list[int]:

@@ -1,7 +1,7 @@
-"""Decode one image file to a uint8 tensor, or say in one line why not.
+"""Decode one image file to a uint8 tensor.
 
 Nothing is converted silently: a certificate is about exact pixel values, so looking up a palette,
-dropping an alpha channel or reducing 16 bits to 8 must be asked for.
+dropping an alpha channel or reducing 16 bits to 8 must be requested.
 """
 
 import io
@@ -44,7 +44,7 @@ def read_image(
 
     Args:
         path: the file.
-        image_shape: (C, H, W) that the image must have; None takes any size.
+        image_shape: (C, H, W) that the image must have; None for any size.
         channels: 1 (grayscale) or 3 (RGB).
         convert: convert other colour modes instead of refusing; alpha is dropped.
         resize: scale the shortest side to fit and crop the centre instead of refusing; bilinear,
@@ -55,11 +55,11 @@ def read_image(
         uint8 of shape (C, H, W).
 
     Raises:
-        BadInput: the arguments contradict each other.
         DataError: the file is missing, damaged or too large, or has the wrong mode or size.
     """
     path = Path(path)
-    _check_arguments(image_shape, channels, resize)
+    if channels not in _MODE_OF_CHANNELS:
+        raise BadInput("channels", expected="1 or 3", got=channels, fix="use 3 for colour photos")
     if content is None and not path.is_file():
         got = "a folder" if path.is_dir() else "no such file"
         raise DataError(
@@ -87,22 +87,6 @@ def read_image(
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-
-
-def _check_arguments(image_shape: tuple[int, int, int] | None, channels: int, resize: bool) -> None:
-    if channels not in _MODE_OF_CHANNELS:
-        raise BadInput("channels", expected="1 or 3", got=channels, fix="use 3 for colour photos")
-    if image_shape is None:
-        if resize:
-            raise BadInput("resize", expected="an image_shape too", got="None", fix="pass both")
-        return
-    if len(image_shape) != 3 or image_shape[0] != channels or min(image_shape) < 1:
-        raise BadInput(
-            "image_shape",
-            expected=f"({channels}, height, width)",
-            got=image_shape,
-            fix="give channels first, as many as `channels`",
-        )
 
 
 def _open(stream: Any) -> Image.Image:

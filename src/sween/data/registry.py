@@ -1,34 +1,22 @@
-"""Data sets by name: sween's own, those a caller registers, and factories.
-
-One list feeds the command line, the documentation and the tests.
-"""
+"""Data sets by name. One list feeds the command line, the documentation and the tests."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from sween.data.cifar10 import load_cifar10
 from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
-from sween.data.factories import (
-    Factory,
-    accepted,
-    check_new_name,
-    factory_failed,
-    import_factory,
-    is_factory,
-    requires,
-    takes,
-)
+from sween.data.factories import Factory, Registry, requires, takes
 from sween.data.image_folder import load_image_folder
 from sween.data.splits import as_dataset
-from sween.errors import BadInput, DataError, SweenError, UnknownName
+from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
 
 _Load = TypeVar("_Load", bound=Factory)
+
+_PASS_ROOT = "pass the folder of its files as --data-root"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +51,7 @@ class DatasetEntry:
         return takes(self.factory, "image_size")
 
 
-_ENTRIES: dict[str, DatasetEntry] = {
+_BUILT_IN = {
     "digits": DatasetEntry(
         "1,797 handwritten digits, 8 x 8, inside scikit-learn",
         load_digits,
@@ -85,9 +73,7 @@ _ENTRIES: dict[str, DatasetEntry] = {
     ),
 }
 
-DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(_ENTRIES)
-
-_OURS = frozenset(_ENTRIES)
+DATASETS = Registry("data set", _BUILT_IN)
 
 
 @overload
@@ -104,44 +90,30 @@ def register_dataset(
 
 def register_dataset(
     name: str, factory: Factory | None = None, *, summary: str = "", white: int = 255
-) -> Factory:
-    """Give a data set of your own a name for `load_dataset`, training and records.
+) -> Any:
+    """Register a custom data set for `load_dataset`, training and records, in this process.
 
-    The name holds in this process. The command line takes `package.module:factory` instead.
+    On the command line, use `package.module:factory` instead.
 
         @register_dataset("flowers")
         def flowers(root: Path | None = None): return train, test
 
     Args:
-        name: letters, digits and ._+-; registering your own name again replaces it.
+        name: letters, digits and ._+-; registering a custom name again replaces it.
         factory: see `DatasetEntry`; None for a decorator.
         summary: a few words.
         white: the uint8 value that becomes 1.0 in its images.
     """
-    if factory is None:
-        return functools.partial(register_dataset, name, summary=summary, white=white)
-    check_new_name("data set", name, name in _OURS)
-    _ENTRIES[name] = _own_entry(factory, summary, white)
-    return factory
+    return DATASETS.register(name, factory, lambda made: _custom_entry(made, summary, white))
 
 
-def _own_entry(factory: Factory, summary: str, white: int = 255) -> DatasetEntry:
-    fix = "pass the folder of its files as --data-root"
-    return DatasetEntry(summary, factory, fix if requires(factory, "root") else None, white)
+def _custom_entry(factory: Factory, summary: str = "custom", white: int = 255) -> DatasetEntry:
+    return DatasetEntry(summary, factory, _PASS_ROOT if requires(factory, "root") else None, white)
 
 
 def find_dataset(name: str) -> DatasetEntry:
-    """The entry of a registered name, or of `package.module:factory`, which is imported.
-
-    Raises:
-        UnknownName: neither.
-    """
-    entry = DATASETS.get(name)
-    if entry is not None:
-        return entry
-    if not is_factory(name):
-        raise UnknownName("data set", name, DATASETS)
-    return _own_entry(import_factory(name, "data set"), "your own")
+    """The entry of a registered name, or of `package.module:factory`, which is imported."""
+    return DATASETS.find(name, _custom_entry)
 
 
 def load_dataset(
@@ -155,52 +127,38 @@ def load_dataset(
     """Load a data set by its name.
 
     Args:
-        name: a registered name, or `package.module:factory` of your own, which is imported; see
-            `register_dataset` for what the factory is given and returns.
-        root: where its files are; ignored by a data set that takes none, as the digits.
+        name: a registered name, or a custom `package.module:factory`, which is imported; see
+            `DatasetEntry` for its arguments and return value.
+        root: where its files are; ignored by a data set without files, such as the digits.
         image_size: height and width, for `image_folder` and factories that take it; the former
             uses 224 by default.
         convert: convert image files of other colour modes to RGB, likewise.
-        test_only: certifying needs no other images: do not look at the training files of an
-            `image_folder`.
+        test_only: leave the training images out, as certifying does.
 
     Raises:
-        UnknownName: when no data set has this name.
-        BadInput: when a root is needed and not given, an option does not apply, or a factory does
-            not return a data set.
-        DataError: when the files are not there or cannot be used.
+        BadInput: a root is missing, an option does not apply, or a factory does not return a data
+            set.
+        DataError: the files are missing or cannot be used.
     """
     entry = find_dataset(name)
     options: dict[str, Any] = {"test_only": test_only}
-    for option, value, given in (
-        ("image_size", image_size, image_size is not None),
-        ("convert", convert, convert),
-    ):
-        if given and not takes(entry.factory, option):
+    for option, value in (("image_size", image_size), ("convert", convert or None)):
+        if value is None:
+            continue
+        if not takes(entry.factory, option):
             raise BadInput(
                 option,
                 expected=f"none for {name}, whose images have a fixed form",
                 got=value,
                 fix=f"leave --{option.replace('_', '-')} out",
             )
-        if given:
-            options[option] = value
+        options[option] = value
     if takes(entry.factory, "root") and (root is not None or entry.needs_root):
         options["root"] = _check_root(name, root, entry)
-    if name in _OURS:
-        ours: Dataset = entry.factory(**accepted(entry.factory, options))
-        return ours
-    return _load(entry, name, options)
-
-
-def _load(entry: DatasetEntry, name: str, options: dict[str, Any]) -> Dataset:
-    """What a caller's own factory makes, under the name that it was asked for by."""
-    try:
-        made = entry.factory(**accepted(entry.factory, options))
-    except (SweenError, MemoryError):
-        raise
-    except Exception as error:  # a caller's own factory may raise anything
-        raise factory_failed("data set", name, error) from error
+    made = DATASETS.build(name, entry.factory, options)
+    if name in DATASETS.built_in:
+        assert isinstance(made, Dataset)
+        return made
     dataset = made if isinstance(made, Dataset) else _from_parts(entry, name, made, options)
     if name in DATASETS and dataset.test.white != entry.white:
         raise BadInput(
@@ -233,7 +191,7 @@ def _from_parts(entry: DatasetEntry, name: str, made: Any, options: dict[str, An
 
 
 def _check_root(name: str, root: AnyPath | None, entry: DatasetEntry) -> Path:
-    fix = entry.root_fix or "pass the folder of its files as --data-root"
+    fix = entry.root_fix or _PASS_ROOT
     if root is None:
         raise BadInput(f"root of {name}", expected="the folder of its files", got="none", fix=fix)
     root = Path(root)

@@ -23,17 +23,11 @@ def parse_indices(
         every: value of `--every`: take every k-th image, from position 0.
         everything: whether `--all` was given.
         size: number of images in the split.
-
-    Returns:
-        Distinct positions in [0, size).
-
-    Raises:
-        BadInput: not exactly one of the three is given, or its value cannot be used.
     """
     if size < 1:
         raise BadInput("size", expected="a split with images", got=size, fix="check the data set")
-    options = (("--indices", indices is not None), ("--every", every is not None))
-    given = [name for name, is_given in (*options, ("--all", everything)) if is_given]
+    options = {"--indices": indices, "--every": every, "--all": everything or None}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise BadInput(
             "images to use",

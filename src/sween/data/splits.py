@@ -1,4 +1,4 @@
-"""Training and test images of one's own, as a data set with the three splits that sween needs."""
+"""Custom training and test images, as a data set with the three splits that sween needs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,15 @@ MOST_WEIGHT_IMAGES = 2000
 """As many as the paper uses on CIFAR-10; they are held in memory at once."""
 
 WEIGHTS_FRACTION = 0.04
+"""Of each class's training images."""
 
 _AUGMENTATIONS = ("none", "crop-flip")
 
 
-def held_out_count(images: int, num_classes: int, fraction: float = WEIGHTS_FRACTION) -> int:
+def held_out_count(images: int, num_classes: int) -> int:
     """How many of one class's training images, 2 or more, are held out to solve the weights."""
     most = -(-MOST_WEIGHT_IMAGES // num_classes)
-    return min(max(1, round(images * fraction)), most, images - 1)
+    return min(max(1, round(images * WEIGHTS_FRACTION)), most, images - 1)
 
 
 def as_dataset(
@@ -37,11 +38,10 @@ def as_dataset(
     white: int = 255,
     test_only: bool = False,
 ) -> Dataset:
-    """A data set of training and test images of your own.
+    """A data set of custom training and test images.
 
-    The last 4% of each class's training images, at most about 2,000 in all, are held out: they
-    solve the ensemble's weights and do not train. Training images are read into memory, test images
-    when asked.
+    The last 4% of each class's training images, at most about 2,000 in all, are held out to solve
+    the ensemble's weights. Training images are read into memory, test images on demand.
 
     Args:
         train: labelled images in any form that `as_image_set` takes.
@@ -62,11 +62,11 @@ def as_dataset(
     """
     if augmentation not in _AUGMENTATIONS:
         raise UnknownName("augmentation", augmentation, _AUGMENTATIONS)
-    names = None if class_names is None else tuple(str(each) for each in class_names)
+    names = tuple(str(each) for each in class_names or ())
     names = names or _listed_classes(train) or _listed_classes(test)
     tested = _labelled("test", as_image_set(test, name=f"{name} test", white=white))
     trained = None
-    if not test_only or names is None:
+    if not test_only or not names:
         trained = _labelled("train", as_image_set(train, name=f"{name} train", white=white))
         if trained.image_shape != tested.image_shape:
             raise BadInput(
@@ -75,12 +75,11 @@ def as_dataset(
                 got=tested.image_shape,
                 fix="bring all images to one shape",
             )
-    if names is None:
-        known = [int(each.labels.max()) for each in (tested, trained) if each is not None]
-        names = tuple(str(label) for label in range(max(known) + 1))
-    for split in (trained, tested):
-        if split is not None:
-            _check_labels(name, split, names)
+    splits = [split for split in (trained, tested) if split is not None]
+    most = max(int(split.labels.max()) for split in splits)
+    names = names or tuple(str(label) for label in range(most + 1))
+    for split in splits:
+        _check_labels(name, split, names)
     kept, held_out = list[int](), list[int]()
     if trained is not None and not test_only:
         kept, held_out = _hold_out(name, trained, names)
@@ -99,14 +98,14 @@ def as_dataset(
     )
 
 
-def _listed_classes(source: Any) -> tuple[str, ...] | None:
+def _listed_classes(source: Any) -> tuple[str, ...]:
     """The class names that a data set lists, as torchvision's do."""
     classes = getattr(source, "classes", None)
     if classes is None and isinstance(source, torch_data.Subset | torch_data.DataLoader):
         return _listed_classes(source.dataset)
     if not isinstance(classes, list | tuple) or not all(isinstance(one, str) for one in classes):
-        return None
-    return tuple(classes) or None
+        return ()
+    return tuple(classes)
 
 
 def _labelled(name: str, images: ImageSet) -> Split:
@@ -114,7 +113,7 @@ def _labelled(name: str, images: ImageSet) -> Split:
         raise BadInput(
             images.name,
             expected="a label for each image",
-            got="images alone",
+            got="images without labels",
             fix="give (image, class index) for each",
         )
     return Split(name, images.pixels, images.labels, images.white)

@@ -12,39 +12,18 @@ _ROUNDING = 0.01
 
 
 def check_images(images: torch.Tensor, *, what: str = "images") -> None:
-    """Refuse a batch that is not float32 in [0, 1].
+    """Refuse a batch (N, C, H, W), or image (C, H, W), that is not float32 in [0, 1].
 
     sigma and every radius are in those units, so a batch in other units would not crash but yield
-    meaningless certificates.
-
-    Args:
-        images: a batch (N, C, H, W) or one image (C, H, W).
-        what: the argument's name in the error.
-
-    Raises:
-        BadInput: on a wrong type, number of dimensions, a NaN or infinity, or a value off [0, 1].
+    meaningless certificates. `what` is the argument's name in the error.
     """
-    if not isinstance(images, torch.Tensor):
+    if not isinstance(images, torch.Tensor) or images.dtype != torch.float32:
+        kind = str(getattr(images, "dtype", "")).removeprefix("torch.")
         raise BadInput(
             what,
-            expected="a float32 torch tensor",
-            got=f"a {type(images).__name__}",
-            fix="convert it with torch.as_tensor(..., dtype=torch.float32)",
-        )
-    if images.dtype != torch.float32:
-        whole = not images.dtype.is_floating_point
-        raise BadInput(
-            what,
-            expected="float32 in [0, 1]",
-            got=str(images.dtype).removeprefix("torch."),
-            fix="convert with .float() / 255" if whole else "convert with .float()",
-        )
-    if images.ndim == 4 and len(images) == 0:
-        raise BadInput(
-            what,
-            expected="at least one image",
-            got=f"shape {tuple(images.shape)}",
-            fix="pass a batch that is not empty",
+            expected="a float32 torch tensor in [0, 1]",
+            got=f"a {type(images).__name__} {kind}".strip(),
+            fix="convert with torch.as_tensor(...).float()" + (" / 255" if kind == "uint8" else ""),
         )
     if images.ndim not in (3, 4) or images.numel() == 0:
         raise BadInput(
@@ -53,10 +32,6 @@ def check_images(images: torch.Tensor, *, what: str = "images") -> None:
             got=f"shape {tuple(images.shape)}",
             fix="reshape it, channels before height and width",
         )
-    _check_values(images, what)
-
-
-def _check_values(images: torch.Tensor, what: str) -> None:
     # aminmax propagates NaN, so one pass over the pixels covers both checks.
     smallest, largest = (bound.item() for bound in torch.aminmax(images.detach()))
     if not (float("-inf") < smallest and largest < float("inf")):
@@ -71,14 +46,10 @@ def _check_values(images: torch.Tensor, what: str) -> None:
         raise BadInput(
             what,
             expected="pixels in [0, 1]",
-            got=f"values from {_digits(smallest)} to {_digits(largest)}",
+            # float32 prints the shortest decimal that identifies it
+            got=f"values from {np.float32(smallest)!s} to {np.float32(largest)!s}",
             fix=_range_fix(smallest, largest),
         )
-
-
-def _digits(value: float) -> str:
-    """The shortest decimal that identifies a float32."""
-    return str(np.float32(value)).removesuffix(".0")
 
 
 def _range_fix(smallest: float, largest: float) -> str:
@@ -93,8 +64,8 @@ def check_indices(indices: Sequence[int] | int | None, count: int) -> list[int]:
     """The images' indices, by default their positions; refuse duplicates and a wrong number."""
     if indices is None:
         return list(range(count))
-    keys = _whole_numbers("indices", indices)
-    if len(keys) != count or len(set(keys)) != len(keys) or min(keys) < 0:
+    keys: list[int] = whole_numbers("indices", indices).tolist()
+    if len(keys) != count or len(set(keys)) != count or min(keys) < 0:
         raise BadInput(
             "indices",
             expected=f"{count} distinct indices of at least 0, one per image",
@@ -110,7 +81,7 @@ def check_labels(
     """The true classes, all None if unknown; refuse classes that do not exist."""
     if labels is None:
         return [None] * count
-    values = _whole_numbers("labels", labels)
+    values: list[int] = whole_numbers("labels", labels).tolist()
     if len(values) != count or not all(0 <= label < num_classes for label in values):
         raise BadInput(
             "labels",
@@ -121,13 +92,25 @@ def check_labels(
     return list(values)
 
 
-def _whole_numbers(name: str, values: Sequence[int] | torch.Tensor | int) -> list[int]:
-    tensor = torch.as_tensor(values)
-    if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.ndim > 1:
+def whole_numbers(what: str, values: object) -> torch.Tensor:
+    """Whole numbers, one per image: int64 of shape (N,), on the CPU."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            name,
+            what, expected="whole numbers", got=error, fix="pass a list of ints"
+        ) from None
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if not whole or tensor.ndim > 1:
+        raise BadInput(
+            what,
             expected="whole numbers, one per image",
-            got=f"{tensor.dtype} of shape {tuple(tensor.shape)}",
+            got=type_and_shape(tensor),
             fix="pass a list of ints",
         )
-    return [int(value) for value in tensor.flatten().tolist()]
+    return tensor.detach().flatten().to("cpu", torch.int64)
+
+
+def type_and_shape(tensor: torch.Tensor) -> str:
+    """For errors: `float32 of shape (3, 8, 8)`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

@@ -65,7 +65,7 @@ def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:
     for manifest in manifests:
         base = manifest.arch.rpartition(":")[2]
         if sum(other.arch == manifest.arch for other in manifests) > 1:
-            base = f"{base}-seed{manifest.training.get('seed', 0)}"
+            base = f"{base}-seed{manifest.seed}"
         name, number = base, 2
         while name in names:
             name, number = f"{base}-{number}", number + 1

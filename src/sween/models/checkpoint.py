@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file whose header holds the manifest. Loading one runs no code.
 
-Weights and manifest share a file, so they cannot be separated. A checkpoint of a caller's own
+Weights and manifest share a file, so they cannot be separated. A checkpoint of a custom
 architecture names `package.module:factory`; importing it would run code that the file chose, so it
 is imported only if the caller names the same factory.
 """
@@ -18,12 +18,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from sween.data.factories import is_factory
+from sween.data.factories import check_consent, is_factory
 from sween.errors import CheckpointError, OutOfMemory
 from sween.models.device import is_out_of_memory
-from sween.models.registry import ARCHITECTURES, create_model, is_importing
+from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path
+
+CHECKPOINT = "model.safetensors"
+"""Its name in a run folder."""
 
 MANIFEST_VERSION = 1
 _HEADER_KEY = "sween"
@@ -42,6 +45,11 @@ class Manifest:
     training: Mapping[str, Any]
     fingerprint: str = ""
     version: int = MANIFEST_VERSION
+
+    @property
+    def seed(self) -> int:
+        """Of the training run."""
+        return int(self.training.get("seed", 0))
 
 
 def fingerprint(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -81,8 +89,8 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
 
     Args:
         path: a .safetensors file or a run folder that holds model.safetensors.
-        arch: the architecture it must have; required for a caller's own `package.module:factory`,
-            which may be imported only because the caller names it here.
+        arch: the architecture it must have; required for a custom `package.module:factory`, which
+            is imported only if named here.
 
     Raises:
         CheckpointError: it is damaged, or does not match the architecture.
@@ -94,26 +102,22 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
         raise CheckpointError(
             f"{file}: architecture", expected=arch, got=manifest.arch, fix="pass that one"
         )
-    if is_importing(manifest.arch) and arch is None:
-        raise CheckpointError(
-            f"{file} names the factory {manifest.arch!r}, which is not imported without consent",
-            fix=f"if you trust that module, pass --arch {manifest.arch} (archs=[...] in Python)",
-        )
+    check_consent(manifest.arch, given=arch, where=str(file), option="arch", error=CheckpointError)
     if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
             f"{file}: architecture",
             expected=f"one of {', '.join(ARCHITECTURES)}",
             got=manifest.arch,
-            fix="register it first if it is your own, or upgrade sween",
+            fix="register it first if it is a custom one, or upgrade sween",
         )
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
     )
-    differences = state_differences(model.state_dict(), tensors)
+    differences = _state_differences(model.state_dict(), tensors)
     if differences:
+        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise CheckpointError(
-            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}"
-            + (f"; and {len(differences) - 3} more)" if len(differences) > 3 else ")"),
+            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}{more})",
             fix="load it with the architecture it was trained with",
         )
     found = fingerprint(manifest, tensors)
@@ -128,7 +132,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
     return model.eval(), manifest
 
 
-def state_differences(
+def _state_differences(
     wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
 ) -> list[str]:
     """Descriptions of the tensors that are missing, unexpected or of the wrong shape."""
@@ -143,7 +147,7 @@ def state_differences(
 
 
 def _file_of(path: Path) -> Path:
-    return path / "model.safetensors" if path.is_dir() else path
+    return path / CHECKPOINT if path.is_dir() else path
 
 
 def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.Tensor]]:

@@ -7,15 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from sween.data.factories import factory_failed, first_line
-from sween.errors import BadInput, MissingExtra, OutOfMemory
-from sween.models.device import is_out_of_memory
+from sween.data.factories import TIMM_PREFIX
+from sween.errors import BadInput, MissingExtra
 from sween.models.normalize import Normalize
 
-PREFIX = "timm:"
-
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-"""What timm calls its own models. Others, such as hf-hub:PLACE, would make it fetch files."""
+"""Names of timm's own models. Others, such as hf-hub:PLACE, would make it fetch files."""
 
 
 def create_timm_model(
@@ -35,34 +32,21 @@ def create_timm_model(
         timm: Any = importlib.import_module("timm")
     except ImportError:
         raise MissingExtra("timm", "timm", f"architecture {name!r}") from None
-    asked = name.removeprefix(PREFIX)
+    asked = name.removeprefix(TIMM_PREFIX)
     if not _NAME.fullmatch(asked) or not timm.is_model(asked):
         near = difflib.get_close_matches(asked, timm.list_models(), n=1, cutoff=0.4)
         raise BadInput(
             f"architecture {name!r}",
             expected="a name that timm.list_models() gives",
             got=asked,
-            fix=f"did you mean {PREFIX}{near[0]}?" if near else "check the name",
+            fix=f"did you mean {TIMM_PREFIX}{near[0]}?" if near else "check the name",
         )
-    try:
-        about: Any = timm.get_pretrained_cfg(asked)
-    except RuntimeError as error:  # a tag that timm does not have
-        raise BadInput(
-            f"architecture {name!r}",
-            expected="a name that timm lists",
-            got=first_line(error),
-            fix="leave out the tag after the dot, which names pretrained weights",
-        ) from None
+    about: Any = timm.get_pretrained_cfg(asked)
     channels, *size = image_shape
     options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels}
     if getattr(about, "fixed_input_size", False):
         options["img_size"] = tuple(size)
-    try:
-        network = timm.create_model(asked, pretrained=False, **options)
-    except Exception as error:  # a size or number of channels that this network cannot take
-        if is_out_of_memory(error):
-            raise OutOfMemory(f"while {name} was built", error) from None
-        raise factory_failed("architecture", name, error) from error
+    network = timm.create_model(asked, pretrained=False, **options)
     mean, std = (getattr(about, key, None) or () for key in ("mean", "std"))
     if len(mean) != channels or len(std) != channels:
         mean = std = (0.5,) * channels

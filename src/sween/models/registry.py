@@ -1,32 +1,24 @@
-"""Architectures by name: sween's own, those a caller registers, factories and timm's.
+"""Architectures by name.
 
-To add one, write its network in a file of its own and register it: in `ARCHITECTURES` below, or
-from outside with `register_architecture`.
+To add one, write its network in a new file and register it: in `ARCHITECTURES` below, or from
+outside with `register_architecture`.
 """
 
 import dataclasses
 import fnmatch
 import functools
 from collections.abc import Callable, Sequence
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
 
-from sween.data.factories import (
-    Factory,
-    accepted,
-    check_new_name,
-    factory_failed,
-    first_line,
-    import_factory,
-    is_factory,
-)
-from sween.errors import BadInput, ContractError, OutOfMemory, UnknownName
+from sween.data.factories import TIMM_PREFIX, Factory, Registry, describe_error
+from sween.errors import BadInput, ContractError, OutOfMemory
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
-from sween.models.from_timm import PREFIX, create_timm_model
+from sween.models.from_timm import create_timm_model
 from sween.models.imagenet_resnet import ImageNetResNet
 from sween.models.normalize import Normalize
 from sween.seeding import torch_seed
@@ -53,7 +45,7 @@ class Architecture:
     normalize: bool = True
 
 
-ARCHITECTURES: dict[str, Architecture] = {
+_BUILT_IN = {
     "digits-mlp": Architecture(digits_mlp, (1, 8, 8), "perceptron 64-256-128-10"),
     "digits-conv": Architecture(digits_conv, (1, 8, 8), "three convolutions, 16-32-32 channels"),
     "digits-resnet": Architecture(DigitsResNet, (1, 8, 8), "one residual block of 32 channels"),
@@ -71,7 +63,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     },
 }
 
-_OURS = frozenset(ARCHITECTURES)
+ARCHITECTURES = Registry("architecture", _BUILT_IN)
 
 
 @overload
@@ -103,44 +95,31 @@ def register_architecture(
     image_shape: tuple[int, int, int],
     description: str = "",
     normalize: bool = False,
-) -> Factory:
-    """Give a network of your own a name for `create_model`, training and checkpoints.
+) -> Any:
+    """Register a custom network for `create_model`, training and checkpoints, in this process.
 
-    The name holds in this process: register it again, e.g. by importing your module, before you
-    load a checkpoint of it. The command line takes `package.module:factory` instead.
+    Register it again, e.g. by importing your module, before you load a checkpoint of it. On the
+    command line, use `package.module:factory` instead.
 
         @register_architecture("tiny", image_shape=(3, 32, 32))
         def tiny(num_classes: int) -> nn.Module: ...
 
     Args:
-        name: letters, digits and ._+-; registering your own name again replaces it.
-        factory: returns an nn.Module from [0,1] images to logits; called with those of
-            `num_classes`, `image_shape` and `channels` that it takes. None for a decorator.
+        name: letters, digits and ._+-; registering a custom name again replaces it.
+        factory: see `Architecture.build`; returns an nn.Module from [0,1] images to logits. None
+            for a decorator.
         image_shape: (C, H, W) of the images it is meant for.
         description: a few words.
         normalize: put the data set's mean and deviation in front of the network.
     """
-    if factory is None:
-        return functools.partial(
-            register_architecture,
-            name,
-            image_shape=image_shape,
-            description=description,
-            normalize=normalize,
-        )
-    check_new_name("architecture", name, name in _OURS)
-    ARCHITECTURES[name] = Architecture(factory, image_shape, description, normalize)
-    return factory
+    return ARCHITECTURES.register(
+        name, factory, lambda build: Architecture(build, image_shape, description, normalize)
+    )
 
 
 def list_models(pattern: str = "*") -> list[str]:
     """Registered names that match a shell pattern."""
     return [name for name in ARCHITECTURES if fnmatch.fnmatch(name, pattern)]
-
-
-def is_importing(name: str) -> bool:
-    """Whether building this architecture imports a module of the caller's choice."""
-    return is_factory(name) and not name.startswith(PREFIX)
 
 
 def create_model(
@@ -155,9 +134,8 @@ def create_model(
     """A freshly initialised network from [0,1] images to logits.
 
     Args:
-        name: a registered name; `timm:NAME`; or `package.module:factory` of the caller's own,
-            which is called with those of `num_classes`, `image_shape` and `channels` that it takes,
-            and normalises its own input.
+        name: a registered name; `timm:NAME`; or a custom `package.module:factory`, which is called
+            like `Architecture.build` and normalises its own input.
         num_classes: number of logits.
         image_shape: (C, H, W).
         mean: per-channel mean for the normalisation inside a registered network; 0 if None.
@@ -166,30 +144,22 @@ def create_model(
     """
     if num_classes < 2:
         raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="add classes")
-    channels = image_shape[0]
+    options = {
+        "num_classes": num_classes,
+        "image_shape": image_shape,
+        "channels": image_shape[0],
+    }
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also seed the caller's GPU generators.
         torch.default_generator.manual_seed(torch_seed(seed, "initial weights"))
-        if name.startswith(PREFIX):
-            return create_timm_model(name, num_classes=num_classes, image_shape=image_shape)
-        entry = ARCHITECTURES.get(name)
-        if entry is None and not is_factory(name):
-            raise UnknownName("architecture", name, ARCHITECTURES)
-        factory = import_factory(name, "architecture") if entry is None else entry.build
-        options = {"num_classes": num_classes, "image_shape": image_shape, "channels": channels}
-        model = _build(factory, name, options)
-        if entry is None or not entry.normalize:
-            return model
-        return nn.Sequential(Normalize(mean or (0.0,) * channels, std or (1.0,) * channels), model)
-
-
-def _build(factory: Factory, name: str, options: dict[str, object]) -> nn.Module:
-    try:
-        model = factory(**accepted(factory, options))
-    except Exception as error:  # a caller's own factory may raise anything
-        if is_out_of_memory(error):
-            raise OutOfMemory(f"while {name} was built", error) from None
-        raise factory_failed("architecture", name, error) from error
+        entry = _find(name, image_shape)
+        try:
+            model = ARCHITECTURES.build(name, entry.build, options)
+        except Exception as error:
+            cause = error.__cause__ or error
+            if is_out_of_memory(cause):
+                raise OutOfMemory(f"while {name} was built", cause) from None
+            raise
     if not isinstance(model, nn.Module):
         raise ContractError(
             f"architecture {name!r}",
@@ -197,7 +167,19 @@ def _build(factory: Factory, name: str, options: dict[str, object]) -> nn.Module
             got=type(model).__name__,
             fix="return the network itself",
         )
-    return model
+    if not entry.normalize:
+        return model
+    channels = image_shape[0]
+    return nn.Sequential(Normalize(mean or (0.0,) * channels, std or (1.0,) * channels), model)
+
+
+def _find(name: str, image_shape: tuple[int, int, int]) -> Architecture:
+    def custom(build: Factory) -> Architecture:
+        return Architecture(build, image_shape, "custom", normalize=False)
+
+    if name.startswith(TIMM_PREFIX):
+        return custom(functools.partial(create_timm_model, name))
+    return ARCHITECTURES.find(name, custom)
 
 
 def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, int, int]) -> None:
@@ -205,14 +187,14 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
     try:
         with torch.inference_mode(), evaluating(model):
             output = model(torch.full((2, *image_shape), 0.5, device=device_of(model)))
-    except Exception as error:  # a caller's own module may raise anything
+    except Exception as error:  # a custom module may raise anything
         if is_out_of_memory(error):
             where = f"{device_of(model)}, on two images of shape ({_shape(image_shape)})"
             raise OutOfMemory(f"while the network was checked on {where}", error) from None
         raise ContractError(
             "member",
             expected=f"a module that accepts images of shape (N, {_shape(image_shape)})",
-            got=first_line(error),
+            got=describe_error(error),
             fix="use an architecture made for these images",
         ) from None
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__

@@ -11,7 +11,6 @@ from sween.data import DATASETS, Dataset, load_dataset
 from sween.errors import BadInput, DataError, refuse_duplicates
 from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
-from sween.report.cost import TrainedRun, load_trained, metrics_file
 from sween.report.measured import MeasuredRun, load_run
 from sween.report.published_logs import (
     CertificationLog,
@@ -20,7 +19,7 @@ from sween.report.published_logs import (
     read_macer_log,
     read_tsv_log,
 )
-from sween.run_folder import read_config
+from sween.runs import TrainingRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Sources:
 
     runs: Sequence[MeasuredRun]
     attacked: Sequence[AttackedRun]
-    trained: Sequence[TrainedRun]
+    trained: Sequence[TrainingRun]
     logs: Sequence[CertificationLog]
 
 
@@ -82,8 +81,8 @@ def read_sources(
     for path in (path for path in paths if not path.is_file()):
         if outcomes_file(path) is not None:
             attacked.append(load_attacked(path))
-        elif metrics_file(path) is not None and "arch" in read_config(path):
-            trained.append(load_trained(path))
+        elif TrainingRun.is_at(path):
+            trained.append(TrainingRun.read(path))
         else:
             runs.append(load_run(path, radii=radii))
     limit = log_format.limit(runs[0] if runs else None)

@@ -16,6 +16,7 @@ from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
 from sween.errors import BadInput
 from sween.models.device import evaluating
+from sween.models.source_code import source_digest
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, format_radius
@@ -142,7 +143,9 @@ def _certified(
     watched: bool,
 ) -> Iterator[Certificate]:
     """`iter_certificates`; if `watched`, a model that changes between certificates is refused."""
-    images = _images_of(smoothed, data, name)
+    if indices is not None:
+        indices = list(indices) if isinstance(indices, Iterable) else [indices]
+    images = _images_of(smoothed, data, name, indices, quiet)
     positions = _positions(indices, images)
     _check_fit(smoothed, data if isinstance(data, Dataset) else None, images)
     # Separate engines, since the classifier may be used meanwhile, by this or another thread.
@@ -189,10 +192,9 @@ def _refuse_changed(engines: Sequence[VoteEngine]) -> None:
         )
 
 
-def _positions(indices: Iterable[int] | int | None, images: ImageSet) -> list[int]:
-    if indices is None:
+def _positions(asked: Sequence[int] | None, images: ImageSet) -> list[int]:
+    if asked is None:
         return list(range(len(images)))
-    asked = list(indices) if isinstance(indices, Iterable) else [indices]
     if not asked:
         raise BadInput("indices", expected="at least one image", got="none", fix="pass some")
     positions = check_indices([int(index) for index in asked], len(asked))
@@ -286,7 +288,13 @@ class _Progress:
         return f"votes; {self.done}/{self.images} images{self.last and ', '}{self.last}"
 
 
-def _images_of(smoothed: SmoothedClassifier, data: object, name: str) -> ImageSet:
+def _images_of(
+    smoothed: SmoothedClassifier,
+    data: object,
+    name: str,
+    indices: Sequence[int] | None,
+    quiet: bool,
+) -> ImageSet:
     """The images; 8-bit images are scaled as a loaded ensemble's training images were."""
     if isinstance(data, Dataset | ImageSet):
         return as_image_set(data)
@@ -299,7 +307,7 @@ def _images_of(smoothed: SmoothedClassifier, data: object, name: str) -> ImageSe
         )
     model = smoothed.model
     white = model.white if isinstance(model, LoadedEnsemble) else 255
-    return as_image_set(data, name=name, white=white)
+    return as_image_set(data, name=name, white=white, indices=indices, quiet=quiet)
 
 
 def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: ImageSet) -> None:
@@ -338,7 +346,7 @@ def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: Im
 def _fingerprint(module: nn.Module) -> str:
     """SHA-256 of the class names and settings of all submodules and of all tensors.
 
-    It does not cover code: rewriting a class under the same name does not change it.
+    It does not cover code; see `source_digest`.
     """
     hasher = hashlib.sha256()
     for name, part in module.named_modules():
@@ -375,6 +383,8 @@ def subject_config(
     if isinstance(model, WeightedEnsemble):
         weights = model.weights.tolist()
     contents = images.pixels.contents(positions)
+    archs = [each.arch for each in model.manifests] if isinstance(model, LoadedEnsemble) else ()
+    code = source_digest(model, archs)
     return {
         "dataset": images.name if dataset is None else dataset.name,
         "split": "test",
@@ -389,6 +399,7 @@ def subject_config(
         "fingerprint": (
             model.fingerprint if isinstance(model, LoadedEnsemble) else _fingerprint(model)
         ),
+        **({} if code is None else {"source_code": code}),
         "candidates": candidates,
         "weights": weights,
         "sigma": sigma,

@@ -83,7 +83,7 @@ def recount_folder(
     run = CertificationRun.read(folder)
     run.check_complete()
     config, settings = run.config, run.config.settings
-    subject = _Subject(run, model, data)
+    subject = _Subject(run, model, data, quiet)
     subject.check()
     seed = secrets.randbits(31) if seed is None else seed
     chosen = _choice(config.indices, images, seed)
@@ -119,10 +119,12 @@ def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
 class _Subject:
     """The model and the data to recount a run with."""
 
-    def __init__(self, run: CertificationRun, model: nn.Module, data: object) -> None:
+    def __init__(self, run: CertificationRun, model: nn.Module, data: object, quiet: bool) -> None:
         self.run, self.model = run, model
         self.dataset = data if isinstance(data, Dataset) else None
-        self.images = as_image_set(data, name=str(run.config.content["dataset"]))
+        self.images = as_image_set(
+            data, name=str(run.config.content["dataset"]), indices=run.config.indices, quiet=quiet
+        )
         self.sigma, self.name = run.config.sigma, run.config.model
 
     def check(self) -> None:
@@ -141,6 +143,7 @@ class _Subject:
             member_names=content["candidates"],
             dataset=self.dataset,
         )
+        now.pop("source_code", None)  # the votes themselves are compared
         then = {name: content[name] for name in now if name in content}
         differences = config_differences(then, {name: now[name] for name in then})
         if differences and all(now[name] == then.get(name) for name in ("fingerprint", "data")):

@@ -34,15 +34,3 @@ def apply_crop_flips(images: torch.Tensor, drawn: CropFlips, *, padding: int) ->
     # Indexing with (N,1,1), (N,H,1), (N,1,W) gathers every crop at once, as (N, H, W, C).
     cropped = padded.permute(0, 2, 3, 1)[picks[:, None, None], rows[:, :, None], columns[:, None]]
     return cropped.permute(0, 3, 1, 2)
-
-
-def crop_flip(images: torch.Tensor, *, padding: int, generator: torch.Generator) -> torch.Tensor:
-    """Pad with zeros, crop back at a random place, flip left-right half of the time.
-
-    Args:
-        images: (N, C, H, W).
-        padding: pixels added on each side.
-        generator: on the images' device.
-    """
-    drawn = draw_crop_flips(len(images), padding=padding, generator=generator, device=images.device)
-    return apply_crop_flips(images, drawn, padding=padding)

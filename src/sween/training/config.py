@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from sween.errors import BadInput, UnknownName
+from sween.runs.training import RECORDED_KEYS
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
-
-DATA_KEYS = ("image_shape", "train_data", "weights_data")
-"""Keys of a run's config.toml that describe its training images rather than its `TrainConfig`."""
 
 _WORDS = {
     int: "a whole number",
@@ -83,12 +81,13 @@ class TrainConfig:
         if self.warmup is None:
             rises = self.schedule in ("one-cycle", "cosine")
             object.__setattr__(self, "warmup", 0.2 if rises else 0.0)
-        if self.method not in OBJECTIVES:
-            raise UnknownName("training method", self.method, OBJECTIVES)
-        if self.schedule not in SCHEDULES:
-            raise UnknownName("schedule", self.schedule, SCHEDULES)
-        if self.store not in STORES:
-            raise UnknownName("store", self.store, STORES)
+        for kind, name, known in (
+            ("training method", self.method, OBJECTIVES),
+            ("schedule", self.schedule, SCHEDULES),
+            ("store", self.store, STORES),
+        ):
+            if name not in known:
+                raise UnknownName(kind, name, known)
         self._check_numbers()
         self._check_milestones()
         self.regulariser_weight  # noqa: B018 refuses a sigma without a published lambda
@@ -131,19 +130,14 @@ class TrainConfig:
     def _check_milestones(self) -> None:
         ordered = list(self.milestones) == sorted(set(self.milestones))
         inside = all(0 < epoch < self.epochs for epoch in self.milestones)
-        if not (ordered and inside):
+        fits = bool(self.milestones) == (self.schedule == "step")
+        if not (ordered and inside and fits):
             raise BadInput(
                 "milestones",
-                expected=f"increasing epochs between 1 and {self.epochs - 1}",
-                got=list(self.milestones),
-                fix="the paper uses 150 and 300 of 400 epochs",
-            )
-        if bool(self.milestones) != (self.schedule == "step"):
-            raise BadInput(
-                "milestones",
-                expected="at least one with --schedule step, none with other schedules",
+                expected=f"increasing epochs between 1 and {self.epochs - 1} with --schedule step, "
+                "none with other schedules",
                 got=f"{list(self.milestones)} with {self.schedule}",
-                fix="use both or neither: --milestone 150 --milestone 300",
+                fix="the paper uses --milestone 150 --milestone 300 of 400 epochs",
             )
 
     @property
@@ -202,13 +196,12 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The config in a config.toml or recipe; refuses unknown keys.
+        """The config in a recipe or in a run's config.toml; refuses unknown keys.
 
-        The description of the images in a run's config.toml is ignored, so that it can serve as a
-        recipe for other images.
+        What a run records of its images and code is ignored: it can be a recipe for others.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        content = {name: value for name, value in content.items() if name not in DATA_KEYS}
+        content = {name: content[name] for name in content if name not in RECORDED_KEYS}
         for name in content:
             if name not in known:
                 raise UnknownName("training option", name, known)

@@ -32,22 +32,8 @@ def train(
     Returns:
         The trained network, in evaluation mode, on `device`.
     """
-    out = Path(out)
-    device = device or torch.device("cpu")
-    with FolderLock(out) as lock:
-        _train_alone(Trainer(config, dataset, out, device=device, lock=lock), quiet)
-        return load_checkpoint(out, arch=config.arch)[0].to(device)
-
-
-def _train_alone(trainer: Trainer, quiet: bool) -> None:
-    quiet = quiet or trainer.finished
-    with (
-        track(f"train {trainer.name}", trainer.steps_left, quiet=quiet) as advance,
-        contextlib.closing(trainer.run()) as steps,
-    ):
-        for note in steps:
-            advance(1, note)
-        advance(0, trainer.note)
+    train_many([config], dataset, [out], device=device, quiet=quiet)
+    return load_checkpoint(out, arch=config.arch)[0].to(device or torch.device("cpu"))
 
 
 def train_many(
@@ -82,10 +68,6 @@ def train_many(
     with contextlib.ExitStack() as stack:
         # All of them first: another process may be using one of these folders.
         locks = [stack.enter_context(FolderLock(out)) for out in outs]
-        if len(configs) == 1:
-            trainer = Trainer(configs[0], dataset, outs[0], device=device, lock=locks[0])
-            _train_alone(trainer, quiet)
-            return [not trainer.already_trained]
         return _train_together(configs, dataset, outs, locks, device, quiet)
 
 
@@ -100,10 +82,13 @@ def _train_together(
     failures: list[str] = []
 
     def report_failure(out: Path, error: Exception) -> None:
-        # A caller's own network may raise anything, which must not stop the others.
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        known = isinstance(error, SweenError | OSError | RuntimeError)
-        failures.append(f"{out}: {said}" if known else f"{out}: {type(error).__name__}: {said}")
+        if len(configs) == 1:
+            raise error
+        # A custom network may raise anything, which must not stop the others.
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if not isinstance(error, SweenError | OSError | RuntimeError):
+            message = f"{type(error).__name__}: {message}"
+        failures.append(f"{out}: {message}")
         sys.stderr.write(f"sween: error: {failures[-1]}\n")
 
     images, described = training_images(dataset, device), describe_images(dataset)
@@ -120,8 +105,9 @@ def _train_together(
         except Exception as error:
             report_failure(out, error)
     total = sum(trainer.steps_left for trainer in trainers if not trainer.finished)
+    name = trainers[0].name if len(trainers) == 1 else f"{len(trainers)} candidates"
     with (
-        track(f"train {len(trainers)} candidates", total, quiet=quiet or not total) as advance,
+        track(f"train {name}", total, quiet=quiet or not total) as advance,
         contextlib.ExitStack() as stack,
     ):
         running = {

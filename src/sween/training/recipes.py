@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sween.data.factories import check_consent
 from sween.errors import BadInput, refuse_duplicates
-from sween.models.registry import is_importing
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
@@ -106,12 +106,7 @@ def make_configs(
                     fix=f"pass --{name}",
                 )
         for name, named in (("dataset", given.get("dataset")), ("arch", arch)):
-            if named is None and is_importing(str(fields[name])):
-                raise BadInput(
-                    f"the recipe names the {name} {fields[name]!r}, which is code that is not "
-                    "imported without consent",
-                    fix=f"if you trust that module, pass --{name} {fields[name]}",
-                )
+            check_consent(str(fields[name]), given=named, where="the recipe", option=name)
         configs.append(TrainConfig.from_dict(fields))
     return configs
 

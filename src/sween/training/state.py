@@ -19,6 +19,7 @@ from sween.errors import CheckpointError
 from sween.run_folder import atomic_path
 
 STATE_FILE = "state.safetensors"
+_FIX = "delete that file to train from the start"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +67,9 @@ def load_state(folder: Path) -> TrainingState | None:
             raise ValueError(f"checksum {found[:16]} instead of {metadata['checksum'][:16]}")
         return TrainingState(int(json.loads(metadata["epochs_done"])), tensors)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        missing = isinstance(error, KeyError)
+        got = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise CheckpointError(
-            str(path),
-            expected="a complete training state",
-            got=f"no {error}" if missing else str(error).splitlines()[0],
-            fix="delete that file to train from the start",
+            str(path), expected="a complete training state", got=got, fix=_FIX
         ) from None
 
 
@@ -96,7 +94,7 @@ def parts_of(
             str(where / STATE_FILE),
             expected="a training state of this network",
             got="tensors of a different one",
-            fix="delete that file to train from the start",
+            fix=_FIX,
         )
     return parts
 

@@ -1,9 +1,10 @@
 """TensorBoard curves of metrics.jsonl, if TensorBoard is installed."""
 
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from sween.runs.training import EpochMetrics
 
 FOLDER = "tensorboard"
 
@@ -21,7 +22,7 @@ class TensorBoardLog:
         self._installed = importlib.util.find_spec("tensorboard") is not None
         self._writer: Any = None
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: EpochMetrics) -> None:
         """Log one row of metrics.jsonl; the first row creates the event file."""
         if not self._installed:
             return
@@ -29,9 +30,8 @@ class TensorBoardLog:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self._run / FOLDER), purge_step=self._epochs_done + 1)
-        for name, value in row.items():
-            if name != "epoch":
-                self._writer.add_scalar(name, value, row["epoch"])
+        for name in ("loss", "noisy_accuracy", "seconds"):
+            self._writer.add_scalar(name, getattr(row, name), row.epoch)
 
     def close(self) -> None:
         """Flush and close."""

@@ -1,6 +1,7 @@
 """Training of one candidate, as an iterator of steps that can be interrupted and resumed."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -11,14 +12,23 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import BadInput, CheckpointError, SweenError
+from sween.errors import BadInput, SweenError
 from sween.locks import FolderLock
-from sween.models import Manifest, check_member, create_model, read_manifest, save_checkpoint
+from sween.models import Manifest, check_member, create_model, save_checkpoint
+from sween.models.checkpoint import CHECKPOINT
+from sween.models.source_code import source_digest
 from sween.paths import AnyPath
-from sween.records import RowWriter, read_rows
-from sween.run_folder import check_config, read_config, run_folder, write_text
+from sween.records import RowWriter
+from sween.runs.training import (
+    CODE_KEY,
+    EpochMetrics,
+    append_metrics,
+    check_resumable,
+    is_finished,
+    writing,
+)
 from sween.seeding import torch_seed
-from sween.training.config import DATA_KEYS, TrainConfig
+from sween.training.config import TrainConfig
 from sween.training.ema import MovingAverage
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.schedules import learning_rate
@@ -42,7 +52,7 @@ class Trainer:
         config: what to train.
         dataset: the images.
         out: run folder; an interrupted run of the same config is resumed.
-        device: where to train.
+        device: for the training.
         images: the data set's `training_images` on that device, if several trainers share them.
         described: its `describe_images`, likewise.
         lock: of `out`, if the caller holds it; otherwise it is taken during training.
@@ -81,6 +91,8 @@ class Trainer:
             seed=config.seed,
         ).to(device)
         check_member(self.model, num_classes=dataset.num_classes, image_shape=dataset.image_shape)
+        code = source_digest(self.model, [config.arch])
+        self.recorded |= {} if code is None else {CODE_KEY: code}
         if self.fast:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.stream: torch.cuda.Stream | None = None
@@ -108,52 +120,23 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return (self.out / "model.safetensors").exists()
+        return is_finished(self.out)
 
     def check_folder(self) -> None:
-        """Refuse a folder that holds a run of a different config or on different images."""
-        check_config(self.out, self._config_of_folder())
-
-    def _config_of_folder(self) -> dict[str, Any]:
-        """The content of config.toml.
-
-        Folders of older versions do not record their training images. A finished one is left alone;
-        an unfinished one is refused, since it might resume on different images.
-        """
-        if not (self.out / "config.toml").exists():
-            return self.recorded
-        if any(key in read_config(self.out) for key in DATA_KEYS):
-            return self.recorded
-        if not self.finished:
-            raise CheckpointError(
-                str(self.out),
-                expected="a run that records its training images",
-                got="an unfinished run of an older version, which does not",
-                fix="delete that folder to train from the start, or choose another --out",
-            )
-        manifest = read_manifest(self.out)
-        for name in ("image_shape", "class_names"):
-            trained, asked = getattr(manifest, name), getattr(self.dataset, name)
-            if trained != asked:
-                raise CheckpointError(
-                    f"{self.out} holds a run on different images ({name} {trained} -> {asked})",
-                    fix="choose another --out, or delete that folder",
-                )
-        return self.config.as_dict()
+        """Refuse a folder that holds a different run."""
+        check_resumable(self.out, self.recorded, self.dataset.class_names)
 
     def run(self) -> Generator[str, None, None]:
         """Train to the end, yielding a note after each step, and write the checkpoint."""
-        with (
-            contextlib.nullcontext(self.lock) if self.lock else FolderLock(self.out) as lock,
-            run_folder(self.out, self._config_of_folder(), rows="metrics.jsonl", lock=lock) as path,
-        ):
+        names = self.dataset.class_names
+        with writing(self.out, self.recorded, names, lock=self.lock) as path:
             if self.finished:
                 self.already_trained = True
                 drop_state(self.out)  # may be left by a kill right after the checkpoint was written
                 return
-            self._resume(path)
+            self._resume()
             with (
-                RowWriter(path) as metrics,
+                append_metrics(path, epochs_done=self.epochs_done) as metrics,
                 contextlib.closing(TensorBoardLog(self.out, self.epochs_done)) as board,
             ):
                 yield from self._epochs(metrics, board)
@@ -174,10 +157,10 @@ class Trainer:
                     _check_finite(self.step.loss.item(), epoch, position)
                 yield self.note
             row = self._measure(epoch, losses, began)
-            metrics.append([row])
+            metrics.append([dataclasses.asdict(row)])
             board.add(row)
             self.epochs_done = epoch + 1
-            measured = f", loss {row['loss']:.3g}, acc {100 * row['noisy_accuracy']:.1f}%"
+            measured = f", loss {row.loss:.3g}, acc {100 * row.noisy_accuracy:.1f}%"
             self.note = f"epoch {epoch + 1}/{self.config.epochs}{measured}"
             if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
                 save_state(self.out, self._state())
@@ -197,7 +180,7 @@ class Trainer:
         for position in range(self.steps_per_epoch):
             first = position * self.batch_size
             with self._on_stream(), torch.random.fork_rng(devices=[]):
-                # A caller's own network may draw random numbers, as dropout does.
+                # A custom network may draw random numbers, as dropout does.
                 torch.default_generator.manual_seed(torch_seed(seed, "layers", block=position))
                 self.step.inputs.picks.copy_(order[first : first + self.batch_size])
                 self._set_rate(epoch * self.steps_per_epoch + position)
@@ -215,7 +198,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def _measure(self, epoch: int, losses: torch.Tensor, began: float) -> dict[str, Any]:
+    def _measure(self, epoch: int, losses: torch.Tensor, began: float) -> EpochMetrics:
         """The epoch's row; refuses a loss or weights that are not finite."""
         with self._on_stream():
             values = losses.tolist()
@@ -226,18 +209,18 @@ class Trainer:
                 self.model, self.dataset.weights, self.config.sigma, self.config.seed
             )
         _check_finite(accuracy, epoch, self.steps_per_epoch - 1)  # no loss follows the last step
-        return {
-            "epoch": epoch + 1,
-            "loss": sum(values) / len(values),
-            "noisy_accuracy": accuracy,
-            "seconds": round(seconds, 4),
-        }
+        return EpochMetrics(
+            epoch=epoch + 1,
+            loss=sum(values) / len(values),
+            noisy_accuracy=accuracy,
+            seconds=round(seconds, 4),
+        )
 
     def _make_optimizer(self) -> torch.optim.SGD:
         config = self.config
         everything = list(self.model.parameters())
-        spared = [] if config.decay_norms else [p for p in everything if p.ndim < 2]
-        decayed = everything if config.decay_norms else [p for p in everything if p.ndim >= 2]
+        decayed = [p for p in everything if config.decay_norms or p.ndim >= 2]
+        spared = [p for p in everything if not config.decay_norms and p.ndim < 2]
         groups: list[dict[str, Any]] = [
             {"params": decayed},
             {"params": spared, "weight_decay": 0.0},
@@ -281,21 +264,13 @@ class Trainer:
             tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
         return TrainingState(self.epochs_done, tensors)
 
-    def _resume(self, metrics: Path) -> None:
-        """Resume from the saved state, dropping rows of epochs that will be repeated."""
+    def _resume(self) -> None:
+        """Resume from the saved state, if there is one."""
         state = load_state(self.out)
-        parts = None if state is None else parts_of(state, self.model, where=self.out)
-        self.epochs_done = 0 if state is None else state.epochs_done
-        if metrics.exists():
-            lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [
-                line
-                for line, row in zip(lines, read_rows(metrics), strict=False)
-                if row["epoch"] <= self.epochs_done
-            ]
-            write_text(metrics, "".join(kept))
-        if parts is None:
+        if state is None:
             return
+        parts = parts_of(state, self.model, where=self.out)
+        self.epochs_done = state.epochs_done
         self.model.load_state_dict(parts["model"])
         for name, parameter in self.model.named_parameters():
             if name in parts["momentum"]:
@@ -321,7 +296,7 @@ class Trainer:
             sigma=self.config.sigma,
             training=self.recorded,
         )
-        save_checkpoint(self.model.eval(), self.out / "model.safetensors", manifest)
+        save_checkpoint(self.model.eval(), self.out / CHECKPOINT, manifest)
 
 
 def _check_stored(model: nn.Module) -> None:

@@ -17,17 +17,7 @@ MODELS = Path(__file__).parent / "models"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooEntry:
-    """One ensemble of the zoo.
-
-    Attributes:
-        name: for `load`.
-        dataset: that its members were trained on.
-        sigma: noise level.
-        members: names of the members.
-        weights: of the members.
-        bytes: size of the checkpoints on disk.
-        measured: its certified accuracy and average certified radius, from results/.
-    """
+    """One ensemble of the zoo."""
 
     name: str
     dataset: str
@@ -35,7 +25,9 @@ class ZooEntry:
     members: tuple[str, ...]
     weights: tuple[float, ...]
     bytes: int
+    """Size of the checkpoints on disk."""
     measured: Mapping[str, Any]
+    """Its certified accuracy and average certified radius, from results/."""
 
 
 def list_zoo() -> list[ZooEntry]:
