@@ -37,7 +37,7 @@ ART_BATCHES = (16, 32, 64, 128, 256, 512, 1000)
 def art_certifier(
     model: torch.nn.Module, device: torch.device
 ) -> Callable[[int, int], float] | None:
-    """Samples a second of ART's certify, by batch size and n; None where it is not installed."""
+    """Samples per second of ART's certify, by batch size and n; None where it is not installed."""
     if importlib.util.find_spec("art") is None:
         return None
     from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing
@@ -92,7 +92,7 @@ def beside_art(
 
 
 def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations a second of a matrix product, of the best size."""
+    """Floating-point operations per second of a matrix product, of the best size."""
     on_gpu = device.type == "cuda"
     return max(_flops_of_size(device, dtype, size) for size in ((8192,) if on_gpu else CPU_SIZES))
 

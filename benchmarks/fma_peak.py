@@ -1,7 +1,7 @@
-"""Multiply-adds a second that a CPU's vector units reach, with nothing else to do.
+"""Multiply-adds per second that a CPU's vector units reach, with nothing else to do.
 
 A loop of independent fused multiply-adds in registers, built by the C compiler of the machine for
-its own instructions; one thread a core. None where there is no compiler.
+its own instructions; one thread per core. None where there is no compiler.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ float run(long rounds, float x) {{
 
 
 def fma_flops(threads: int, *, seconds: float = 1.0) -> float | None:
-    """Float32 operations a second (a multiply-add is two) over all threads."""
+    """Float32 operations per second (a multiply-add is two) over all threads."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None

@@ -1,4 +1,4 @@
-"""Evaluations a second of the CIFAR kernels alone, for each way to cut their blocks.
+"""Evaluations per second of the CIFAR kernels alone, for each way to cut their blocks.
 
     python benchmarks/kernel_shapes.py --arch resnet20 --arch resnet110 --out FILE
 

@@ -108,7 +108,7 @@ def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterato
 
 
 def write_results(options: argparse.Namespace, results: Sequence[Mapping[str, object]]) -> None:
-    """The file that was asked for, with the machine it holds for."""
+    """Write the results, with the machine they were measured on."""
     if options.out is not None:
         content = {"rows": options.rows, "results": results, "environment": describe_environment()}
         write_json(options.out, content)

@@ -1,10 +1,10 @@
-"""Where a GPU's time goes while an ensemble votes, kernel by kernel, beside the chip's limits.
+"""Where a GPU's time goes while an ensemble votes, kernel by kernel, and the chip's limits.
 
     python benchmarks/profile_engine.py cifar10-sween3-gaussian-sigma0.50 --out FILE
 
 Votes on grey images, one set of them after the other as `sween certify` counts them, after a pass
 that compiles. Of every kernel its share of the time; of the whole the time in which no kernel ran,
-and the arithmetic a second beside a large matrix product.
+and the arithmetic per second compared with a large matrix product.
 """
 
 import argparse
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) products(float *out, int round
 
 
 def instruction_flops(device: torch.device, rounds: int = 4096) -> float | None:
-    """Operations a second of the matrix instruction alone; None where it is not there."""
+    """Operations per second of the matrix instruction alone; None where it is not there."""
     if not supports(device):
         return None
     kernel = compile_kernel(PRODUCTS, "products")
@@ -65,8 +65,8 @@ def instruction_flops(device: torch.device, rounds: int = 4096) -> float | None:
 
 
 def limits(device: torch.device) -> dict[str, float | None]:
-    """Operations a second of a large float16 product and of the kernels' instruction, and bytes a
-    second of a large copy.
+    """Per second: operations of a large float16 product and of the kernels' instruction, and bytes
+    of a large copy.
     """
     left, right = (torch.randn(8192, 8192, device=device, dtype=torch.float16) for _ in range(2))
     large = torch.empty(2**31, dtype=torch.uint8, device=device)
@@ -94,7 +94,7 @@ def _seconds(run: Any, repeats: int = 10) -> float:
 def kernels_of(
     engine: VoteEngine, image: torch.Tensor, images: int, n: int
 ) -> tuple[dict[str, float], float]:
-    """Seconds of each kernel, and of all of it on the clock, while n votes an image are counted."""
+    """Seconds of each kernel, and wall-clock seconds, while n votes per image are counted."""
     sets = [VoteRequest(image[None], [example], "profile", [n]) for example in range(images)]
 
     def vote() -> None:

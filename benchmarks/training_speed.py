@@ -1,4 +1,4 @@
-"""Seconds an epoch of 48,000 CIFAR-sized images, beside a plain eager float32 loop.
+"""Seconds per epoch of 48,000 CIFAR-sized images, compared with a plain eager float32 loop.
 
     python benchmarks/training_speed.py --arch resnet20 --arch resnet110 --batch-size 256 --out FILE
 

@@ -10,7 +10,7 @@
 All on the weight-solving split, never on test images. `score` evaluates every network once, on the
 same noisy copies, and keeps its outputs: one row for each network, for the mean of each variation's
 networks, and for that mean together with the partners of an ensemble trained before, all weighted
-equally. With --until it goes on with networks as they come until that file is there. The radii of
+equally. With --until it waits for more networks until that file exists. The radii of
 all images go into rows.npz, from which `table` compares each variation with the recipe.
 """
 
@@ -19,7 +19,6 @@ import dataclasses
 import json
 import re
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from tune_recipe import parse_try
 
 from sween.bounds.radius import noise_level, radius_cohen
 from sween.data import load_dataset
@@ -44,17 +44,12 @@ CHUNK = 50
 """Images whose noisy copies are held at once."""
 
 
-def parse_try(text: str) -> dict[str, Any]:
-    """`name=value,name=value` as TOML reads the values."""
-    return {} if text == "recipe" else tomllib.loads("\n".join(text.split(",")))
-
-
 def folder_of(text: str, seed: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', text)}-seed{seed}"
 
 
 def train(options: argparse.Namespace) -> None:
-    """All tries and seeds at once, each into a folder of its own."""
+    """All tries and seeds at once, each into its own folder."""
     recipe = {key: value for key, value in read_recipe(options.config)[0].items() if key != "arch"}
     given = {"sigma": options.sigma, "arch": options.arch, "epochs": options.epochs}
     configs, outs = [], []
@@ -189,7 +184,7 @@ def score(options: argparse.Namespace) -> None:
 
 
 def table(options: argparse.Namespace) -> None:
-    """Each variation beside the recipe, image by image, with normal 95% intervals over images."""
+    """Each variation compared with the recipe, with normal 95% intervals over images."""
     radii = dict(np.load(options.radii))
     partners = "".join(f" + {name}" for name in options.partners)
     base: dict[str, np.ndarray] = {}

@@ -4,9 +4,9 @@
         --epochs 50 --try weight_decay=2e-3 --try weight_decay=2e-3,batch_size=128 \\
         --data-root DIR --out rows.jsonl
 
-Each --try names options that replace the recipe's; `crop_padding` is the data set's. One row a try:
-what was tried, the last epoch's metrics, and the ACR of the saved weights. Tries whose row is there
-already are left out.
+Each --try names options that replace the recipe's; `crop_padding` is the data set's. One row per
+try: what was tried, the last epoch's metrics, and the ACR of the saved weights. Tries that already
+have a row are left out.
 """
 
 import argparse

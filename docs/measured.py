@@ -36,7 +36,7 @@ def one_run(results: Path, name: str) -> str:
 
 
 def beside_paper(results: Path, dataset: str) -> str:
-    """Every run of results/ named DATASET-sweenK-TRAINING-sigmaS beside the published rows."""
+    """Every run of results/ named DATASET-sweenK-TRAINING-sigmaS next to the published rows."""
     published = tomllib.loads((results / "published" / f"{dataset}.toml").read_text())["row"]
     head = ["training", "model", "σ", *(f"{radius:.2f}" for radius in DEFAULT_RADII), "ACR"]
     lines: list[list[str]] = []
@@ -45,7 +45,7 @@ def beside_paper(results: Path, dataset: str) -> str:
         for row in published:
             if row["sigma"] == sigma and row["training"] == _counterpart(training):
                 line = _published_line(row)
-                # A single network stands beside every ensemble: once is enough.
+                # A single network is compared with every ensemble: once is enough.
                 if row["model"].endswith(f"-{len(run.candidates)}") or (
                     row["model"].startswith("ResNet") and line not in lines
                 ):
@@ -71,8 +71,8 @@ def _published_line(row: dict[str, Any]) -> list[str]:
 
 
 def _measured_line(row: Row, training: str) -> list[str]:
-    accuracies = [f"{100 * value:.1f}" for value in row.scores.accuracies]
-    radii: Sequence[float | None] = (row.scores.acr, row.acr_two_class)
+    accuracies = [f"{100 * value:.1f}" for value in row.accuracies]
+    radii: Sequence[float | None] = (row.acr, row.acr_two_class)
     cells = [
         training,
         f"ours: {row.model}",
@@ -125,7 +125,7 @@ def adaptive(results: Path, dataset: str) -> str:
     order = ("none", "paper", "exact")
     lines.sort(key=lambda line: order.index(line[2].split(",")[0]))
     lines.sort(key=lambda line: (line[0] != "gaussian", line[3], line[1]))
-    head = ["training", "model", "exit", "σ", "ACR", "evaluations an image", "saved"]
+    head = ["training", "model", "exit", "σ", "ACR", "evaluations per image", "saved"]
     return markdown(head, 3, lines)
 
 
@@ -136,7 +136,7 @@ def _exit(described: str) -> str:
 
 
 def sampling(results: Path, fixed: str) -> str:
-    """Sampling modes beside the same ensemble with n samples for every image."""
+    """Sampling modes compared with n samples for every image, of the same ensemble."""
     known = _load(results / fixed)
     assert known.ensemble is not None
     wanted = {row.index: row for row in known.models[known.ensemble]}
@@ -144,7 +144,7 @@ def sampling(results: Path, fixed: str) -> str:
     for folder in sorted((results / "sampling").iterdir()):
         if (folder / "config.toml").is_file():
             lines.append(_sampling_line(_load(folder), wanted))
-    head = ["sampling", "images", "samples an image", "of fixed", "s an image", "s in all"]
+    head = ["sampling", "images", "samples per image", "of fixed", "s per image", "s in total"]
     return markdown([*head, "same decisions", "ACR of fixed"], 1, lines)
 
 
@@ -176,12 +176,12 @@ def _same(rows: Sequence[Certificate], wanted: dict[int, Certificate], radius: s
 
 def _asked(run: MeasuredRun) -> str:
     if run.sample.sampling == "tolerance":
-        return f"tolerance {run.config['tolerance']:g}"
-    return f"{run.sample.sampling} {run.config.get('budget', ''):,}"
+        return f"tolerance {run.config.settings.tolerance:g}"
+    return f"{run.sample.sampling} {run.config.settings.budget:,}"
 
 
 def noise(results: Path, folder: str) -> str:
-    """Exact noise beside float32 noise: the same images and exit, time and ACR."""
+    """Exact noise compared with float32 noise on the same images: time and ACR."""
     runs = [_load(results / folder / name) for name in ("float32", "exact")]
     plain, exact = (next(iter(run.models.values())) for run in runs)
     lines = [
@@ -196,7 +196,7 @@ def noise(results: Path, folder: str) -> str:
     ]
     lines[0].append("-")
     lines[1].append(_signed(paired_bootstrap(exact, plain), digits=4))
-    head = ["noise", "exit", "images", "ACR", "s an image", "difference in ACR"]
+    head = ["noise", "exit", "images", "ACR", "s per image", "difference in ACR"]
     return markdown(head, 2, lines)
 
 
@@ -222,9 +222,9 @@ def objectives(results: Path, arch: str) -> str:
 
 
 def attacks(results: Path, certified: str) -> str:
-    """Accuracy under the attacks of results/attacks above what results/CERTIFIED proves.
+    """Accuracy under the attacks of results/attacks, and what results/CERTIFIED certifies.
 
-    A cell is "certified / resisting", in percent; the published rows come first.
+    A cell is "certified / robust", in percent; the published rows come first.
     """
     published = tomllib.loads((results / "published" / "cifar10-attacks.toml").read_text())
     radii = published["radii"]
@@ -237,9 +237,9 @@ def attacks(results: Path, certified: str) -> str:
     known = _load(results / certified)
     runs = [load_attacked(config.parent) for config in results.glob("attacks/*/config.toml")]
     order = ("rand", "standard", "pgd", "ddn")
-    runs.sort(key=lambda run: (order.index(run.config["attack"]), run.config["model"].lower()))
+    runs.sort(key=lambda run: (order.index(run.config.settings.attack), run.model.lower()))
     for run in runs:
-        rows = [row for row in known.models[run.config["model"]] if row.index in set(run.indices)]
+        rows = [row for row in known.models[run.model] if row.index in set(run.indices)]
         assert len(rows) == len(run.indices)
         floors = certified_accuracy(rows, radii)
         cells = [
@@ -249,7 +249,7 @@ def attacks(results: Path, certified: str) -> str:
             for radius, floor in zip(radii, floors, strict=True)
         ]
         alarms = sum(outcome.alarm for outcome in run.outcomes)
-        who = [f"ours: {run.config['model']}", run.config["attack"], f"{len(run.indices):,}"]
+        who = [f"ours: {run.model}", run.config.settings.attack, f"{len(run.indices):,}"]
         lines.append([*who, *cells, f"{alarms}"])
     head = ["model", "attack", "images", *(f"{radius:.2f}" for radius in radii), "alarms"]
     return markdown(head, 2, lines)

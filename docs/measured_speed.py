@@ -16,7 +16,7 @@ LEAST_KERNEL_SHARE = 0.01
 def speed(results: Path, name: str) -> str:
     """The rows of a file that `sween bench --out` wrote."""
     content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
-    head = ["model", "exit", "arithmetic", "samples/s", "published loop", "ratio", "s an image"]
+    head = ["model", "exit", "arithmetic", "samples/s", "published loop", "ratio", "s per image"]
     return markdown(head, 3, [_speed_cells(row) for row in content["results"]])
 
 
@@ -57,7 +57,7 @@ def training(results: Path, dataset: str) -> str:
         first = f"{max(own[0] for own in seconds):.0f}"
         cells += [first, f"{statistics.median(longest):.2f}"]
         lines.append([name, cells[0], f"{sigma:.2f}", *cells[1:]])
-    head = ["training", "candidates", "σ", "epochs", "s", "of which first epoch", "s an epoch"]
+    head = ["training", "candidates", "σ", "epochs", "s", "of which first epoch", "s per epoch"]
     return markdown(head, 2, lines)
 
 
@@ -80,7 +80,7 @@ def training_speed(results: Path, name: str) -> str:
         ]
         for row in content["rows"]
     ]
-    head = ["network", "compiled", "s an epoch", "plain loop", "ratio", "first epoch"]
+    head = ["network", "compiled", "s per epoch", "plain loop", "ratio", "first epoch"]
     return markdown(head, 2, lines)
 
 
@@ -145,7 +145,7 @@ def ablation(results: Path, name: str) -> str:
 
 
 def _stage_flops(arch: str) -> tuple[int, int, int]:
-    """Operations an image of each kernel: it also has the convolutions into the next stage."""
+    """Operations per image of each kernel: it also has the convolutions into the next stage."""
     blocks = (int(arch.removeprefix("resnet")) - 2) // 6
     inside = 2 * 9 * 16 * 16 * 32 * 32  # the same in all stages: half the size, twice the channels
     down = 2 * (9 + 1) * 16 * 32 * 16 * 16
@@ -167,7 +167,7 @@ def profile(results: Path, name: str) -> str:
     lines.append(["no kernel", f"{100 * content['idle_share']:.1f}%"])
     if content["flops_per_second"]:
         for what, limit in (
-            ("operations a second, of a large matrix product's", "flops"),
+            ("operations per second, of those of a large matrix product", "flops"),
             ("of the matrix instruction's alone", "instruction_flops"),
         ):
             rate = content["flops_per_second"] / content["limits"][limit]

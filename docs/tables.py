@@ -1,8 +1,10 @@
-"""What the builders of measured tables share."""
+"""Markdown tables and the folders of results/, for the builders of measured tables."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from sween.markdown import NUMBER, TEXT, markdown_table
 
 _RUN = re.compile(
     r"(?P<dataset>[a-z0-9]+)-sween(?P<members>\d+)-(?P<training>[a-z]+)-sigma(?P<sigma>[0-9.]+)"
@@ -11,8 +13,7 @@ _RUN = re.compile(
 
 def markdown(head: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> str:
     """A table whose first columns are text."""
-    rule = [":---"] * texts + ["---:"] * (len(head) - texts)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
+    return markdown_table(head, [TEXT] * texts + [NUMBER] * (len(head) - texts), rows)
 
 
 def runs(results: Path, dataset: str) -> list[tuple[Path, str, float]]:

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sween.data.selection import format_indices
 from sween.ensemble import load_ensemble
 from sween.evaluation import average_certified_radius, certified_accuracy
 from sween.report import load_run
 from sween.report.measured import MeasuredRun
-from sween.run_folder import read_config
+from sween.runs import CertificationConfig
 from sween.zoo import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -21,13 +22,12 @@ RADII = tuple(step / 4 for step in range(9))
 
 
 def _describe(folder: Path, run: MeasuredRun) -> dict[str, Any]:
-    config = read_config(folder)
-    rows = run.models[config["model"]]
+    rows = run.models[run.config.model]
     sample = rows[0]
     lead = run.lead
     return {
         "results": folder.name,
-        "indices": config["indices"],
+        "indices": format_indices(run.config.indices),
         "images": len(rows),
         "n0": sample.n0,
         "n": sample.n,
@@ -58,7 +58,7 @@ def measured() -> dict[Path, str]:
     """The content of every measured.json that results/ can fill."""
     runs = {}
     for file in sorted((ROOT / "results").glob("*/certificates.jsonl*")):
-        runs[read_config(file.parent)["fingerprint"]] = file.parent
+        runs[CertificationConfig.read(file.parent).fingerprint] = file.parent
     contents = {}
     for model in sorted(path for path in MODELS.iterdir() if path.is_dir()):
         folder = runs.get(load_ensemble(model).fingerprint)

@@ -17,6 +17,7 @@ from torch import nn
 from sween.engine import ForwardPassShrunk, VoteRequest
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import OutOfMemory
+from sween.markdown import NUMBER, TEXT, markdown_table
 from sween.models.device import evaluating
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier
@@ -237,7 +238,7 @@ def to_table(results: list[BenchResult]) -> str:
     """The results as a Markdown table."""
     head = (
         *("model", "exit", "arithmetic", "samples/s", "evaluations/s", "certificates/s"),
-        *("reference samples/s", "ratio", "memory", "reference's"),
+        *("reference samples/s", "ratio", "memory", "reference memory"),
     )
     rows = [
         (
@@ -254,5 +255,4 @@ def to_table(results: list[BenchResult]) -> str:
         )
         for result in results
     ]
-    lines = [head, (":---", ":---", ":---", *("---:",) * 7), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_table(head, [TEXT] * 3 + [NUMBER] * 7, rows)

@@ -7,8 +7,8 @@ certification.
 import dataclasses
 from pathlib import Path
 
-from sween.data import Dataset, load_dataset
-from sween.ensemble import LoadedEnsemble, WeightSolution, load_members, save_ensemble, weigh
+from sween.data import load_dataset
+from sween.ensemble import LoadedEnsemble, load_members, save_ensemble, weigh
 from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.sampling import CertifySettings
@@ -33,10 +33,9 @@ network: that risk ignores that members which err on different noise draws vote 
 
 @dataclasses.dataclass(frozen=True)
 class DemoResult:
-    """Results of the demo: the ensemble, the solution for its weights, and all certificates."""
+    """Results of the demo: the ensemble, and the folder of its certificates."""
 
     ensemble: LoadedEnsemble
-    solution: WeightSolution
     certificates: list[Certificate]
     folder: Path
 
@@ -61,10 +60,18 @@ def run_demo(
     out = Path(out)
     settings = CertifySettings(n=samples, seed=seed)  # refuses too small an n before training
     dataset = load_dataset("digits")
-    runs = [
-        _candidate(dataset, out / "candidates" / arch, arch, epochs, rate, seed, quiet)
-        for arch, epochs, rate in CANDIDATES
-    ]
+    runs = []
+    for arch, epochs, rate in CANDIDATES:
+        config = TrainConfig(
+            dataset=dataset.name,
+            arch=arch,
+            sigma=SIGMA,
+            epochs=epochs,
+            learning_rate=rate,
+            seed=seed,
+        )
+        runs.append(out / "candidates" / arch)
+        train(config, dataset, runs[-1], quiet=quiet)
     loaded = load_members(runs)
     solution = weigh(loaded, dataset, method=WEIGHT_METHOD, seed=seed, quiet=quiet)
     save_ensemble(loaded, runs, solution, out / "ensemble")
@@ -78,25 +85,4 @@ def run_demo(
     run = certify_dataset(
         smoothed, dataset, out=folder, indices=positions, settings=settings, quiet=quiet
     )
-    return DemoResult(loaded, solution, list(run.rows), folder)
-
-
-def _candidate(
-    dataset: Dataset,
-    run: Path,
-    arch: str,
-    epochs: int,
-    rate: float,
-    seed: int,
-    quiet: bool,
-) -> Path:
-    config = TrainConfig(
-        dataset=dataset.name,
-        arch=arch,
-        sigma=SIGMA,
-        epochs=epochs,
-        learning_rate=rate,
-        seed=seed,
-    )
-    train(config, dataset, run, quiet=quiet)
-    return run
+    return DemoResult(loaded, list(run.rows), folder)

@@ -39,7 +39,7 @@ def certificate(
         "decisions": None,
         "exit": "none",
         "votes": "hard",
-        "noise": "gaussian",
+        "noise": "float32",
         "precision": "float32",
         "forward_rows": 100,
         "member_evaluations": 1100,

@@ -18,11 +18,8 @@ from sween.evaluation import (
     abstention_rate,
     accuracy,
     average_certified_radius,
-    by_model,
     certified_accuracy,
-    clean_accuracy,
     counted_radii,
-    paired_bootstrap,
     share_of_images,
 )
 from sween.records import ABSTAIN, Certificate
@@ -33,24 +30,13 @@ from .strategies import certificate_lists
 FOUR = [certificate(0, 0.5), certificate(1, 1.0), wrong(2, 2.0), abstained(3)]
 
 
-def test_certified_accuracy_by_hand() -> None:
+def test_wrong_and_abstained_images_stay_in_the_denominator() -> None:
     accuracies = certified_accuracy(FOUR, [0.0, 0.5, 0.5000001, 1.0, 1.0000001])
     assert accuracies.tolist() == [0.5, 0.5, 0.25, 0.25, 0.0]
     assert accuracies.dtype == np.float64
-
-
-def test_acr_is_over_all_images_with_wrong_and_abstained_as_zero() -> None:
     assert average_certified_radius(FOUR) == (0.5 + 1.0) / 4
-
-
-def test_abstentions_stay_in_the_denominator() -> None:
-    assert clean_accuracy(FOUR) == 0.5
-    assert clean_accuracy([certificate(0), *(abstained(i) for i in range(1, 10))]) == 0.1
     assert abstention_rate(FOUR) == 0.25
-
-
-def test_an_abstention_labelled_minus_one_is_not_right() -> None:
-    assert clean_accuracy([abstained(0, label=ABSTAIN)]) == 0.0
+    assert not counted_radii([abstained(0, label=ABSTAIN)]).certified.any()
 
 
 def test_a_right_answer_of_radius_zero_counts_at_radius_zero_only() -> None:
@@ -72,8 +58,6 @@ def test_another_bound_is_judged_by_its_own_abstention() -> None:
     assert certified.tolist() == [True, True, False, False]
     assert certified_accuracy(rows, [0.0, 0.5], radius="radius_two_class").tolist() == [0.5, 0.25]
     assert average_certified_radius(rows, radius="radius_two_class") == pytest.approx(1.1 / 4)
-    assert abstention_rate(rows, radius="radius_two_class") == 0.25
-    assert abstention_rate(rows) == 0.25
 
 
 def test_examples_of_the_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +65,7 @@ def test_examples_of_the_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctest.testmod(accuracy) == (0, 8)
 
 
-@pytest.mark.parametrize(
-    "measure", [average_certified_radius, clean_accuracy, abstention_rate, counted_radii]
-)
+@pytest.mark.parametrize("measure", [average_certified_radius, abstention_rate, counted_radii])
 def test_no_certificates_are_refused(measure: Callable[[Sequence[Certificate]], object]) -> None:
     with pytest.raises(BadInput, match="at least one"):
         measure([])
@@ -100,7 +82,7 @@ def test_a_null_radius_is_refused_by_index() -> None:
     rows = [certificate(0), certificate(5, radius_two_class=None)]
     with pytest.raises(BadInput, match=r"radius_two_class of index 5: .* got null"):
         certified_accuracy(rows, [0.0], radius="radius_two_class")
-    assert clean_accuracy(rows) == 1.0
+    assert average_certified_radius(rows) == 0.5
 
 
 @pytest.mark.parametrize("radius", [math.nan, math.inf, -0.1])
@@ -109,29 +91,11 @@ def test_a_damaged_radius_is_refused(radius: float) -> None:
         average_certified_radius([certificate(0, radius)])
 
 
-def test_rows_of_several_models_are_refused_together() -> None:
-    rows = [certificate(4, model="a"), certificate(4, model="b")]
-    with pytest.raises(BadInput, match=r"index 4 twice \(model a, b\).*by_model"):
-        average_certified_radius(rows)
-
-
 def test_seeds_may_differ_from_row_to_row() -> None:
     """Each certificate holds on its own, whichever noise it was drawn with."""
     rows = [dataclasses.replace(row, seed=2**40 + row.index) for row in FOUR]
     assert average_certified_radius(rows) == average_certified_radius(FOUR)
     assert certified_accuracy(rows, [0.0, 0.5]).tolist() == [0.5, 0.5]
-    assert abstention_rate(rows) == 0.25
-    assert by_model(rows) == {"net": rows}
-    interval = paired_bootstrap(rows, FOUR, resamples=10)
-    assert (interval.low, interval.difference, interval.high) == (0, 0, 0)
-
-
-def test_batches_that_were_numbered_on_are_one_list() -> None:
-    rows = [certificate(3 * batch + place, seed=batch) for batch in range(4) for place in range(3)]
-    assert clean_accuracy(rows) == 1.0
-    again = [*rows, certificate(7, seed=99)]
-    with pytest.raises(BadInput, match=r"index 7 twice \(model net\)"):
-        clean_accuracy(again)
 
 
 @pytest.mark.parametrize("images", [1, 5, 100, 1000])
@@ -157,7 +121,7 @@ def test_radii_to_judge_at_are_checked(radii: list[float]) -> None:
 
 def test_an_unknown_field_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'radius_two_class'"):
-        clean_accuracy(FOUR, radius="radius_twoclass")  # type: ignore[arg-type]
+        counted_radii(FOUR, radius="radius_twoclass")  # type: ignore[arg-type]
 
 
 @given(certificate_lists(), st.lists(st.floats(0, 4), min_size=2, max_size=8))
@@ -166,7 +130,7 @@ def test_certified_accuracy_never_rises_with_the_radius(
 ) -> None:
     accuracies = certified_accuracy(rows, sorted(radii))
     assert np.all(np.diff(accuracies) <= 0)
-    assert np.all(accuracies <= clean_accuracy(rows))
+    assert np.all(accuracies <= certified_accuracy(rows, [0.0]))
 
 
 @given(certificate_lists(), st.randoms(use_true_random=False))

@@ -40,11 +40,6 @@ def test_wrong_and_abstained_images_count_with_gamma_of_zero() -> None:
     assert certified_accuracy(FOUR, [0.0])[0] == 0.5
 
 
-def test_the_radius_of_another_bound_can_be_judged() -> None:
-    rows = [certificate(0, 0.5, radius_two_class=0.8)]
-    assert robustness_index(rows, lambda radii: radii, radius="radius_two_class") == 0.8
-
-
 @pytest.mark.parametrize(
     ("dimension", "volume"), [(1, 2.0), (2, math.pi), (3, 4 / 3 * math.pi), (4, math.pi**2 / 2)]
 )

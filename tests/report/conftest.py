@@ -4,34 +4,37 @@ What a report asks of real folders is tested on real ones, in tests/cli/test_for
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from sween.attack import AttackOutcome, outcomes_file
 from sween.errors import RunMismatch
-from sween.records import from_row, read_certificates, read_rows, row_checksum, rows_file
-from sween.run_folder import read_config
-from sween.runs import CertificationRun
-from sween.runs.attack import AttackRun
+from sween.records import (
+    CERTIFICATES,
+    from_row,
+    read_certificates,
+    read_rows,
+    require_rows_file,
+    row_checksum,
+)
+from sween.runs import AttackConfig, AttackRun, CertificationConfig, CertificationRun
 
 
-def read_run_by_its_checksums(folder: Path) -> SimpleNamespace:
-    config, file = read_config(folder), rows_file(folder, "certificates.jsonl")
-    assert file is not None
+def read_run_by_its_checksums(folder: Path) -> CertificationRun:
+    file = require_rows_file(folder, CERTIFICATES, verb="certify")
+    config = CertificationConfig.read(folder)
     for number, row in enumerate(read_rows(file), start=1):
         if row.get("checksum") != row_checksum(row):
             where = f"{file}, line {number} (index {row.get('index')})"
             raise RunMismatch(where, "checksum", fix="sween verify says what differs")
-    return SimpleNamespace(config=SimpleNamespace(content=config), rows=read_certificates(file))
+    return CertificationRun(file, config, read_certificates(file))
 
 
-def read_attack_by_its_checksums(folder: Path) -> SimpleNamespace:
+def read_attack_by_its_checksums(folder: Path) -> AttackRun:
     file = outcomes_file(folder)
     assert file is not None
-    config = SimpleNamespace(content=read_config(folder))
     rows = [from_row(AttackOutcome, row) for row in read_rows(file)]
-    return SimpleNamespace(config=config, rows=rows)
+    return AttackRun(file, AttackConfig.read(folder), rows)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +15,13 @@ from sween.errors import BadInput
 from sween.evaluation import paired_bootstrap
 from sween.records import ABSTAIN
 from sween.report import LogFormat, load_run, write_report
-from sween.report.log_comparison import LogComparison, compare_with_log, comparison_section
+from sween.report.log_comparison import LogComparison, compare_with_log, log_table
 from sween.report.published_logs import CertificationLog, read_macer_log, read_tsv_log
+from sween.report.tables import markdown_section
 from tests.evaluation.certificates import AUTHORS_LOGS, abstained, certificate, wrong
-from tests.report.folders import SETTINGS, write_run
+from tests.report.folders import write_log, write_run
 
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10-sween3-gaussian-sigma0.50"
-HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
 needs_logs = pytest.mark.skipif(not AUTHORS_LOGS.is_dir(), reason="the authors' logs are not here")
 
 Image = tuple[int, int, float, float]
@@ -49,11 +48,18 @@ def compared() -> LogComparison:
     return compare_with_log(OURS, log_of(*IMAGES), radii=[0.5, 0.0, 0.8], resamples=200)
 
 
+def section(one: LogComparison) -> str:
+    return markdown_section(log_table(one))
+
+
 def test_every_number_by_hand() -> None:
     one = compared()
     assert (one.model.name, one.log.name, one.left_out) == ("net", "theirs", (0, 0))
     assert one.model.indices.tolist() == one.log.indices.tolist() == [0, 1, 2, 3, 4]
     assert one.radii == [0.0, 0.5, 0.8]
+    log = log_of(*IMAGES[::-1])  # the order of rows changes nothing
+    backwards = compare_with_log(OURS[::-1], log, radii=[0.0, 0.5, 0.8], resamples=200)
+    assert (section(backwards), backwards.bootstrap) == (section(one), one.bootstrap)
     assert [one.model.accuracy(r).low for r in one.radii] == [0.6, 0.4, 0.2]
     assert [one.log.accuracy(r) for r in one.radii] == [(0.6, 0.6), (0.2, 0.4), (0.0, 0.2)]
     assert one.model.acr == pytest.approx((1.8 / 5, 1.8 / 5))
@@ -68,17 +74,10 @@ def test_every_number_by_hand() -> None:
     ]
 
 
-def test_the_order_of_rows_changes_nothing() -> None:
-    log = log_of(*IMAGES[::-1])
-    backwards = compare_with_log(OURS[::-1], log, radii=[0.0, 0.5, 0.8], resamples=200)
-    assert comparison_section(backwards) == comparison_section(compared())
-    assert backwards.bootstrap == compared().bootstrap
-
-
 def test_the_section_by_hand() -> None:
-    lines = comparison_section(compared()).splitlines()
+    lines = section(compared()).splitlines()
     assert lines[:7] == [
-        "### net compared with theirs",
+        "## net compared with theirs",
         "",
         "| Model | 0.00 | 0.50 | 0.80 | ACR | larger on |",
         "| :--- | ---: | ---: | ---: | ---: | ---: |",
@@ -94,10 +93,10 @@ def test_the_section_by_hand() -> None:
 def test_ends_are_rounded_outwards_and_zero_has_no_sign() -> None:
     log = log_of((0, 1, 0.49995, 0.6001), name="a|b")
     ours = [certificate(0, 0.6001, model="c|d")]
-    section = comparison_section(compare_with_log(ours, log, radii=[0.0]))
-    assert "| a\\|b (log) | 100.0 | 0.499 to 0.601 | 0 |" in section
-    assert "| c\\|d | 100.0 | 0.600 | 0 |" in section
-    assert "is between 0.000 and +0.101" in section
+    text = section(compare_with_log(ours, log, radii=[0.0]))
+    assert "| a\\|b (log) | 100.0 | 0.499 to 0.601 | 0 |" in text
+    assert "| c\\|d | 100.0 | 0.600 | 0 |" in text
+    assert "is between 0.000 and +0.101" in text
 
 
 def test_different_images_are_refused_unless_allowed() -> None:
@@ -107,23 +106,11 @@ def test_different_images_are_refused_unless_allowed() -> None:
     one = compare_with_log(OURS, log, common_only=True, radii=[0.0])
     assert (one.model.indices.tolist(), one.left_out) == ([0, 1, 4], (2, 1))
     assert one.model.acr.low == pytest.approx(0.5)
-    section = comparison_section(one)
-    assert "**Common images only: 2 of net and 1 of the log are left out.**" in section
-    assert "left out" not in comparison_section(compared())
+    text = section(one)
+    assert "Common images only: 2 of net and 1 of the log are left out." in text
+    assert "left out" not in section(compared())
     with pytest.raises(BadInput, match="0 in common, 2 not: index 0 only in the certificates"):
         compare_with_log(OURS[:1], log_of((9, 1, 1.0, 1.0)), common_only=True)
-
-
-def test_what_cannot_be_compared_is_refused() -> None:
-    log = log_of((0, 1, 1.0, 1.0))
-    with pytest.raises(BadInput, match="label of index 0: expected 2 as in the certificates, got"):
-        compare_with_log([certificate(0, label=2)], log)
-    with pytest.raises(BadInput, match="label of index 0: expected a class for every image"):
-        compare_with_log([certificate(0, label=None)], log)
-    with pytest.raises(BadInput, match="index 0 twice"):
-        compare_with_log([certificate(0), certificate(0, model="bee")], log)
-    with pytest.raises(BadInput, match="radii"):
-        compare_with_log([certificate(0)], log, radii=[])
 
 
 def test_the_bound_can_be_chosen() -> None:
@@ -150,10 +137,10 @@ def test_a_log_without_predictions(tmp_path: Path) -> None:
     assert one.same_prediction is None
     assert one.log.acr == pytest.approx((0.21, 0.21))
     assert one.larger == (2, 1)
-    section = comparison_section(one)
-    assert "| 440 (log) | 60.0 | 0.210 | 1 |" in section
-    assert "minus that of the log is +0.150. The" in section
-    assert "no predictions to compare" in section
+    text = section(one)
+    assert "| 440 (log) | 60.0 | 0.210 | 1 |" in text
+    assert "minus that of the log is +0.150. The" in text
+    assert "no predictions to compare" in text
     assert one.to_csv().splitlines()[1] == "0,1,1,0.5,,1,0.25,0.25"
 
 
@@ -169,13 +156,12 @@ def test_intervals_contain_what_the_unrounded_log_gives(
     convention: str,
     seed: int,
 ) -> None:
-    ours, theirs, text = [], [], HEADER
+    ours, theirs, printed = [], [], []
     for index, (radius, right, other, other_right) in enumerate(images):
         ours.append(certificate(index, radius) if right else wrong(index, radius))
         theirs.append(certificate(index, other) if other_right else wrong(index, other))
-        text += f"{index}\t1\t{int(other_right)}\t{other:{convention}}\t{int(other_right)}\t\n"
-    path = tmp_path_factory.mktemp("log") / "log.tsv"
-    path.write_text(text, encoding="utf-8")
+        printed.append((index, int(other_right), f"{other:{convention}}"))
+    path = write_log(tmp_path_factory.mktemp("log") / "log.tsv", *printed)
     log, radii = read_tsv_log(path), [0.0, 0.5, 1.0]
     one = compare_with_log(ours, log, radii=radii, resamples=50, seed=seed)
     exact = paired_bootstrap(ours, theirs, resamples=50, seed=seed)
@@ -220,11 +206,6 @@ def test_the_shipped_run_and_the_authors_log_again_by_other_code() -> None:
     assert one.larger == (np.sum(ours > high + 1e-12), np.sum(low > ours + 1e-12))
     same = sum(str(mine[i]["prediction"]) == theirs[i]["predict"] for i in order)
     assert one.same_prediction == same
-    for radius in one.radii[1:]:
-        assert one.model.accuracy(radius).low == pytest.approx(np.mean(ours >= radius))
-        ends = np.mean(low >= radius - 1e-12), np.mean(high >= radius - 1e-12)
-        assert one.log.accuracy(radius) == pytest.approx(ends)
-    assert one.log.accuracy(0.0) == (hit.mean(), hit.mean())
     # Another generator: the interval must agree up to the bootstrap's own noise.
     draws = np.random.default_rng(1).integers(0, 1000, size=(4000, 1000))
     lower = np.quantile((ours - high)[draws].mean(axis=1), 0.025)
@@ -238,40 +219,9 @@ def test_the_shipped_run_and_the_authors_log_again_by_other_code() -> None:
     assert one.larger[0] <= sharp.larger[0]
 
 
-def images_of(report: Path) -> list[dict[str, Any]]:
-    (file,) = report.glob("beside-*.csv")
-    with file.open() as stream:
-        return list(csv.DictReader(stream))
-
-
-@needs_logs
-def test_the_authors_log_in_a_report(tmp_path: Path) -> None:
-    text = write_report([RESULTS, AUTHORS_LOGS / "sween3.tsv"], tmp_path / "report").read_text()
-    assert "SWEEN-3 compared with sween3" in text
-    assert "1,000 images at indices 888..1887" in text
-    rows = images_of(tmp_path / "report")
-    assert [int(row["index"]) for row in rows] == list(range(888, 1888))
-    larger = 0
-    for row in rows:
-        counted = float(row["log_radius_high"]) if row["log_correct"] == "1" else 0.0
-        larger += row["prediction"] == row["label"] and float(row["radius"]) > counted
-    assert f"SWEEN-3 has the larger radius on {larger} images" in text
-
-
-@needs_logs
-def test_a_report_compares_common_images_where_one_asks_for_them(tmp_path: Path) -> None:
-    paths = [RESULTS, AUTHORS_LOGS.parent / "locuslab" / "cifar10_resnet110_sigma_0.50.tsv"]
-    with pytest.raises(BadInput, match="--different-images"):
-        write_report(paths, tmp_path / "report")
-    write_report(paths, tmp_path / "report", different_images=True)
-    indices = [int(row["index"]) for row in images_of(tmp_path / "report")]
-    assert indices == list(range(900, 1888, 20))
-
-
 def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [certificate(0, 0.5)], **SETTINGS)
-    log, mat = tmp_path / "log.tsv", tmp_path / "log.mat"
-    log.write_text(f"{HEADER}3\t1\t1\t0.5\t1\t1.0\n")
+    run = write_run(tmp_path / "run", [certificate(0, 0.5)])
+    log, mat = write_log(tmp_path / "log.tsv", (3, 1, "0.5")), tmp_path / "log.mat"
     for different in (False, True):
         with pytest.raises(BadInput, match="no run on them"):
             write_report([run, log], tmp_path / "report", different_images=different)
@@ -282,9 +232,8 @@ def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
 
 def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) -> None:
     """The limits are the run's own, unless the log's are given."""
-    run = write_run(tmp_path / "run", [certificate(3, 0.5)], **SETTINGS, n=100_000)
-    log, out = tmp_path / "log.tsv", tmp_path / "report"
-    log.write_text(f"{HEADER}3\t1\t1\t2.5\t1\t1.0\n")
+    run = write_run(tmp_path / "run", [certificate(3, 0.5)], n=100_000)
+    log, out = write_log(tmp_path / "log.tsv", (3, 1, "2.5")), tmp_path / "report"
     with pytest.raises(BadInput, match=r"line 2: radius: expected at most 2\.\d+.*--log-sigma"):
         write_report([run, log], out)
     assert not out.exists()
@@ -293,3 +242,8 @@ def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) ->
     with pytest.raises(BadInput, match="a run on the images of the log at its sigma, 1, got"):
         write_report([run, log], out, log_format=LogFormat(sigma=1.0))
     write_report([run, log], out, log_format=LogFormat(n=10**8))
+
+
+def test_other_labels_are_refused() -> None:
+    with pytest.raises(BadInput, match="label of index 0: expected 2 as in the certificates, got"):
+        compare_with_log([certificate(0, label=2)], log_of((0, 1, 1.0, 1.0)))

@@ -1,4 +1,4 @@
-"""Any table in Markdown, LaTeX and CSV; names are shown as they are: they may be a stranger's."""
+"""Any table in Markdown, LaTeX and CSV; names from files are shown literally."""
 
 import csv
 import dataclasses
@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from sween.evaluation import share_of_images
+from sween.markdown import markdown_text
 from sween.report import write_report
 from sween.report.tables import (
     CSV,
@@ -22,16 +23,13 @@ from sween.report.tables import (
     latex_text,
     make_table,
     markdown,
-    markdown_text,
     to_csv,
 )
 from tests.evaluation.certificates import certificate
 from tests.report.folders import (
-    LOG_HEAD,
-    OF_SWEEN,
-    SETTINGS,
     ensemble_rows,
     write_attacked,
+    write_log,
     write_run,
     write_trained,
 )
@@ -49,7 +47,7 @@ NAMES = (
     "1. item",
     "# heading #",
     "{: onclick=alert(1)} \\",
-    "\udcff is no Unicode",
+    "\udcff is not Unicode",
 )
 
 
@@ -153,7 +151,7 @@ class Shown(HTMLParser):
 
 
 def as_shown(name: str) -> str:
-    """On one line, and with what is no Unicode replaced."""
+    """On one line, with invalid characters replaced."""
     return " ".join(name.split()).replace("\udcff", "\ufffd")
 
 
@@ -189,18 +187,19 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
     run = write_run(
         tmp_path / name,
         [dataclasses.replace(row, model=models[row.model]) for row in ensemble_rows()],
-        **{**SETTINGS, "dataset": name, "ensemble": models["sween"]},
+        dataset=name,
+        ensemble=models["sween"],
+        members=[models["ant"], models["bee"]],
         environment={"commit": name, "date": name},
     )
     attack = write_attacked(tmp_path / f"{name} attack")
-    log = tmp_path / f"{name}.tsv"
-    log.write_text(LOG_HEAD + "".join(f"{index}\t1\t1\t0.5\t1\t1.0\n" for index in range(10, 14)))
+    log = write_log(tmp_path / f"{name}.tsv", *((index, 1, "0.5") for index in range(10, 14)))
     out = tmp_path / "out"
     report = write_report([run, attack, log, write_trained(tmp_path / "trained" / name)], out)
     shown = Shown(report.read_text(encoding="utf-8"))
     assert shown.tags <= OWN_TAGS
     assert shown.attributes <= {"src", "alt", "href", "style"}
-    assert all(re.fullmatch(r"curve-[\w.%~-]+\.(png|svg)", link) for link in shown.links)
+    assert all(re.fullmatch(r"(curve|weights)-[\w.%~-]+\.(png|svg)", link) for link in shown.links)
     texts = [text.strip() for text in shown.texts]
     for own in (name, models["bee"], f"{name} attack", f"{models['sween']} compared with {name}"):
         assert as_shown(own) in texts
@@ -210,8 +209,8 @@ def test_a_report_of_such_names(name: str, tmp_path: Path) -> None:
         assert len({len(re.findall(r"(?<!\\)&", row)) for row in tex if row.endswith("\\\\")}) == 1
 
 
-def test_a_folder_whose_name_is_no_unicode(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "caf\udce9", [certificate(0)], **{**OF_SWEEN, "dataset": "toys"})
+def test_a_folder_whose_name_is_not_unicode(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "caf\udce9", [certificate(0)], dataset="toys")
     report = write_report([run], tmp_path / "out")
     text = report.read_text(encoding="utf-8")
     assert "## caf\ufffd" in text

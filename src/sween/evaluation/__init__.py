@@ -7,7 +7,6 @@ from sween.evaluation.accuracy import (
     average_certified_radius,
     certified_accuracy,
     check_radii,
-    clean_accuracy,
     counted_radii,
     share_of_images,
 )
@@ -18,7 +17,6 @@ from sween.evaluation.comparison import (
     paired_bootstrap,
 )
 from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_accuracy_curve
-from sween.evaluation.envelope import Scores, average, score, upper_envelope
 from sween.evaluation.groups import by_model, pair_by_index
 from sween.evaluation.robustness_index import (
     certified_at,
@@ -31,10 +29,8 @@ __all__ = [
     "PairedInterval",
     "RadiusAccuracyCurve",
     "RadiusField",
-    "Scores",
     "Share",
     "abstention_rate",
-    "average",
     "average_certified_radius",
     "bootstrap_interval",
     "bootstrap_over_envelope",
@@ -42,7 +38,6 @@ __all__ = [
     "certified_accuracy",
     "certified_at",
     "check_radii",
-    "clean_accuracy",
     "counted_radii",
     "envelope_curve",
     "log_average_volume",
@@ -51,7 +46,5 @@ __all__ = [
     "paired_bootstrap",
     "radius_accuracy_curve",
     "robustness_index",
-    "score",
     "share_of_images",
-    "upper_envelope",
 ]

@@ -51,7 +51,9 @@ def counted_radii(
         BadInput: no certificates, an image twice, a missing label, or a radius that is null,
             negative or not finite.
     """
-    _check(certificates, radius)
+    if radius not in RADIUS_FIELDS:
+        raise UnknownName("radius field", radius, RADIUS_FIELDS)
+    _check(certificates)
     values = np.array([_radius_of(certificate, radius) for certificate in certificates])
     if radius == "radius":
         certified = np.array([certificate.correct for certificate in certificates])
@@ -149,20 +151,10 @@ def share_of_images(count: int, images: int, *, confidence: float = 0.95) -> Sha
     return Share(count / images, float(low), float(high))
 
 
-def clean_accuracy(certificates: Sequence[Certificate], *, radius: RadiusField = "radius") -> float:
-    """The fraction of ALL images classified correctly: the certified accuracy at radius 0."""
-    return float(np.mean(counted_radii(certificates, radius=radius).certified))
-
-
-def abstention_rate(
-    certificates: Sequence[Certificate], *, radius: RadiusField = "radius"
-) -> float:
-    """The fraction of images on which the bound abstains; needs no labels."""
-    _check(certificates, radius, labels=False)
-    if radius == "radius":
-        return sum(certificate.abstained for certificate in certificates) / len(certificates)
-    radii = [_radius_of(certificate, radius) for certificate in certificates]
-    return sum(value == 0 for value in radii) / len(certificates)
+def abstention_rate(certificates: Sequence[Certificate]) -> float:
+    """The fraction of images on which the classifier abstains; needs no labels."""
+    _check(certificates, labels=False)
+    return sum(certificate.abstained for certificate in certificates) / len(certificates)
 
 
 def check_radii(radii: Sequence[float] | Floats) -> Floats:
@@ -178,22 +170,14 @@ def check_radii(radii: Sequence[float] | Floats) -> Floats:
     return asked
 
 
-def _check(certificates: Sequence[Certificate], radius: str, *, labels: bool = True) -> None:
-    if radius not in RADIUS_FIELDS:
-        raise UnknownName("radius field", radius, RADIUS_FIELDS)
+def _check(certificates: Sequence[Certificate], *, labels: bool = True) -> None:
     if not certificates:
-        raise BadInput(
-            "certificates", expected="at least one", got="none", fix="pass the rows of a run"
-        )
+        raise BadInput("certificates: expected at least one, got none; pass the rows of a run")
     check_distinct_images(certificates)
     unlabelled = [certificate.index for certificate in certificates if certificate.label is None]
     if labels and unlabelled:
-        raise BadInput(
-            f"label of index {unlabelled[0]}",
-            expected="a class for every image",
-            got="none",
-            fix="certify a labelled data set",
-        )
+        what, fix = f"label of index {unlabelled[0]}", "certify a labelled data set"
+        raise BadInput(what, expected="a class for every image", got="none", fix=fix)
 
 
 def _radius_of(certificate: Certificate, field: RadiusField) -> float:

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from sween.errors import BadInput
-from sween.evaluation.accuracy import Floats, RadiusField, check_radii, counted_radii
+from sween.evaluation.accuracy import Floats, counted_radii
 from sween.evaluation.groups import pair_by_index
 from sween.records import Certificate
 from sween.seeding import numpy_generator
@@ -18,23 +17,18 @@ Integers = npt.NDArray[np.int64]
 CHUNK_ELEMENTS = 2_000_000
 """Resampled image numbers held at once: 16 MB, however many images and resamples."""
 
-Statistic = Literal["acr"] | float
-"""The average certified radius, or the certified accuracy at a radius."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairedInterval:
-    """The difference of two models on the same images, with its bootstrap interval.
+    """The difference in ACR of two models on the same images, with its bootstrap interval.
 
     Attributes:
-        first: the statistic of the first model.
-        second: the statistic of the second.
+        first: ACR of the first model.
+        second: ACR of the second.
         difference: first - second.
         low: lower end of the interval for the difference.
         high: upper end.
         confidence: the interval's nominal coverage.
-        statistic: "acr", or the radius of the certified accuracy.
-        resamples: bootstrap resamples drawn.
         indices: the images compared, ascending.
     """
 
@@ -44,14 +38,7 @@ class PairedInterval:
     low: float
     high: float
     confidence: float
-    statistic: Statistic
-    resamples: int
     indices: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        """Images compared."""
-        return len(self.indices)
 
     @property
     def excludes_zero(self) -> bool:
@@ -63,13 +50,11 @@ def paired_bootstrap(
     first: Sequence[Certificate],
     second: Sequence[Certificate],
     *,
-    statistic: Statistic = "acr",
-    radius: RadiusField = "radius",
     resamples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> PairedInterval:
-    """Percentile bootstrap interval for the difference of two models, paired by image.
+    """Percentile bootstrap interval for the difference in ACR of two models, paired by image.
 
     Images are resampled with replacement, for both models together, so that what makes an image
     hard for both cancels. The coverage is approximate, for many images. The interval accounts for
@@ -78,8 +63,6 @@ def paired_bootstrap(
     Args:
         first: one model's certificates.
         second: another's, on exactly the same images.
-        statistic: "acr", or a radius for the certified accuracy there.
-        radius: which radius of the certificates to use.
         resamples: bootstrap resamples, at least 1.
         confidence: strictly between 0 and 1.
         seed: the same seed gives the same interval.
@@ -87,10 +70,9 @@ def paired_bootstrap(
     Raises:
         BadInput: the two cover different images, or an image twice.
     """
-    _check(statistic, resamples, confidence)
+    _check(resamples, confidence)
     left, right = pair_by_index(first, second)
-    ours = _contributions(left, statistic, radius)
-    theirs = _contributions(right, statistic, radius)
+    ours, theirs = counted_radii(left).radii, counted_radii(right).radii
     differences = ours - theirs
     low, high = bootstrap_interval(
         differences, resamples=resamples, confidence=confidence, seed=seed
@@ -102,8 +84,6 @@ def paired_bootstrap(
         low=low,
         high=high,
         confidence=confidence,
-        statistic=statistic,
-        resamples=resamples,
         indices=tuple(certificate.index for certificate in left),
     )
 
@@ -112,7 +92,6 @@ def bootstrap_over_envelope(
     model: Sequence[Certificate],
     others: Sequence[Sequence[Certificate]],
     *,
-    radius: RadiusField = "radius",
     resamples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -126,7 +105,6 @@ def bootstrap_over_envelope(
     Args:
         model: one model's certificates.
         others: those of at least one other, each on exactly the same images.
-        radius: which radius of the certificates to use.
         resamples: bootstrap resamples, at least 1.
         confidence: strictly between 0 and 1.
         seed: the same seed gives the same interval.
@@ -134,12 +112,12 @@ def bootstrap_over_envelope(
     Raises:
         BadInput: no others, different images, or an image twice.
     """
-    _check("acr", resamples, confidence)
+    _check(resamples, confidence)
     if not others:
         raise BadInput("others", expected="at least one model", got="none", fix="pass candidates")
     pairs = [pair_by_index(model, other) for other in others]
-    ours = _contributions(pairs[0][0], "acr", radius)
-    envelope = _Envelope([_contributions(right, "acr", radius) for _, right in pairs])
+    ours = counted_radii(pairs[0][0]).radii
+    envelope = _Envelope([counted_radii(right).radii for _, right in pairs])
     differences = []
     for draws in _draws(ours.size, resamples, seed):
         weights = np.stack([np.bincount(row, minlength=ours.size) for row in draws]) / ours.size
@@ -153,8 +131,6 @@ def bootstrap_over_envelope(
         low=low,
         high=high,
         confidence=confidence,
-        statistic="acr",
-        resamples=resamples,
         indices=tuple(certificate.index for certificate in pairs[0][0]),
     )
 
@@ -177,7 +153,7 @@ class _Envelope:
         self._reaching = [own.size - np.searchsorted(np.sort(own), steps) - 1 for own in radii]
 
     def areas(self, weights: Floats) -> Floats:
-        """Of each row of weights, which sum to 1."""
+        """The area for each row of weights, which sum to 1."""
         accuracies: Floats | None = None
         for order, reaching in zip(self._orders, self._reaching, strict=True):
             sums = np.cumsum(weights[:, order], axis=1)
@@ -189,30 +165,11 @@ class _Envelope:
         return areas
 
 
-def _check(statistic: Statistic, resamples: int, confidence: float) -> None:
-    if isinstance(statistic, str):
-        if statistic != "acr":
-            raise BadInput(
-                "statistic", expected='"acr" or a radius', got=repr(statistic), fix='use "acr"'
-            )
-    else:
-        check_radii([statistic])
+def _check(resamples: int, confidence: float) -> None:
     if resamples < 1:
         raise BadInput("resamples", expected="at least 1", got=resamples, fix="try 10000")
     if not 0 < confidence < 1:
-        raise BadInput(
-            "confidence", expected="strictly between 0 and 1", got=confidence, fix="try 0.95"
-        )
-
-
-def _contributions(
-    certificates: Sequence[Certificate], statistic: Statistic, field: RadiusField
-) -> Floats:
-    """Per image, the numbers whose mean is the statistic."""
-    counted = counted_radii(certificates, radius=field)
-    if isinstance(statistic, str):
-        return counted.radii
-    return (counted.certified & (counted.radii >= statistic)).astype(np.float64)
+        raise BadInput(f"confidence: expected a number in (0, 1), got {confidence}; try 0.95")
 
 
 def _draws(images: int, resamples: int, seed: int) -> Iterator[Integers]:

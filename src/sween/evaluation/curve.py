@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sween.errors import BadInput
 from sween.evaluation.accuracy import Floats, RadiusField, counted_radii
 from sween.records import Certificate
 
@@ -59,11 +58,9 @@ def radius_accuracy_curve(
 
 
 def envelope_curve(curves: Sequence[RadiusAccuracyCurve]) -> RadiusAccuracyCurve:
-    """The maximum of several curves at every radius.
+    """The maximum of at least one curve at every radius.
 
     Its area is at least that of every curve, and larger than all of them where curves cross.
     """
-    if not curves:
-        raise BadInput("curves", expected="at least one", got="none", fix="pass curves of models")
     radii = np.unique(np.concatenate([curve.radii for curve in curves]))
     return RadiusAccuracyCurve(radii, np.max([curve.at(radii) for curve in curves], axis=0))

@@ -51,9 +51,7 @@ def pair_by_index(
     """
     for certificates in (first, second):
         if not certificates:
-            raise BadInput(
-                "certificates", expected="at least one", got="none", fix="pass the rows of a run"
-            )
+            raise BadInput("certificates: expected at least one, got none; pass the rows of a run")
         check_distinct_images(certificates)
     left = sorted(first, key=lambda certificate: certificate.index)
     right = sorted(second, key=lambda certificate: certificate.index)

@@ -16,6 +16,7 @@ from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.measured import MeasuredRun, read_environment, skipped_images
 from sween.report.tables import (
+    RUN_COLUMNS,
     Cell,
     Column,
     Table,
@@ -24,13 +25,12 @@ from sween.report.tables import (
     plain_number,
     whole_number,
 )
-from sween.runs.attack import AttackRun
+from sween.runs import AttackConfig, AttackRun
 from sween.runs.attack_outcome import OUTCOMES, judge, radius_of_label
 from sween.runs.attacked_certificates import certified_name, differences
 
 _ATTACK_COLUMNS = (
-    Column("run", "run", setting=True),
-    Column("σ", "sigma", plain_number, setting=True),
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("attack", "attack"),
     Column("radius", "radius", plain_number),
@@ -76,15 +76,15 @@ class AttackedRun:
     """
 
     name: str
-    config: Mapping[str, Any]
+    config: AttackConfig
     outcomes: Sequence[AttackOutcome]
-    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, Any]
     certified_as: str | None = None
 
     @property
     def model(self) -> str:
         """The attacked model."""
-        return self.certified_as or str(self.config["model"])
+        return self.certified_as or self.config.model
 
     @property
     def indices(self) -> list[int]:
@@ -105,7 +105,7 @@ class AttackedRun:
 
 @dataclasses.dataclass(frozen=True)
 class AttackPoint:
-    """What is left of accuracy at one radius of an attack, and what is certified there.
+    """Accuracy under attack at one radius, and what is certified there.
 
     Attributes:
         radius: l2 radius of the attack.
@@ -122,7 +122,7 @@ class AttackPoint:
 
     @property
     def robust(self) -> Share:
-        """The share of images that the attack does not lead from the right class to another."""
+        """Images that are classified correctly when clean and stay correct, or abstain."""
         return share_of_images(sum(row.resists for row in self.outcomes), len(self.outcomes))
 
 
@@ -135,9 +135,7 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
     folder = Path(folder)
     checked = AttackRun.read(folder)
     outcomes = checked.rows
-    run = AttackedRun(
-        folder.resolve().name, checked.config.content, outcomes, read_environment(folder)
-    )
+    run = AttackedRun(folder.resolve().name, checked.config, outcomes, read_environment(folder))
     if not outcomes:
         raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")
     for radius in run.radii[1:]:  # nothing is written at 0
@@ -152,8 +150,8 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
 
 
 def attack_labels(attacked: Sequence[AttackedRun]) -> list[str]:
-    """A name for each attack: its kind, with its folder's where a model was so attacked twice."""
-    kinds = [(run.model, str(run.config["attack"])) for run in attacked]
+    """A name for each attack: its kind, and its folder where a model was attacked twice by it."""
+    kinds = [(run.model, run.config.settings.attack) for run in attacked]
     return [
         kind[1] if kinds.count(kind) == 1 else f"{kind[1]} ({run.name})"
         for kind, run in zip(kinds, attacked, strict=True)
@@ -167,10 +165,10 @@ def attacks_on(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> list[Attack
 
 
 def attack_points(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[AttackPoint]:
-    """An attack radius by radius, from 0 on, next to the certificates that the runs have.
+    """An attack at each radius, 0 included, with what the runs certify of the same classifier.
 
-    Certified accuracy is that of the same model on the same images by the first of the runs that
-    certified it; an alarm is one by any of them.
+    Certified accuracy is that of the first run that certified all attacked images; an alarm counts
+    if it contradicts any of the runs.
     """
     certified_by = certificates_of(attack, runs)
     first = next(iter(certified_by.values()), {})
@@ -181,7 +179,7 @@ def attack_points(attack: AttackedRun, runs: Sequence[MeasuredRun]) -> list[Atta
         if first:
             share = float(certified_accuracy(list(first.values()), [radius])[0])
             certified = share_of_images(round(share * len(first)), len(first))
-        # By the attack's own answers: what one run calls wrong may be a break by another.
+        # By the attack's own clean predictions: runs may certify different classes.
         alarms = _alarms(attack, attack.at(radius), certified_by)
         points.append(AttackPoint(radius, counted.at(radius), certified, alarms))
     return points
@@ -198,10 +196,10 @@ def certificates_of(
     wanted = {row.index: row.label for row in attack.outcomes}
     found = dict[str, dict[int, Certificate]]()
     for run in runs:
-        name = certified_name(attack.config, run.config)
-        rows = () if name is None else run.models.get(name, ())
+        configs = attack.config.content, run.config.content
+        rows = run.models.get(certified_name(*configs) or "", ())
         known = {row.index: row for row in rows if row.index in wanted}
-        if not known or len(known) < len(wanted) or differences(attack.config, run.config):
+        if len(known) < len(wanted) or differences(*configs):
             continue
         for row in known.values():
             if row.label != wanted[row.index]:
@@ -246,7 +244,7 @@ def _alarms(
     outcomes: Sequence[AttackOutcome],
     certified_by: Mapping[str, Mapping[int, Certificate]],
 ) -> list[AttackOutcome] | None:
-    if not certified_by and not attack.config.get("certificates"):
+    if not certified_by and not attack.config.given_certificates:
         return None
     return [
         row
@@ -265,9 +263,9 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
             blocks.append(number)
             # Models are compared under one attack at one radius on the same images.
             same = ("attack", "samples", "steps", "n", "sigma", "radius", "indices")
-            rivals.append((attack.config.get("data"), *(records[-1][name] for name in same)))
-        if (skipped := skipped_images(attack.config)) is not None:
-            notes.append(f"{attack.name}: {skipped}")
+            pixels = attack.config.fingerprints.get("data")
+            rivals.append((pixels, *(records[-1][name] for name in same)))
+        notes += [f"{attack.name}: {skipped}" for skipped in skipped_images(attack.config)]
     if not records:
         return None
     return make_table(
@@ -284,7 +282,7 @@ def attack_table(attacked: Sequence[AttackedRun], runs: Sequence[MeasuredRun]) -
 def _attack_record(attack: AttackedRun, point: AttackPoint) -> dict[str, Any]:
     sample, count = point.outcomes[0], len(point.outcomes)
     outcomes = [row.outcome for row in point.outcomes]
-    asked = attack.config.get("images", count)
+    asked = len(attack.config.indices)
     return {
         **{name: getattr(sample, name) for name in ("sigma", "model", "attack", "samples")},
         **{name: outcomes.count(name) / count for name in OUTCOMES},

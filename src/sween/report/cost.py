@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 from sween.models import ARCHITECTURES, count_flops, count_parameters, create_model
-from sween.report.tables import Column, Table, make_table, plain_number, whole_number
+from sween.report.tables import RUN_COLUMNS, Column, Table, make_table, whole_number
 from sween.runs import TrainingRun
 
 CLASSES = {"digits": 10, "cifar10": 10}
 """Number of classes of the data sets whose networks can be sized without their files."""
 
 _COLUMNS = (
-    Column("run", "run", setting=True),
-    Column("σ", "sigma", plain_number, setting=True),
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("training", "training"),
     Column("seed", "seed", str),

@@ -1,4 +1,4 @@
-"""Radius-accuracy curves: what is drawn, for the figures and the page, and the figures.
+"""Radius-accuracy curves: their data, for the figures and the page, and the figures.
 
 Each curve is exact: it steps at every certified radius, so the area under it is the ACR.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sween.errors import BadInput, UnknownName
+from sween.errors import UnknownName
 from sween.evaluation import (
     RadiusAccuracyCurve,
     RadiusField,
@@ -94,7 +94,7 @@ def draw_curves(
     title: str = "",
     subtitle: str = "",
     ensemble: str | None = None,
-    candidates: Sequence[str] | None = None,
+    candidates: Sequence[str] = (),
     radius: RadiusField = "radius",
 ) -> "Figure":
     """The radius-accuracy curves of several models as a matplotlib figure.
@@ -104,20 +104,22 @@ def draw_curves(
         title: first line above the plot.
         subtitle: second line, smaller.
         ensemble: the model to draw in front.
-        candidates: the models whose envelope is shaded; with an ensemble all others by default,
-            without one none.
+        candidates: the models whose envelope is shaded.
         radius: which of the certificates' radii.
 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    shaded = _shaded_models(models, ensemble, candidates)
+    for name in [*candidates, *([] if ensemble is None else [ensemble])]:
+        if name not in models:
+            raise UnknownName("model", name, models)
     curves = {model: model_curve(rows, radius) for model, rows in models.items()}
     with canvas.style():
         figure = canvas.new_figure()
         axes = figure.add_subplot()
-        if len(shaded) > 1:
-            radii, accuracies = envelope_curve([curves[model].steps for model in shaded]).corners()
+        if len(candidates) > 1:
+            highest = envelope_curve([curves[model].steps for model in candidates])
+            radii, accuracies = highest.corners()
             look: dict[str, Any] = {"color": ENVELOPE_COLOUR, "linewidth": 0, "zorder": 1}
             axes.fill_between(radii, accuracies, step="pre", label=ENVELOPE_LABEL, **look)
         looks = _looks(models, ensemble)
@@ -138,10 +140,7 @@ def draw_attacked(
 ) -> "Figure":
     """Certified accuracy as curves, and accuracy under attack as points above them.
 
-    Args:
-        certificates: of each attacked model; the first is drawn as the ensemble.
-        attacked: attacks on these models, on the images of all certificates.
-        title: above the plot.
+    All are on the same images; the first model is drawn as the ensemble.
     """
     curves = {model: model_curve(rows) for model, rows in certificates.items()}
     looks = _looks(certificates, next(iter(certificates)))
@@ -170,21 +169,10 @@ def draw_attacked(
         _label_axes(axes, curves.values(), "accuracy", furthest, 1.0)
         axes.legend(frameon=False, ncols=2 if len(certificates) > 1 else 1)
         images = f"{len(attacked[0].indices):,} images"
-        canvas.headings(axes, title, f"certified from below, attacked from above · {images}")
+        canvas.headings(
+            axes, title, f"certified: lower bound · under attack: upper bound · {images}"
+        )
     return figure
-
-
-def _shaded_models(
-    models: Mapping[str, object], ensemble: str | None, candidates: Sequence[str] | None
-) -> list[str]:
-    if not models:
-        raise BadInput("models: expected at least one, got none; pass the rows of a run")
-    for name in [*([ensemble] if ensemble is not None else []), *(candidates or [])]:
-        if name not in models:
-            raise UnknownName("model", name, models)
-    if candidates is not None:
-        return list(candidates)
-    return [model for model in models if ensemble is not None and model != ensemble]
 
 
 def _looks(models: Mapping[str, object], ensemble: str | None) -> dict[str, dict[str, Any]]:
@@ -216,7 +204,7 @@ def _short(name: str, longest: int = 28) -> str:
 def _label_axes(
     axes: "Axes", curves: Iterable[Curve], name: str, furthest: float = 0.0, highest: float = 0.0
 ) -> None:
-    """The axes hold all curves, that radius and that accuracy."""
+    """Limits that include all curves, and at least that radius and accuracy; labels; grid."""
     from matplotlib.ticker import PercentFormatter
 
     steps = [curve.steps for curve in curves if curve.steps.radii.size]

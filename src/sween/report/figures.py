@@ -1,4 +1,4 @@
-"""The figures of a report: which there are, and those other than accuracy curves."""
+"""Which figures a report has, and how those other than accuracy curves are drawn."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def curve_figures(run: MeasuredRun) -> dict[str, "Figure"]:
 
 
 def more_figures(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str, "Figure"]:
-    """The other figures that there is something for, by the beginning of their file's name."""
+    """The other figures, where there is data for them, by the beginning of their file name."""
     figures: dict[str, Figure] = {}
     title = _title(run)
     for number, own in enumerate(_on_the_same_images(attacks_on(run, attacked)), start=1):
@@ -54,11 +54,9 @@ def more_figures(run: MeasuredRun, attacked: Sequence[AttackedRun]) -> dict[str,
         heading = title if len(rows) > 1 else f"{next(iter(rows))} on {title}"
         name = f"attacked-{number}" if number > 1 else "attacked"
         figures[name] = draw_attacked(rows, own, title=heading)
-    members = run.config.get("candidates", ())
+    members = run.config.candidates
     if len(members) > 1:
-        weightings = {run.config["model"]: run.config["weights"]}
-        weightings |= run.config.get("weightings", {})
-        figures["weights"] = draw_weights(weightings, members, title=title)
+        figures["weights"] = draw_weights(run.config.weightings, members, title=title)
     exits = {model: rows for model, rows in run.models.items() if run.kinds[model] != "candidate"}
     if any(rows[0].exit != "none" for rows in exits.values()):
         figures["evaluations"] = draw_evaluations(exits, title=title)
@@ -126,13 +124,13 @@ def draw_evaluations(models: Mapping[str, Sequence[Certificate]], *, title: str 
     return figure
 
 
-def draw_noise(runs: Sequence[MeasuredRun], dataset: Dataset, *, seed: int = 0) -> "Figure":
+def draw_noise(runs: Sequence[MeasuredRun], dataset: Dataset) -> "Figure":
     """Some of the certified images as the networks see them: clean and at each run's sigma."""
     indices = runs[0].indices
     chosen = indices[:: max(1, len(indices) // EXAMPLES)][:EXAMPLES]
     images = dataset.test.images(chosen).permute(0, 2, 3, 1).numpy().astype(np.float64)
     levels = [0.0, *sorted({run.sample.sigma for run in runs} - {0.0})]
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     with canvas.style():
         figure = canvas.new_figure(1.15 * len(levels) + 0.9, 1.15 * len(images) + 0.5)
         panes = figure.subplots(len(images), len(levels), squeeze=False)

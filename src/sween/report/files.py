@@ -46,7 +46,7 @@ class ReportFiles:
 
     @property
     def names(self) -> list[str]:
-        """Of all files."""
+        """The names of all files."""
         drawn = [f"{name}.{kind}" for name in self._figures for kind in ("png", "svg")]
         return [*drawn, *self._texts]
 

@@ -4,12 +4,8 @@ The log's radii are intervals, because they were rounded when printed. So every 
 an interval here, and no radius is called larger unless rounding cannot explain it.
 """
 
-import csv
 import dataclasses
-import io
-import itertools
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import numpy as np
 
@@ -23,11 +19,14 @@ from sween.report.tables import (
     Cell,
     Column,
     Table,
+    images_in_words,
     make_table,
-    markdown,
-    markdown_text,
     percentage,
     plain_number,
+    rounded_outwards,
+    signed,
+    signed_interval,
+    to_csv,
 )
 
 
@@ -73,7 +72,7 @@ class LogComparison:
     def to_csv(self) -> str:
         """Image by image."""
         ours, log, nothing = self.model, self.log, [None] * self.model.indices.size
-        columns = {
+        arrays = {
             "index": ours.indices,
             "label": ours.labels,
             "prediction": ours.predictions,
@@ -83,10 +82,9 @@ class LogComparison:
             "log_radius_low": log.low,
             "log_radius_high": log.high,
         }
-        lists = [nothing if column is None else column.tolist() for column in columns.values()]
-        stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([columns, *zip(*lists, strict=True)])
-        return stream.getvalue()
+        lists = [nothing if array is None else array.tolist() for array in arrays.values()]
+        records = [dict(zip(arrays, values, strict=True)) for values in zip(*lists, strict=True)]
+        return to_csv(make_table("images", "", [Column(name, name) for name in arrays], records))
 
 
 def compare_logs(
@@ -200,21 +198,8 @@ def _as_log(certificates: Sequence[Certificate], radius: RadiusField) -> Certifi
     )
 
 
-def comparison_section(one: LogComparison) -> str:
-    """The comparison in Markdown: a table and its notes."""
-    *left_out, said = comparison_notes(one)
-    title = f"### {markdown_text(comparison_title(one))}\n"
-    notes = [f"**{markdown_text(note)}**\n" for note in left_out]
-    return "\n".join([title, markdown(comparison_rows(one)), *notes, f"{markdown_text(said)}\n"])
-
-
-def comparison_title(one: LogComparison) -> str:
-    """For people."""
-    return f"{one.model.name} compared with {one.log.name}"
-
-
-def comparison_rows(one: LogComparison) -> Table:
-    """Both as a table: percentages, radii rounded outwards, mid-points for sorting."""
+def log_table(one: LogComparison) -> Table:
+    """Both in a table: percentages, radii rounded outwards; sorted by the middle of an interval."""
     headings = [*map(plain_number, one.radii), "ACR", "larger on"]
     columns = [Column("Model", "Model"), *(Column(own, own, str) for own in headings)]
     names = one.model.name, f"{one.log.name} (log)"
@@ -224,18 +209,20 @@ def comparison_rows(one: LogComparison) -> Table:
         cells = [Cell(_span(*map(percentage, ends)), sum(ends) / 2) for ends in shares]
         acr = format_radius(side.acr.low)
         if side.acr.low < side.acr.high:
-            acr += f" to {_rounded(side.acr.high, ROUND_CEILING):f}"
+            acr += f" to {rounded_outwards(*side.acr)[1]:.3f}"
         cells += [Cell(acr, sum(side.acr) / 2), Cell(f"{larger:,}", larger)]
         rows.append({"Model": Cell(name, side.name)} | dict(zip(headings, cells, strict=True)))
-    return make_table("beside", comparison_title(one), columns, rows, notes=comparison_notes(one))
+    title = f"{one.model.name} compared with {one.log.name}"
+    return make_table("beside", title, columns, rows, notes=_notes(one))
 
 
-def comparison_notes(one: LogComparison) -> list[str]:
+def _notes(one: LogComparison) -> list[str]:
     """The comparison in words; first, if any, which images are left out."""
     model, log, indices, difference = one.model, one.log, one.model.indices, one.difference
-    gap = f"{difference.low:+.3f}"
+    gap = signed(difference.low)
     if difference.low < difference.high:
-        gap = f"between {_signed(difference, ' and ')}, depending on the rounding of its radii"
+        ends = signed_interval(*difference, between=" and ")
+        gap = f"between {ends}, depending on the rounding of its radii"
     verdict = "excludes" if one.bootstrap.low > 0 or one.bootstrap.high < 0 else "includes"
     agreement = "the log has no predictions to compare"
     if one.same_prediction is not None:
@@ -245,7 +232,7 @@ def comparison_notes(one: LogComparison) -> list[str]:
     said = (
         f"On {indices.size:,} common images (indices {indices[0]}..{indices[-1]}) the ACR of "
         f"{model.name} minus that of the log is {gap}. The 95% paired bootstrap interval, rounding "
-        f"included, is {_signed(one.bootstrap, ' to ')}, which {verdict} zero. Beyond rounding, "
+        f"included, is {signed_interval(*one.bootstrap)}, which {verdict} zero. Beyond rounding, "
         f"{model.name} has the larger radius on {one.larger[0]:,} images and the log on "
         f"{one.larger[1]:,}; {agreement}. The noise level of {model.name} is "
         f"{plain_number(model.sigma or 0)}; that of the log is {sigma}."
@@ -254,25 +241,5 @@ def comparison_notes(one: LogComparison) -> list[str]:
     return [f"Common images only: {left_out} are left out.", said] if any(one.left_out) else [said]
 
 
-def images_in_words(indices: Sequence[int]) -> str:
-    """How many images and which: a number means little without the subset it was measured on."""
-    if len(indices) == 1:
-        return f"1 image at index {indices[0]}"
-    steps = {after - before for before, after in itertools.pairwise(indices)}
-    text = f"{len(indices):,} images at indices {indices[0]}..{indices[-1]}"
-    if steps == {1}:
-        return text
-    return f"{text}, every {steps.pop()}" if len(steps) == 1 else f"{text}, with gaps"
-
-
 def _span(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
-
-
-def _signed(ends: Interval, between: str) -> str:
-    outwards = _rounded(ends.low, ROUND_FLOOR), _rounded(ends.high, ROUND_CEILING)
-    return between.join(f"{end:+f}" if end else "0.000" for end in outwards)
-
-
-def _rounded(value: float, rounding: str) -> Decimal:
-    return Decimal(repr(value)).quantize(Decimal("0.001"), rounding=rounding)

@@ -1,14 +1,12 @@
-"""A run folder as the report needs it: certificates by model, one set of settings, provenance."""
+"""A certification run as the report needs it: certificates by model, table rows, provenance."""
 
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.data.selection import count_indices
 from sween.errors import BadInput, CheckpointError
 from sween.evaluation import (
     PairedInterval,
@@ -19,34 +17,42 @@ from sween.evaluation import (
 from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.report.rows import Kind, Row, build_rows, model_kinds
-from sween.runs import CertificationRun
+from sween.runs import CertificationConfig, CertificationRun
+from sween.runs.subject import SubjectConfig
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class MeasuredRun:
     """One run folder: every model on the same images with the same settings.
 
     Attributes:
         name: the folder's name.
-        dataset: as the config says, else the folder's name.
+        config: of the run.
         models: each model's certificates.
-        kinds: what each model is to the ensemble.
-        ensemble: the ensemble's name among the models, if there is one.
         rows: the rows of its table.
         environment: the content of environment.json, empty without one.
-        images_asked: how many images were requested; None where the config does not say.
-        config: the content of config.toml.
     """
 
     name: str
-    dataset: str
+    config: CertificationConfig
     models: Mapping[str, Sequence[Certificate]]
-    kinds: Mapping[str, Kind]
-    ensemble: str | None
     rows: Sequence[Row]
     environment: Mapping[str, Any]
-    images_asked: int | None = None
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data set."""
+        return self.config.dataset
+
+    @property
+    def ensemble(self) -> str | None:
+        """The ensemble, where its candidates were certified too."""
+        return self.config.ensemble
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """What each model is to the ensemble."""
+        return model_kinds(self.models, ensemble=self.ensemble, members=self.config.members)
 
     @property
     def sample(self) -> Certificate:
@@ -65,13 +71,11 @@ class MeasuredRun:
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the numbers must know first."""
-        found = []
-        if self.images_asked not in (None, len(self.indices)):
-            done = f"{len(self.indices):,} of the {self.images_asked:,}"
-            found.append(f"Incomplete: {done} requested images.")
-        if (skipped := skipped_images(self.config)) is not None:
-            found.append(skipped)
+        """Caveats to state before the numbers."""
+        found, done, asked = [], len(self.indices), len(self.config.indices)
+        if done < asked:
+            found.append(f"Incomplete: {done:,} of the {asked:,} requested images.")
+        found += skipped_images(self.config)
         if self.sample.sampling == "decide":
             radii = ", ".join(self.sample.decisions or ())
             found.append(
@@ -87,7 +91,7 @@ class MeasuredRun:
         The candidate is chosen on the images it is then judged on, which favours it: the choice
         understates the lead on average.
         """
-        if self.ensemble is None or not self.candidates:
+        if self.ensemble is None:
             return None
         best = max(self.candidates, key=lambda model: average_certified_radius(self.models[model]))
         return best, paired_bootstrap(self.models[self.ensemble], self.models[best])
@@ -105,41 +109,23 @@ def load_run(folder: AnyPath, *, radii: Sequence[float] | None = None) -> Measur
             checksum, their votes or the config.
     """
     folder = Path(folder)
-    name = folder.resolve().name
-    checked = CertificationRun.read(folder)
-    config, certificates = checked.config.content, checked.rows
-    named = {"ensemble": config.get("ensemble"), "members": config.get("members")}
+    name, checked = folder.resolve().name, CertificationRun.read(folder)
+    config = checked.config
     try:
-        rows = build_rows(certificates, radii=radii, run=name, **named)
+        rows = build_rows(
+            checked.rows, radii=radii, ensemble=config.ensemble, members=config.members, run=name
+        )
     except BadInput as error:
         raise BadInput(f"{folder}: {error}") from None
-    models = by_model(certificates)
-    return MeasuredRun(
-        name=name,
-        dataset=str(config.get("dataset", name)),
-        models=models,
-        kinds=model_kinds(models, **named),
-        ensemble=config.get("ensemble"),
-        rows=rows,
-        environment=read_environment(folder),
-        images_asked=config.get("images"),
-        config=config,
-    )
+    return MeasuredRun(name, config, by_model(checked.rows), rows, read_environment(folder))
 
 
-def skipped_images(config: Mapping[str, Any]) -> str | None:
-    """A sentence on the images that were skipped as unreadable; None where none were."""
-    if "skipped" not in config:
-        return None
-    count = count_indices(config["skipped"])
-    if count == 1:
-        return "1 image could not be read and is not counted."
-    return f"{count:,} images could not be read and are not counted."
-
-
-def rounded_outwards(interval: PairedInterval) -> tuple[float, float]:
-    """The interval's ends to three decimals, rounded away from its middle."""
-    return math.floor(1000 * interval.low) / 1000, math.ceil(1000 * interval.high) / 1000
+def skipped_images(config: SubjectConfig) -> list[str]:
+    """A sentence on the images that were skipped as unreadable, where there are any."""
+    if not config.skipped:
+        return []
+    images, verb = ("image", "is") if config.skipped == 1 else ("images", "are")
+    return [f"{config.skipped:,} {images} could not be read and {verb} not counted."]
 
 
 def read_environment(folder: Path) -> dict[str, Any]:

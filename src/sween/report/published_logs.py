@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sween.bounds import radius_cohen
-from sween.errors import BadInput, UnknownName
+from sween.errors import BadInput
 from sween.paths import AnyPath
 from sween.records import ABSTAIN
 
@@ -114,7 +114,6 @@ def read_tsv_log(
     if significant_digits is not None and significant_digits < 1:
         got = significant_digits
         raise BadInput("significant_digits", expected="at least 1", got=got, fix="try 3")
-    _check_file(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -170,12 +169,9 @@ def read_macer_log(
     from scipy.io import loadmat
 
     path = Path(path)
-    if votes not in ("hard", "soft"):
-        raise UnknownName("votes", votes, ("hard", "soft"))
     for name, value, least in (("start", start, 0), ("skip", skip, 1)):
         if value < least:
             raise BadInput(name, expected=f"at least {least}", got=value, fix="see MACER's options")
-    _check_file(path)
     try:
         content: dict[str, Any] = loadmat(path, appendmat=False)
     except Exception as error:  # scipy's parser fails in many ways on a damaged file
@@ -225,12 +221,6 @@ def printed_interval(text: str, *, significant_digits: int | None = None) -> tup
 def largest_radius(*, sigma: float, n: int, alpha: float) -> float:
     """The radius of n votes for one class, sigma * icdf(alpha ** (1/n))."""
     return float(radius_cohen(n, n, alpha=alpha, sigma=sigma))
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        got = "a folder" if path.is_dir() else "no such file"
-        raise BadInput(str(path), expected="a certification log", got=got, fix="pass its path")
 
 
 def _parse_line(

@@ -7,17 +7,14 @@ from typing import Any, Literal
 from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     RadiusField,
-    Scores,
     Share,
     abstention_rate,
-    average,
     average_certified_radius,
     by_model,
+    certified_accuracy,
     check_radii,
     pair_by_index,
-    score,
     share_of_images,
-    upper_envelope,
 )
 from sween.records import Certificate, format_radius
 from sween.report.tables import (
@@ -49,7 +46,8 @@ BOUND_NOTE = (
     "ACR of the same votes under that bound; - where it is not available. Each bound's "
     "certificates hold on their own, not both at once."
 )
-EVALUATIONS_NOTE = "networks evaluated per noisy image, on average"
+ABSTENTION_NOTE = "share of images on which the classifier abstains."
+EVALUATED = "networks evaluated per noisy image, on average"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,8 +59,11 @@ class Row:
         sigma: noise level.
         model: its name, or AVG or UE.
         kind: what it is; AVG and UE summarise the candidates and are not models.
-        bound: the bound behind `scores`.
-        scores: certified accuracies and ACR under that bound.
+        bound: the bound behind `accuracies` and `acr`.
+        images: how many there are behind every number.
+        radii: of the certified accuracies.
+        accuracies: certified accuracies, fractions in [0,1].
+        acr: average certified radius.
         abstention: fraction of images abstained on; None for UE, where more is not better.
         acr_cohen: ACR of the same votes under Cohen's bound; None where it is not available.
         acr_two_class: ACR of the same votes under the two-class bound; likewise.
@@ -74,7 +75,10 @@ class Row:
     model: str
     kind: Kind
     bound: str
-    scores: Scores
+    images: int
+    radii: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    acr: float
     abstention: float | None
     acr_cohen: float | None
     acr_two_class: float | None
@@ -90,8 +94,7 @@ class Row:
         """The accuracies with their confidence intervals; None for AVG and UE."""
         if not self.is_model:
             return None
-        count = self.scores.count
-        return [share_of_images(round(own * count), count) for own in self.scores.accuracies]
+        return [share_of_images(round(own * self.images), self.images) for own in self.accuracies]
 
 
 def build_rows(
@@ -137,24 +140,13 @@ def build_rows(
 def model_kinds(
     models: Mapping[str, object], *, ensemble: str | None, members: Sequence[str] | None
 ) -> dict[str, Kind]:
-    """What each model is to the ensemble.
-
-    A run may hold the ensemble's rows alone; if it holds some members it must hold them all, or
-    the envelope of a part would pass for the envelope of the whole.
-    """
+    """What each model is to the ensemble."""
     if ensemble is None:
         return dict.fromkeys(models, "model")
     if ensemble not in models:
         raise UnknownName("ensemble", ensemble, models)
     others = [model for model in models if model != ensemble]
-    candidates = others if members is None else [model for model in members if model in models]
-    if members is not None and candidates and len(candidates) < len(members):
-        raise BadInput(
-            "members",
-            expected="certificates of every member, or of none",
-            got=f"none of {', '.join(member for member in members if member not in models)}",
-            fix="certify the members on the same images too",
-        )
+    candidates = others if members is None else members
     kinds: dict[str, Kind] = {
         model: "candidate" if model in candidates else "model" for model in others
     }
@@ -175,7 +167,10 @@ def _model_row(
         model=model,
         kind=kind,
         bound=certificates[0].bound,
-        scores=score(certificates, radii),
+        images=len(certificates),
+        radii=tuple(radii),
+        accuracies=tuple(certified_accuracy(certificates, radii).tolist()),
+        acr=average_certified_radius(certificates),
         abstention=abstention_rate(certificates),
         acr_cohen=_acr_by(certificates, "radius_cohen"),
         acr_two_class=_acr_by(certificates, "radius_two_class"),
@@ -190,26 +185,23 @@ def _acr_by(certificates: Sequence[Certificate], field: RadiusField) -> float | 
 
 
 def _summary_rows(candidates: Sequence[Row]) -> list[Row]:
-    """AVG and UE of the candidates; more abstention is not better, so UE has none."""
+    """AVG and UE: the mean and the largest value of each column over the candidates.
 
-    def summary(
-        model: str,
-        kind: Kind,
-        scores: Callable[[Sequence[Scores]], Scores],
-        over: Callable[[Sequence[float]], float],
-    ) -> Row:
-        columns = {
-            name: [getattr(row, name) for row in candidates]
-            for name in ("abstention", "acr_cohen", "acr_two_class")
-        }
-        known = {name: None if None in own else over(own) for name, own in columns.items()}
-        first, joint = candidates[0], scores([row.scores for row in candidates])
-        values: dict[str, Any] = {"scores": joint, "evaluations": None, **known}
-        return dataclasses.replace(first, model=model, kind=kind, **values)
+    The columns of UE may come from different candidates, so no single model need reach it. As in
+    the paper, its ACR is that of the best candidate, not the area under the envelope of the curves,
+    which may be larger. It has no abstention, as more is not better.
+    """
 
-    mean = summary("AVG", "average", average, lambda values: sum(values) / len(values))
-    envelope = summary("UE", "envelope", upper_envelope, max)
-    return [mean, dataclasses.replace(envelope, abstention=None)]
+    def summary(model: str, kind: Kind, over: Callable[[Sequence[float]], float]) -> Row:
+        names = ("acr", "abstention", "acr_cohen", "acr_two_class")
+        columns = {name: [getattr(row, name) for row in candidates] for name in names}
+        values = {name: None if None in own else over(own) for name, own in columns.items()}
+        accuracies = tuple(map(over, zip(*(row.accuracies for row in candidates), strict=True)))
+        changes: dict[str, Any] = {"accuracies": accuracies, "evaluations": None, **values}
+        return dataclasses.replace(candidates[0], model=model, kind=kind, **changes)
+
+    mean = summary("AVG", "average", lambda values: sum(values) / len(values))
+    return [mean, dataclasses.replace(summary("UE", "envelope", max), abstention=None)]
 
 
 def certified_table(rows: Sequence[Row]) -> Table:
@@ -219,20 +211,10 @@ def certified_table(rows: Sequence[Row]) -> Table:
     radius rounded up would claim what was not certified. AVG and UE are never bold, nor is a column
     in which all models agree.
 
-    Raises:
-        BadInput: no rows, or rows at different radii.
+    Args:
+        rows: at least one, all at the same radii.
     """
-    if not rows:
-        raise BadInput("rows: expected at least one, got none; build them first")
-    radii = rows[0].scores.radii
-    for row in rows:
-        if row.scores.radii != radii:
-            raise BadInput(
-                f"radii of {row.model}",
-                expected=f"{radii} as in the first row",
-                got=row.scores.radii,
-                fix="build all rows with the same radii",
-            )
+    radii = rows[0].radii
     accuracies = [f"certified_accuracy_{plain_number(radius)}" for radius in radii]
     blocks = [(row.run, row.sigma) for row in rows]
     numbers = {block: number for number, block in enumerate(dict.fromkeys(blocks))}
@@ -255,7 +237,8 @@ def _columns(rows: Sequence[Row], accuracies: Mapping[str, str]) -> list[Column]
     everywhere = Column("", "").outputs
     several_runs = len({row.run for row in rows}) > 1
     several_kinds = len({row.kind for row in rows}) > 1
-    two_class = any(row.bound != "cohen" for row in rows)  # the literature compares Cohen's
+    two_class = any(row.bound != "cohen" for row in rows)
+    cohen = everywhere if two_class else (CSV,)  # what the literature compares
     return [
         Column("run", "run", outputs=everywhere if several_runs else (CSV,)),
         Column("σ", "sigma", plain_number),
@@ -268,25 +251,10 @@ def _columns(rows: Sequence[Row], accuracies: Mapping[str, str]) -> list[Column]
             for field, radius in accuracies.items()
         ),
         Column("ACR", "acr", format_radius, "most", ACR_NOTE),
-        Column(
-            "abstain %",
-            "abstention",
-            percentage,
-            "least",
-            "share of images on which the classifier abstains.",
-        ),
+        Column("abstain %", "abstention", percentage, "least", ABSTENTION_NOTE),
         Column("two-class ACR", "acr_two_class", format_radius, "most", BOUND_NOTE),
-        Column(
-            "Cohen ACR",
-            "acr_cohen",
-            format_radius,
-            "most",
-            BOUND_NOTE,
-            outputs=everywhere if two_class else (CSV,),
-        ),
-        Column(
-            "evaluations", "evaluations", "{:.2f}".format, "", EVALUATIONS_NOTE, outputs=(PAGE,)
-        ),
+        Column("Cohen ACR", "acr_cohen", format_radius, "most", BOUND_NOTE, outputs=cohen),
+        Column("evaluations", "evaluations", "{:.2f}".format, note=EVALUATED, outputs=(PAGE,)),
         *(
             Column(f"{radius} {end}", f"{field}_{end}", percentage, outputs=(CSV,))
             for field, radius in accuracies.items()
@@ -298,15 +266,9 @@ def _columns(rows: Sequence[Row], accuracies: Mapping[str, str]) -> list[Column]
 def _record(row: Row, accuracies: Sequence[str]) -> dict[str, Any]:
     shares: Sequence[Share | None] = row.shares or [None] * len(accuracies)
     record: dict[str, Any] = {
-        **{name: getattr(row, name) for name in ("run", "sigma", "model", "kind", "bound")},
-        "images": row.scores.count,
-        "acr": row.scores.acr,
-        "abstention": row.abstention,
-        "acr_two_class": row.acr_two_class,
-        "acr_cohen": row.acr_cohen,
-        "evaluations": row.evaluations,
+        field.name: getattr(row, field.name) for field in dataclasses.fields(row)
     }
-    for field, value, share in zip(accuracies, row.scores.accuracies, shares, strict=True):
+    for field, value, share in zip(accuracies, row.accuracies, shares, strict=True):
         record[field] = value if share is None else share
         record[f"{field}_low"] = None if share is None else share.low
         record[f"{field}_high"] = None if share is None else share.high

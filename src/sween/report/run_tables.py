@@ -4,36 +4,37 @@ from collections.abc import Sequence
 from typing import Any
 
 from sween.data.selection import format_indices
-from sween.evaluation import PairedInterval, average_certified_radius
+from sween.evaluation import average_certified_radius
 from sween.records import format_radius
-from sween.report.log_comparison import images_in_words
-from sween.report.measured import MeasuredRun, rounded_outwards
+from sween.report.measured import MeasuredRun
 from sween.report.rows import evaluations_per_sample
 from sween.report.tables import (
+    RUN_COLUMNS,
     Cell,
     Column,
     Table,
+    images_in_words,
     make_table,
     plain_number,
+    rounded_outwards,
     signed,
+    signed_interval,
     whole_number,
 )
 
-_RUN = (Column("run", "run", setting=True), Column("σ", "sigma", plain_number, setting=True))
-
 _COMPARISON_COLUMNS = (
-    *_RUN,
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("best candidate", "candidate"),
     Column("ACR difference", "difference", signed),
-    Column("from", "low", signed),
-    Column("to", "high", signed),
+    Column("CI low", "low", signed),
+    Column("CI high", "high", signed),
     Column("confidence %", "confidence", lambda value: f"{100 * value:g}"),
     Column("indices", "indices", setting=True),
 )
 
 _EARLY_EXIT_COLUMNS = (
-    *_RUN,
+    *RUN_COLUMNS,
     Column("Model", "model"),
     Column("exit", "exit"),
     Column("ACR", "acr", format_radius, "most"),
@@ -52,7 +53,7 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
         if run.lead is None:
             continue
         candidate, interval = run.lead
-        low, high = rounded_outwards(interval)
+        low, high = rounded_outwards(interval.low, interval.high)
         records.append(
             {
                 "run": run.name,
@@ -66,7 +67,7 @@ def comparison_table(runs: Sequence[MeasuredRun]) -> Table | None:
                 "indices": format_indices(sorted(interval.indices)),
             }
         )
-    title = "Ensembles against their best candidates"
+    title = "Ensembles compared with their best candidates"
     return make_table("comparison", title, _COMPARISON_COLUMNS, records) if records else None
 
 
@@ -75,20 +76,13 @@ def lead_in_words(run: MeasuredRun) -> str | None:
     if run.lead is None:
         return None
     candidate, interval = run.lead
-    return (
-        f"On {images_in_words(interval.indices)}, {run.ensemble} has an ACR of "
-        f"{format_radius(interval.first)} and {candidate}, its best candidate, one of "
-        f"{format_radius(interval.second)}. The difference of {signed(interval.difference)} has "
-        f"{_interval_in_words(interval)}."
-    )
-
-
-def _interval_in_words(interval: PairedInterval) -> str:
-    low, high = rounded_outwards(interval)
     verdict = "excludes" if interval.excludes_zero else "includes"
     return (
-        f"a {100 * interval.confidence:g}% paired bootstrap interval of {signed(low)} to "
-        f"{signed(high)}, which {verdict} zero"
+        f"On {images_in_words(interval.indices)}, the ACR of {run.ensemble} is "
+        f"{format_radius(interval.first)} and that of its best candidate, {candidate}, is "
+        f"{format_radius(interval.second)}. The {100 * interval.confidence:g}% paired bootstrap "
+        f"interval of the difference, {signed(interval.difference)}, is "
+        f"{signed_interval(interval.low, interval.high)}, which {verdict} zero."
     )
 
 
@@ -136,9 +130,12 @@ def settings_table(runs: Sequence[MeasuredRun]) -> Table:
 
 
 def _settings(run: MeasuredRun) -> dict[str, str]:
-    sample = run.sample
-    asked = {"decide": ", ".join(sample.decisions or ())}
-    asked |= {name: str(run.config.get(name, "")) for name in ("tolerance", "budget")}
+    sample, settings = run.sample, run.config.settings
+    asked = {
+        "decide": ", ".join(sample.decisions or ()),
+        "tolerance": settings.tolerance,
+        "budget": settings.budget,
+    }
     return {
         "dataset": run.dataset,
         "sigma": plain_number(sample.sigma),

@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from sween.report.log_comparison import images_in_words
+from sween.markdown import markdown_text
 from sween.report.measured import MeasuredRun
 from sween.report.rows import certified_table
 from sween.report.run_tables import lead_in_words
-from sween.report.tables import PRINT, Table, markdown, markdown_text
+from sween.report.tables import PRINT, Table, images_in_words, markdown
 
 SUMMARIES = """\
 - **AVG**, **UE**: the mean and the largest value of each column over the candidates. UE is not a
@@ -61,7 +61,7 @@ def figure_line(kind: str, name: str) -> str:
 
 
 def meaning_section(runs: Sequence[MeasuredRun], tables: Sequence[Table]) -> str:
-    """What the columns mean of the tables there are; empty where none needs it."""
+    """The meaning of the columns in these tables; empty where none needs explaining."""
     shown = [
         table.shown(PRINT) for table in (*(certified_table(run.rows) for run in runs), *tables)
     ]

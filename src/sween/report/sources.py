@@ -2,9 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from sween.attack import outcomes_file
 from sween.data import DATASETS, Dataset, load_dataset
@@ -24,7 +23,7 @@ from sween.runs import TrainingRun
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Everything read and checked, by kind."""
+    """The input of a report, read and checked, by kind."""
 
     runs: Sequence[MeasuredRun]
     attacked: Sequence[AttackedRun]
@@ -61,11 +60,11 @@ class LogFormat:
     alpha: float | None = None
 
     def limit(self, run: MeasuredRun | None) -> float:
-        """The largest possible radius, with what is left open taken from a run; else infinite."""
+        """The largest possible radius, with unset values taken from a run; infinite if unknown."""
         sigma, n, alpha = self.sigma, self.n, self.alpha
         if run is not None:
             sigma = run.sample.sigma if sigma is None else sigma
-            n = max(MOST_VOTES, run.config.get("n", 0)) if n is None else n
+            n = max(MOST_VOTES, run.config.settings.n) if n is None else n
             alpha = run.sample.alpha if alpha is None else alpha
         if sigma is None or n is None or alpha is None:
             return math.inf
@@ -119,11 +118,11 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
     known: dict[str, MeasuredRun] = {}
     for run in runs:
         other = known.setdefault(run.dataset, run)
+        known_of_other = other.config.fingerprints
         found = [
-            f"{name} {run.config[name]}, not {other.config[name]}"
-            for name in ("data", "labels", "contents")
-            if name in run.config.keys() & other.config.keys()
-            and run.config[name] != other.config[name]
+            f"{name} {own}, not {known_of_other[name]}"
+            for name, own in run.config.fingerprints.items()
+            if own != known_of_other.get(name, own)
         ]
         if run.indices != other.indices:
             lone = min({*run.indices} ^ {*other.indices})
@@ -150,11 +149,9 @@ def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str
         entry = DATASETS.get(run.dataset)
         if entry is None or (entry.needs_root and root is None):
             continue
-        options: dict[str, Any] = {}
-        if entry.reads_files:
-            options = {name: run.config.get(name) for name in ("image_size", "convert")}
-            if [type(value) for value in options.values()] != [int, bool]:
-                continue  # the config does not say how the files were read
+        options = run.config.image_options if entry.reads_files else {}
+        if options is None:
+            continue
         key = f"{run.dataset} {options}"
         if key not in loaded:
             try:
@@ -178,17 +175,16 @@ def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
             got=run.indices[-1],
             fix="restore the folder from its source",
         )
-    here: dict[str, str | None] = {
-        "data": test.pixels.fingerprint(),
-        "labels": test.label_fingerprint(),
+    here: dict[str, Callable[[], str | None]] = {
+        "data": test.pixels.fingerprint,
+        "labels": test.label_fingerprint,
+        "contents": lambda: test.pixels.contents(run.indices),
     }
-    if "contents" in run.config:
-        here["contents"] = test.pixels.contents(run.indices)
-    for key, found in here.items():
-        if run.config.get(key, found) != found:
+    for key, certified in run.config.fingerprints.items():
+        if (found := here[key]()) != certified:
             raise BadInput(
                 f"{'labels' if key == 'labels' else 'test images'} of {run.dataset}",
-                expected=f"those that {run.name} certified ({key} {run.config[key]})",
+                expected=f"those that {run.name} certified ({key} {certified})",
                 got=found,
                 fix="pass the --data-root that it was certified with",
             )

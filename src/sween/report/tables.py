@@ -3,12 +3,13 @@
 import csv
 import dataclasses
 import io
+import itertools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from sween.evaluation import Share
+from sween.markdown import NUMBER, TEXT, markdown_table, markdown_text, one_line
 
 PRINT, PAGE, CSV = "print", "page", "csv"
 """Where a column appears; `print` is Markdown and LaTeX."""
@@ -25,7 +26,7 @@ class Column:
     """One column of a table.
 
     Attributes:
-        heading: its name for people.
+        heading: what readers see.
         field: its name in CSV.
         text: formats a number; None for text, which is left-aligned.
         best: whether the largest or the smallest value is set in bold.
@@ -46,7 +47,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Text for people, the exact value for machines, and whether it is the best of its column."""
+    """The text shown, the exact value, and whether it is the best of its column."""
 
     text: str
     value: str | float | None = None
@@ -105,7 +106,7 @@ def make_table(
         blocks: a number for each row, equal for rows that belong together.
         rivals: a key for each row, equal for rows that are compared for the best value; None for
             a row that never is. The blocks by default.
-        notes: said below the table, after those on confidence intervals.
+        notes: shown below the table, after those on confidence intervals.
     """
     blocks = [0] * len(records) if blocks is None else blocks
     rows = [[_cell(column, record[column.field]) for column in columns] for record in records]
@@ -127,7 +128,7 @@ def _cell(column: Column, value: Any) -> Cell:
 
 
 def _mark_best(rows: Sequence[list[Cell]], place: int, keys: Sequence[object], best: str) -> None:
-    """Mark by what is shown: of two cells that look the same, one in bold would puzzle."""
+    """Compare what is shown: bold on one of two cells that look the same would be confusing."""
     for key in {*keys} - {None}:
         own = [row for row, other in zip(rows, keys, strict=True) if other == key]
         cells = [row[place] for row in own if row[place].value is not None]
@@ -167,11 +168,16 @@ def _interval_note(count: int, shares: Sequence[Share]) -> str:
     )
 
 
+def rounded_outwards(low: float, high: float, decimals: int = 3) -> tuple[float, float]:
+    """The ends of an interval, rounded away from its middle."""
+    scale = 10**decimals
+    return math.floor(scale * low) / scale, math.ceil(scale * high) / scale
+
+
 def ends_in_percent(share: Share, decimals: int = 1) -> tuple[str, str]:
     """The ends of a confidence interval in percent, rounded outwards."""
-    scale = 10**decimals
-    low, high = math.floor(100 * scale * share.low), math.ceil(100 * scale * share.high)
-    return f"{low / scale:.{decimals}f}", f"{high / scale:.{decimals}f}"
+    low, high = rounded_outwards(100 * share.low, 100 * share.high, decimals)
+    return f"{low:.{decimals}f}", f"{high:.{decimals}f}"
 
 
 def plain_number(value: float) -> str:
@@ -181,9 +187,25 @@ def plain_number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference with three decimals; what rounds to nothing has no sign."""
+    """A difference with three decimals; without a sign if it rounds to zero."""
     text = f"{value:+.3f}"
     return "0.000" if float(text) == 0 else text
+
+
+def signed_interval(low: float, high: float, between: str = " to ") -> str:
+    """An interval of differences, rounded outwards."""
+    return between.join(map(signed, rounded_outwards(low, high)))
+
+
+def images_in_words(indices: Sequence[int]) -> str:
+    """How many images and which: a number means little without the subset it was measured on."""
+    if len(indices) == 1:
+        return f"1 image at index {indices[0]}"
+    steps = {after - before for before, after in itertools.pairwise(indices)}
+    text = f"{len(indices):,} images at indices {indices[0]}..{indices[-1]}"
+    if steps == {1}:
+        return text
+    return f"{text}, every {steps.pop()}" if len(steps) == 1 else f"{text}, with gaps"
 
 
 def percentage(fraction: float) -> str:
@@ -196,19 +218,20 @@ def whole_number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+RUN_COLUMNS = (
+    Column("run", "run", setting=True),
+    Column("σ", "sigma", plain_number, setting=True),
+)
+
+
 def markdown(table: Table) -> str:
     """The table in Markdown, best values bold."""
     table = table.shown(PRINT)
-    lines = [
+    return markdown_table(
         [markdown_text(column.heading) for column in table.columns],
-        [":---" if column.text is None else "---:" for column in table.columns],
-    ]
-    for row in table.rows:
-        texts = [markdown_text(cell.text) for cell in row]
-        lines.append(
-            [f"**{text}**" if cell.best else text for text, cell in zip(texts, row, strict=True)]
-        )
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        [TEXT if column.text is None else NUMBER for column in table.columns],
+        [_bold(row, markdown_text, "**{}**") for row in table.rows],
+    )
 
 
 def markdown_section(table: Table) -> str:
@@ -228,13 +251,13 @@ def latex(table: Table) -> str:
         if block != before:
             lines.append(r"\midrule")
         before = block
-        texts = [latex_text(cell.text) for cell in row]
-        bold = [
-            rf"\textbf{{{text}}}" if cell.best else text
-            for text, cell in zip(texts, row, strict=True)
-        ]
-        lines.append(" & ".join(bold) + r" \\")
+        lines.append(" & ".join(_bold(row, latex_text, r"\textbf{{{}}}")) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _bold(row: Sequence[Cell], escape: Callable[[str], str], bold: str) -> list[str]:
+    """The texts of a row, the best values in bold."""
+    return [bold.format(escape(cell.text)) if cell.best else escape(cell.text) for cell in row]
 
 
 def to_csv(table: Table) -> str:
@@ -247,39 +270,14 @@ def to_csv(table: Table) -> str:
     return stream.getvalue()
 
 
-def markdown_text(text: str) -> str:
-    """Text as Markdown shows it: names come from files, and a file may come from a stranger.
-
-    Tags become entities, which every dialect of Markdown knows; a backslash before `<` only some
-    do. What starts a list is escaped at the beginning of a line, where a name may be.
-    """
-    escaped = "".join(_MARKDOWN.get(character, character) for character in _one_line(text))
-    # An underscore inside a word, as in image_folder, means nothing.
-    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)
-    return re.sub(r"^(\d*)(?=[-+.)]\s)", r"\1\\", escaped)
-
-
 def latex_text(text: str) -> str:
     """Text as LaTeX prints it."""
-    return "".join(_LATEX.get(character, character) for character in _one_line(text))
+    return "".join(_LATEX.get(character, character) for character in one_line(text))
 
-
-def _one_line(text: str) -> str:
-    """Without line breaks, control characters and what cannot be written as UTF-8."""
-    spaced = " ".join(text.split())
-    return "".join(character if character.isprintable() else "\ufffd" for character in spaced)
-
-
-_MARKDOWN = {
-    **{character: "\\" + character for character in "\\`*[]{}#|~$"},
-    "&": "&amp;",
-    "<": "&lt;",
-    ">": "&gt;",
-}
 
 _LATEX = {
     **{character: "\\" + character for character in "&%$#_{}"},
-    # The line break before a row would take these, at its beginning, for an argument of its own.
+    # At the beginning of a row, LaTeX would read these as an argument of the line break before it.
     **{character: f"{{{character}}}" for character in "[]*"},
     "<": r"\textless{}",
     ">": r"\textgreater{}",

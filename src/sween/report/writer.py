@@ -1,4 +1,4 @@
-"""The report of one or more runs: a page, report.md, tables in CSV and LaTeX, and figures."""
+"""The report of one or more runs: a page, report.md, tables as CSV and LaTeX, and figures."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from sween.report.attacked import alarm_table, attack_table
 from sween.report.cost import cost_table
 from sween.report.figures import curve_figures, draw_noise, more_figures
 from sween.report.files import ReportFiles
-from sween.report.log_comparison import compare_logs, comparison_rows, comparison_section
+from sween.report.log_comparison import compare_logs, log_table
 from sween.report.measured import MeasuredRun
 from sween.report.page import render_page
 from sween.report.rows import certified_table
@@ -71,9 +71,9 @@ def write_report(
     datasets = read_datasets(runs, data_root)
     tables = _tables(sources)
     logs = compare_logs(runs, sources.logs, radii=radii, common_only=different_images)
-    beside = [comparison_rows(compared) for _, compared in logs]
+    log_tables = [log_table(compared) for _, compared in logs]
     files = ReportFiles()
-    page = render_page(runs, tables=[*tables, *beside], attacked=attacked, datasets=datasets)
+    page = render_page(runs, tables=[*tables, *log_tables], attacked=attacked, datasets=datasets)
     files.add_text("report.html", page)
     if runs:
         table = certified_table([row for run in runs for row in run.rows])
@@ -87,8 +87,7 @@ def write_report(
     sections = [
         "# Certified robustness\n",
         *_run_sections(sources, files),
-        *map(markdown_section, tables),
-        *(comparison_section(compared) for _, compared in logs),
+        *map(markdown_section, [*tables, *log_tables]),
         *_noise_sections(runs, datasets, files),
         *([markdown_section(settings_table(runs))] if runs else []),
         *filter(None, [meaning_section(runs, tables)]),
@@ -99,7 +98,7 @@ def write_report(
 
 
 def _tables(sources: Sources) -> list[Table]:
-    """The tables other than certified accuracy that there is something for."""
+    """The tables other than certified accuracy, where there is data for them."""
     runs, attacked = sources.runs, sources.attacked
     tables = (
         comparison_table(runs),

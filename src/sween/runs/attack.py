@@ -76,6 +76,11 @@ class AttackConfig(RunConfig):
     def parts(self) -> Sequence[float]:
         return self.settings.eps
 
+    @property
+    def given_certificates(self) -> bool:
+        """Whether the attack was given certificates to contradict."""
+        return bool(self.content["certificates"])
+
 
 class AttackRun(RowRun[AttackConfig, AttackOutcome]):
     """An attack run whose rows were checked; some may still be missing."""

@@ -105,9 +105,31 @@ class CertificationConfig(RunConfig):
         return float(self.content["sigma"])
 
     @property
-    def model(self) -> str:
-        """The run's own ensemble."""
-        return str(self.content["model"])
+    def fingerprint(self) -> str | None:
+        """Of the model's weights, where recorded."""
+        return self.content.get("fingerprint")
+
+    @property
+    def ensemble(self) -> str | None:
+        """The model, where its members were certified too."""
+        return self.model if self.members else None
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The members of the model, certified or not."""
+        return tuple(self.content["candidates"])
+
+    @property
+    def weightings(self) -> dict[str, tuple[float, ...]]:
+        """The weights of the model and, after them, the others that were certified."""
+        others = self.content.get("weightings", ())
+        return {name: self.weights[name] for name in (self.model, *others)}
+
+    @property
+    def image_options(self) -> dict[str, Any] | None:
+        """How image files were read; None where the config does not say."""
+        options = {name: self.content.get(name) for name in ("image_size", "convert")}
+        return options if [*map(type, options.values())] == [int, bool] else None
 
     @property
     def device(self) -> str | None:

@@ -28,7 +28,7 @@ from sween.records import (
     to_row,
 )
 from sween.run_folder import read_config, run_folder, run_tag
-from sween.runs.subject import classes_of, indices_of, subject_problems
+from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
 
 Types = Mapping[str, type | UnionType]
 
@@ -66,7 +66,7 @@ class ImageRow(Record, Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig(abc.ABC):
+class RunConfig(SubjectConfig, abc.ABC):
     """A config.toml whose parts fit together.
 
     Attributes:

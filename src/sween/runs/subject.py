@@ -24,6 +24,33 @@ DEVICES = ("cpu", "cuda")
 ARITHMETICS = ("float32", "tf32", "float16", "bfloat16")
 
 
+class SubjectConfig:
+    """A config of certificates or of an attack: what it says of the images."""
+
+    content: Mapping[str, Any]
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data set."""
+        return str(self.content["dataset"])
+
+    @property
+    def model(self) -> str:
+        """The ensemble or member that the run is about."""
+        return str(self.content["model"])
+
+    @property
+    def skipped(self) -> int:
+        """How many images could not be read and are not counted."""
+        return count_indices(self.content["skipped"]) if "skipped" in self.content else 0
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the pixels, the labels and the contents of image files, where recorded."""
+        names = ("data", "labels", "contents")
+        return {name: str(self.content[name]) for name in names if name in self.content}
+
+
 def classes_of(config: Mapping[str, Any]) -> int | None:
     """The number of classes, where the data set's name says it."""
     entry = DATASETS.get(str(config.get("dataset")))

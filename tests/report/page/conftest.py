@@ -11,7 +11,7 @@ import pytest
 from .samples import (
     CLASSES,
     HOSTILE,
-    attack_on,
+    attack_with,
     measured,
     outcome_of,
     random_rows,
@@ -41,7 +41,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="package")
 def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A thousand incompressible images of CIFAR's size."""
-    run = measured(random_rows(1000, first=888), name="thousand", images_asked=1000)
+    run = measured(random_rows(1000, first=888), name="thousand")
     path = tmp_path_factory.mktemp("page") / "large.html"
     write_page(path, run, datasets={run.name: toys(1888, (3, 32, 32))})
     return path
@@ -51,9 +51,8 @@ def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hostile names and attacks in the first run; no images and one bound in the second."""
     rows = random_rows(30)
-    config = {HOSTILE: "f" * 200, "model": "SWEEN-2"}
     name = f"a-{'very-' * 20}long-name-{HOSTILE}"
-    first = measured(rows, name=name, images_asked=40, config=config)
+    first = measured(rows, name=name, indices="0:40", images=40, more={HOSTILE: "f" * 200})
     own = [row for row in rows if row.model == "SWEEN-2" and row.prediction == row.label][:10]
     attacks = [
         outcome_of(row, outcome, eps, alarm=number == 1 and eps == 0.5, distance=9.0)
@@ -61,11 +60,11 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, (row, outcome) in enumerate(zip(own, ["robust", "broken"] * 5, strict=True))
     ]
     one_bound = [dataclasses.replace(row, radius_two_class=None) for row in random_rows(12)]
-    second = measured(one_bound, name="second", ensemble=None, config={"model": "other"})
+    second = measured(one_bound, name="second", ensemble=None)
     path = tmp_path_factory.mktemp("page") / "small.html"
     images = toys(30, (1, 8, 8), classes=[HOSTILE, "x" * 90, *CLASSES[2:]])
-    attacked = [attack_on(first, attacks)]
-    write_page(path, first, second, attacked=attacked, datasets={name: images}, title=HOSTILE)
+    attacked = [attack_with(attacks)]
+    write_page(path, first, second, attacked=attacked, datasets={name: images})
     return path
 
 

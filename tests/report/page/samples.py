@@ -11,13 +11,15 @@ import torch
 
 from sween.attack import AttackOutcome
 from sween.data.dataset import Dataset, Split, StoredPixels
+from sween.evaluation import by_model
 from sween.records import ABSTAIN, Certificate
 from sween.report.attacked import AttackedRun
 from sween.report.measured import MeasuredRun
 from sween.report.page import render_page
-from sween.report.rows import build_rows, model_kinds
+from sween.report.rows import build_rows
+from sween.runs import AttackConfig, CertificationConfig
 from tests.evaluation.certificates import certificate
-from tests.report.folders import attack_outcome
+from tests.report.folders import attack_config, attack_outcome, run_config
 
 CLASSES = ("plane", "car", "bird", "cat", "deer")
 CANDIDATES = ("ant", "bee")
@@ -33,22 +35,16 @@ def measured(
     *,
     name: str = "run-a",
     ensemble: str | None = ENSEMBLE,
-    **more: Any,
+    **changes: Any,
 ) -> MeasuredRun:
-    """A run as `load_run` gives it, without a folder."""
-    models: dict[str, list[Certificate]] = {}
-    for row in rows:
-        models.setdefault(row.model, []).append(row)
-    fields: dict[str, Any] = {"environment": {"commit": "0123abc", "gpu": None}} | more
-    return MeasuredRun(
-        name=name,
-        dataset="toys",
-        models=models,
-        kinds=model_kinds(models, ensemble=ensemble, members=None),
-        ensemble=ensemble,
-        rows=build_rows(rows, ensemble=ensemble, run=name),
-        **fields,
-    )
+    """A run as `load_run` gives it, without a folder, with changes to its config."""
+    models = by_model(rows)
+    if ensemble is not None:
+        members = [model for model in models if model != ensemble]
+        changes |= {"model": ensemble, "ensemble": ensemble, "members": members}
+    config = CertificationConfig.of(run_config(rows, **changes))
+    table = build_rows(rows, ensemble=ensemble, run=name)
+    return MeasuredRun(name, config, models, table, {"commit": "0123abc", "gpu": None})
 
 
 def random_rows(
@@ -91,12 +87,10 @@ def toys(
     return Dataset("toys", tuple(classes), shape, (0.5,), (0.5,), "none", split, split, split)
 
 
-def attack_on(
-    run: MeasuredRun, outcomes: Sequence[AttackOutcome], name: str = "pgd"
-) -> AttackedRun:
-    """An attack on a model of the run."""
-    config = {"model": outcomes[0].model, "attack": "pgd", "certificates": "given"}
-    return AttackedRun(name, {**config, "sigma": run.config.get("sigma")}, outcomes)
+def attack_with(outcomes: Sequence[AttackOutcome], name: str = "pgd") -> AttackedRun:
+    """An attack as `load_attacked` gives it, without a folder."""
+    config = AttackConfig.of(attack_config(outcomes, certificates="given"))
+    return AttackedRun(name, config, outcomes, {})
 
 
 def outcome_of(row: Certificate, outcome: str, eps: float = 0.5, **fields: Any) -> AttackOutcome:

@@ -15,7 +15,7 @@ from .samples import (
     ENSEMBLE,
     HOSTILE,
     VOTES,
-    attack_on,
+    attack_with,
     measured,
     outcome_of,
     random_rows,
@@ -83,15 +83,12 @@ def test_best_is_bold_and_summaries_are_apart(open_page: Open, large_page: Path)
     page = open_page(large_page)
     assert page.locator(".results tbody strong").count() > 5
     assert page.locator(".kind-average strong, .kind-envelope strong").count() == 0
-    for kind in ("average", "envelope"):
-        look = page.locator(f".kind-{kind} th").evaluate(
-            "(cell) => [getComputedStyle(cell).fontStyle, getComputedStyle(cell).backgroundColor]"
-        )
-        plain = page.locator(".kind-ensemble th").evaluate(
-            "(cell) => getComputedStyle(cell).backgroundColor"
-        )
-        assert look[0] == "italic"
-        assert look[1] != plain
+    ground = "(cell) => getComputedStyle(cell).backgroundColor"
+    model, *others = (
+        page.locator(f".kind-{kind} th").evaluate(ground)
+        for kind in ("ensemble", "average", "envelope")
+    )
+    assert model not in others
 
 
 def test_curves_toggle(open_page: Open, large_page: Path) -> None:
@@ -204,8 +201,6 @@ def test_attacked_accuracy_is_shown_as_points(open_page: Open, small_page: Path)
 
 def test_hostile_names_are_shown_as_they_are(open_page: Open, small_page: Path) -> None:
     page = open_page(small_page)
-    assert page.title() == HOSTILE
-    assert page.locator("h1").inner_text() == HOSTILE
     assert HOSTILE in page.locator("#figures h3").first.inner_text()
     assert page.locator("img:not([src^='data:image/png'])").count() == 0
     page.locator("summary").first.click()
@@ -283,8 +278,7 @@ def test_other_tables_sort_and_stand_alone(open_page: Open, tmp_path: Path) -> N
     columns = [Column("Model", "m"), Column("size", "s", str)]
     records = [{"m": "a", "s": 1}, {"m": "b", "s": 2}]
     table = make_table("numbers", "Numbers", columns, records, notes=["A note."])
-    run = measured(random_rows(1))
-    attack = attack_on(run, [outcome_of(ROWS[0], "robust")], name="x")
+    attack = attack_with([outcome_of(ROWS[0], "robust")], name="x")
     write_page(tmp_path / "page.html", tables=[table], attacked=[attack])
     page = open_page(tmp_path / "page.html")
     assert page.locator("#summary").inner_text() == "1 attack · 1 table"
@@ -389,7 +383,7 @@ def test_percentages_of_few_images_show_their_intervals(
 
 def test_keys_stop_at_attacked_radii_between_the_steps(open_page: Open, tmp_path: Path) -> None:
     run = measured(random_rows(10))
-    attack = attack_on(run, [outcome_of(row, "robust", 0.523) for row in run.models[ENSEMBLE]])
+    attack = attack_with([outcome_of(row, "robust", 0.523) for row in run.models[ENSEMBLE]])
     write_page(tmp_path / "page.html", run, attacked=[attack])
     slider = open_page(tmp_path / "page.html").get_by_role("slider").first
     seen = [slider.get_attribute("aria-valuenow")]

@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from sween.records import Certificate
 from tests.report.folders import attack_outcome
@@ -16,7 +14,7 @@ from tests.report.folders import attack_outcome
 from .samples import (
     ENSEMBLE,
     VOTES,
-    attack_on,
+    attack_with,
     measured,
     outcome_of,
     random_rows,
@@ -66,14 +64,6 @@ def test_table_equals_the_certificates(content: Any) -> None:
         assert cells["evaluations"][0] == ("2.00" if cells["Model"][0] == ENSEMBLE else "1.00")
 
 
-def test_best_values_are_models(content: Any) -> None:
-    table = content["table"]
-    place = [column["heading"] for column in table["columns"]].index("ACR")
-    models = [row for row in table["rows"] if row["kind"] not in ("average", "envelope")]
-    best = max(models, key=lambda row: row["cells"][place][1])
-    assert [row for row in table["rows"] if row["cells"][place][2]] == [best]
-
-
 def test_curves_equal_the_certificates_under_both_bounds(content: Any) -> None:
     for model in content["runs"][0]["models"]:
         own = of_model(model["name"])
@@ -116,20 +106,13 @@ def test_gallery_equals_the_certificates(content: Any) -> None:
             assert answers["n"][position] == VOTES
 
 
-def test_rows_in_another_order_give_the_same_gallery(content: Any, tmp_path: Path) -> None:
-    shuffled = write_page(tmp_path / "page.html", measured(ROWS[::-1]))["runs"][0]
-    plain = content["runs"][0]
-    assert shuffled["gallery"]["index"] == plain["gallery"]["index"]
-    assert shuffled["gallery"]["answers"][0] == plain["gallery"]["answers"][-1]
-
-
 def test_attacks(tmp_path: Path) -> None:
     own = [row for row in of_model(ENSEMBLE) if row.prediction == row.label][:4]
     outcomes = [
         outcome_of(row, outcome, alarm=outcome == "broken", distance=9.0)
         for row, outcome in zip(own, ("robust", "broken", "abstained", "robust"), strict=True)
     ]
-    attacked = [attack_on(RUN, outcomes)]
+    attacked = [attack_with(outcomes)]
     run = write_page(tmp_path / "page.html", RUN, attacked=attacked)["runs"][0]
     start, point = run["attacks"]
     assert (start["radius"], start["robust"], start["count"]) == (0, 4, 4)
@@ -141,54 +124,29 @@ def test_attacks(tmp_path: Path) -> None:
     shown = dict(zip(run["gallery"]["index"], run["gallery"]["outcomes"], strict=True))
     assert shown[own[1].index] == [[1, 1, (own[1].label + 1) % 5, 1]]
     assert shown[own[-1].index + 1] is None
-    assert dict(run["provenance"])["Attack pgd"][0] == ["model", ENSEMBLE]
+    assert ["model", ENSEMBLE] in dict(run["provenance"])["Attack pgd"]
 
 
 def test_attacks_on_other_models_are_listed_apart(tmp_path: Path) -> None:
-    attack = attack_on(RUN, [attack_outcome(40, 0.5, "robust", model="cow")])
+    attack = attack_with([attack_outcome(40, 0.5, "robust", model="cow")])
     content = write_page(tmp_path / "page.html", RUN, attacked=[attack])
     assert content["runs"][0]["attacks"] == []
     assert [other["name"] for other in content["others"]] == ["Attack pgd"]
 
 
-def test_accuracies_have_their_intervals(content: Any) -> None:
-    """Against the quantiles of the beta distribution, which define them."""
-    table = content["table"]
-    headings = [column["heading"] for column in table["columns"]]
-    widest = 0.0
-    for row in table["rows"]:
-        cells = dict(zip(headings, row["cells"], strict=True))
-        if row["kind"] in ("average", "envelope"):
-            assert len(cells["0.50"]) == 3
-            continue
-        for radius in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0):
-            _, share, _, interval, short = cells[f"{radius:.2f}"]
-            count = round(300 * share)
-            low = stats.beta.ppf(0.025, count, 301 - count) if count else 0.0
-            high = stats.beta.ppf(0.975, count + 1, 300 - count) if count < 300 else 1.0
-            ends = [float(number) / 100 for number in re.findall(r"\d+\.\d", interval)]
-            assert low - 0.001 - 1e-9 <= ends[0] <= low
-            assert high <= ends[1] <= high + 0.001 + 1e-9
-            assert short is None, "300 images are not few"
-            widest = max(widest, share - low, high - share)
-    (note,) = table["notes"]
-    (said,) = re.findall(r"at most (\d+\.\d) percentage points", note)
-    assert 100 * widest <= float(said) <= 100 * widest + 0.1
-
-
 def test_provenance(content: Any) -> None:
     sections = dict(content["runs"][0]["provenance"])
     certificates = dict(sections["Certificates"])
-    assert certificates["indices, ends excluded"] == "40:340"
+    assert certificates["indices (Python slices)"] == "40:340"
     assert (certificates["seeds"], certificates["alpha"]) == ("0", "0.001")
-    assert sections["config.toml"] == [["–", "not recorded"]]
+    assert ["dataset", "toys"] in sections["config.toml"]
     assert dict(sections["environment.json"]) == {"commit": "0123abc", "gpu": "none"}
 
 
 def test_warnings(content: Any, tmp_path: Path) -> None:
     assert content["runs"][0]["warnings"] == []
-    config = {"skipped": "3,17", "weightings": {"convex": [0.25, 0.75]}}
-    run = measured(ROWS, images_asked=500, config=config)
+    weightings = {"convex": [0.25, 0.75]}
+    run = measured(ROWS, indices="40:540", images=500, skipped="3,17", weightings=weightings)
     own = write_page(tmp_path / "page.html", run)["runs"][0]
     assert own["warnings"] == [
         "Incomplete: 300 of the 500 requested images.",

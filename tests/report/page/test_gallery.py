@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 from sween.data import load_dataset
-from sween.errors import BadInput
 from sween.report.page.gallery import LONGEST_SIDE, to_data_url
 
-from .samples import CLASSES, measured, random_rows, toys, write_page
+from .samples import measured, random_rows, toys, write_page
 
 
 def decode(text: str) -> Any:
@@ -57,20 +56,11 @@ def test_runs_share_images_and_those_without_have_placeholders(tmp_path: Path) -
     assert content["runs"][3]["classes"] == [f"class {number}" for number in range(5)]
 
 
-@pytest.mark.parametrize(
-    ("models", "shape"),
-    [([f"resnet{depth}" for depth in range(6)], (3, 32, 32)), (["net"], (3, 96, 96))],
-)
+@pytest.mark.parametrize(("models", "shape"), [([*"abcdef"], (3, 32, 32)), (["net"], (3, 96, 96))])
 def test_a_thousand_images_stay_under_ten_megabytes(
     tmp_path: Path, models: list[str], shape: tuple[int, int, int]
 ) -> None:
     """Of noise, which no picture format makes small."""
-    run = measured(random_rows(1000, models=models), ensemble=models[-1])
+    run = measured(random_rows(1000, models=models), ensemble=None)
     write_page(tmp_path / "page.html", run, datasets={run.name: toys(1000, shape)})
     assert (tmp_path / "page.html").stat().st_size < 10e6
-
-
-def test_more_classes_than_the_data_set_has_are_refused(tmp_path: Path) -> None:
-    run = measured(random_rows(1))
-    with pytest.raises(BadInput, match="classes of run-a: expected at most 4"):
-        write_page(tmp_path / "page.html", run, datasets={run.name: toys(1, classes=CLASSES[:4])})

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sween.errors import BadInput
 from sween.report.page import render_page
 from sween.report.page.render import SCRIPTS, STYLES, _join, to_json_block
 
@@ -30,11 +29,11 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def render(name: str = "name", title: str = "Certified robustness") -> str:
+def render(name: str = "name") -> str:
     """A page with that name for a class and a setting."""
-    run = measured(ROWS, config={name: [name]})
+    run = measured(ROWS, more={name: [name]})
     images = toys(4, classes=[name, *CLASSES[1:]])
-    return render_page([run], datasets={run.name: images}, title=title)
+    return render_page([run], datasets={run.name: images})
 
 
 @pytest.mark.parametrize(
@@ -50,12 +49,12 @@ def render(name: str = "name", title: str = "Certified robustness") -> str:
     ],
 )
 def test_hostile_names_stay_text(tmp_path: Path, name: str) -> None:
-    plain, text = Elements(render()).found, render(name, title=name)
+    plain, text = Elements(render()).found, render(name)
     assert [tag for tag, _ in Elements(text).found] == [tag for tag, _ in plain]
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     run = read_page(tmp_path / "page.html")[1]["runs"][0]
     assert run["classes"][0] == name
-    assert [name, name] in dict(run["provenance"])["config.toml"]
+    assert [f"more.{name}", name] in dict(run["provenance"])["config.toml"]
     assert "\u2028" not in text
     assert "\u2029" not in text
 
@@ -101,10 +100,3 @@ def test_no_placeholder_is_left_and_alpha_is_named() -> None:
     text = render()
     assert "{{" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
     assert "(α&nbsp;=&nbsp;0.001)" in text
-
-
-def test_a_page_needs_content_and_different_names() -> None:
-    with pytest.raises(BadInput, match="run-a 2 times"):
-        render_page([measured(ROWS)] * 2)
-    with pytest.raises(BadInput, match="at least one, got none"):
-        render_page([])

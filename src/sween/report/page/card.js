@@ -12,7 +12,7 @@ function makeCard(run, model, position, units) {
     { class: `card ${verdict}` },
     makePicture(run, position),
     make(
-      "div.about",
+      "div",
       make("p.index", `image ${gallery.index[position]}`),
       make("p.truth", run.classes[label]),
       makeVerdict(verdict, run.classes[prediction]),

@@ -77,10 +77,10 @@ function drawAxes(scales, units, title) {
   group.append(
     draw(
       "text",
-      { x: width - MARGIN.right, y: bottom + 36, "text-anchor": "end", class: "title" },
+      { x: width - MARGIN.right, y: bottom + 36, "text-anchor": "end" },
       "ℓ₂ radius",
     ),
-    draw("text", { x: 4, y: 12, class: "title" }, title),
+    draw("text", { x: 4, y: 12 }, title),
   );
   return group;
 }

@@ -17,12 +17,19 @@ from sween.report.curves import (
     radius_field,
     series_numbers,
 )
-from sween.report.log_comparison import images_in_words
 from sween.report.measured import MeasuredRun
 from sween.report.page.gallery import UNITS, Gallery, in_units
 from sween.report.rows import certified_table
 from sween.report.run_tables import lead_in_words, votes_in_words
-from sween.report.tables import FEW_IMAGES, PAGE, Cell, Table, ends_in_percent, plain_number
+from sween.report.tables import (
+    FEW_IMAGES,
+    PAGE,
+    Cell,
+    Table,
+    ends_in_percent,
+    images_in_words,
+    plain_number,
+)
 
 CERTIFICATE_FIELDS = (
     *("sigma", "n0", "n", "alpha", "bound", "sampling", "votes", "exit", "noise", "precision"),
@@ -39,14 +46,7 @@ def page_content(
     attacked: Sequence[AttackedRun],
     datasets: Mapping[str, Dataset],
 ) -> dict[str, Any]:
-    """The content of the page's JSON block.
-
-    Args:
-        runs: of the page.
-        tables: shown in addition to the table of all models.
-        attacked: attacks; each is shown with the runs that certified its model.
-        datasets: by run, the data set with its images, where available.
-    """
+    """The content of the page's JSON block; the arguments are those of `render_page`."""
     gallery = Gallery()
     own = {run.name: attacks_on(run, attacked) for run in runs}
     shown = {attack.name for attacks in own.values() for attack in attacks}
@@ -172,7 +172,7 @@ def _run_content(
         "provenance": _titled(
             {
                 "Certificates": _certificates(run),
-                "config.toml": run.config,
+                "config.toml": run.config.content,
                 "environment.json": run.environment,
                 **dict(map(_attack_provenance, attacks)),
             }
@@ -189,7 +189,7 @@ def _certificates(run: MeasuredRun) -> dict[str, Any]:
     return {
         "data set": run.dataset,
         "images": f"{len(run.indices):,}",
-        "indices, ends excluded": format_indices(run.indices),
+        "indices (Python slices)": format_indices(run.indices),
         **{name: _range(run.distinct(name)) for name in CERTIFICATE_FIELDS},
         "seeds": run.distinct("seed"),
     }
@@ -203,7 +203,7 @@ def _range(values: list[Any]) -> str:
 
 
 def _attack_provenance(attack: AttackedRun) -> tuple[str, Mapping[str, Any]]:
-    return f"Attack {attack.name}", {**attack.config, "environment": attack.environment}
+    return f"Attack {attack.name}", {**attack.config.content, "environment": attack.environment}
 
 
 def _titled(sections: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:

@@ -50,9 +50,11 @@ function makeRunHeading(run) {
 
 function makeAttackNote(run) {
   if (!run.attacks.length) return null;
+  const fewest = Math.min(...run.attacks.map((point) => point.count));
+  const some = fewest < run.count ? ", on fewer images where the legend says so" : "";
   return make(
     "p.note",
-    "The points are accuracy under attack; see the ",
+    `The points are accuracy under attack${some}; see the `,
     make("a", { href: "#tables" }, "tables"),
     ".",
   );

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from sween.data import Dataset
-from sween.errors import BadInput
 from sween.records import Certificate, format_radius
 from sween.report.attacked import AttackedRun, attack_labels, attack_points
 from sween.report.measured import MeasuredRun
@@ -108,16 +107,8 @@ def _class_names(run: MeasuredRun, dataset: Dataset | None) -> list[str]:
     used = max(
         max(len(row.estimation_counts), (row.label or 0) + 1, row.prediction + 1) for row in rows
     )
-    if dataset is None:
-        return [f"class {number}" for number in range(used)]
-    if len(dataset.class_names) < used:
-        raise BadInput(
-            f"classes of {run.name}",
-            expected=f"at most {len(dataset.class_names)}, those of {dataset.name}",
-            got=used,
-            fix="pass the --data-root that it was certified with",
-        )
-    return list(dataset.class_names)
+    names = () if dataset is None else dataset.class_names
+    return [*names, *(f"class {number}" for number in range(len(names), used))]
 
 
 def _answers(rows: Sequence[Certificate]) -> dict[str, list[Any]]:

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sween.data import Dataset
-from sween.errors import BadInput, refuse_duplicates
 from sween.report.attacked import AttackedRun
 from sween.report.measured import MeasuredRun
 from sween.report.page.content import page_content
@@ -36,26 +35,15 @@ def render_page(
     tables: Sequence[Table] = (),
     attacked: Sequence[AttackedRun] = (),
     datasets: Mapping[str, Dataset] | None = None,
-    title: str = "Certified robustness",
 ) -> str:
     """One self-contained HTML page of runs.
 
     Args:
-        runs: in the order of the page, with different names; none where there are tables.
+        runs: in the order of the page, with different names.
         tables: shown in addition to the table of all models.
         attacked: attacks, shown with the runs that certified their models.
         datasets: by run, the data set with its images; without it the gallery has placeholders.
-        title: the page's heading.
-
-    Raises:
-        BadInput: nothing to show, two runs of one name, or tables at different radii.
     """
-    if not runs and not tables:
-        raise BadInput("runs: expected at least one, got none; pass some runs")
-    names = [run.name for run in runs]
-    refuse_duplicates(
-        "runs", names, fix="rename one: its rows, curves and images are named after it"
-    )
     style, script = _join(STYLES), f'(() => {{\n"use strict";\n{_join(SCRIPTS)}}})();\n'
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
@@ -63,7 +51,6 @@ def render_page(
     )
     parts = {
         "policy": html.escape(policy),
-        "title": _markup(title),
         "alpha": " or ".join(f"{alpha:g}" for alpha in sorted({run.sample.alpha for run in runs})),
         "style": style,
         "content": to_json_block(page_content(runs, tables, attacked, datasets or {})),
@@ -87,8 +74,3 @@ def _join(names: Sequence[str]) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _markup(text: str) -> str:
-    """Text as HTML in ASCII, so that even an invalid Unicode name can be written."""
-    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
