@@ -70,6 +70,7 @@ def _without_a_vote(row: Row) -> Row:
 FORGERIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "prediction": (lambda row: {"prediction": (row["prediction"] + 2) % 10}, "prediction is"),
     "outcome": (lambda row: {"outcome": "robust"}, "outcome is 'robust'"),
+    "unknown outcome": (lambda row: {"outcome": "fine"}, "outcome is 'fine'"),
     "distance": (lambda row: {"distance": 2 * row["eps"]}, "is not between 0 and"),
     "votes": (lambda row: {"counts": [1000, *row["counts"][1:]]}, "counts sum to"),
     "settings": (lambda row: {"n": 501}, "n is 501"),
