@@ -1,7 +1,7 @@
-"""What the rows of one image say about each other: one label, and votes on the same noise.
+"""Consistency of the rows of one image: one label, and votes on the same noise.
 
-Members, weightings and exits of a run see the same noisy copies, so their votes are bound to each
-other draw by draw. Counts alone still show some of it:
+Members, weightings and exits of a run see the same noisy copies, so their votes are related draw by
+draw. Counts alone still show some of that:
 
 - An exact exit answers as the full ensemble does, and all weight on one member answers as that
   member does: the counts are the same.
@@ -17,7 +17,7 @@ from sween.records import Certificate
 from sween.runs.rows import Finding
 
 ROUNDED_TIES = 1
-"""Votes that may go to a lower class where rounding makes a tie of unanimous members' sums."""
+"""Votes that may go to a lower class if rounding makes a tie of the sums of unanimous members."""
 
 _COUNTS = ("selection_counts", "estimation_counts")
 
@@ -52,10 +52,10 @@ def disagreements(
 
 
 def fewest_members(exit: str, weights: Sequence[float]) -> int:
-    """How many members an ensemble evaluates on every input at least.
+    """The least number of members that an ensemble evaluates on any input.
 
-    An exact exit cannot stop before its members hold half of the weight: until then those left
-    could change any answer.
+    An exact exit cannot stop before its members hold half of the weight: until then the others
+    could change any prediction.
     """
     name = exit.partition("(")[0]
     if name == "none":
@@ -100,7 +100,7 @@ def _twin(
     rows: Mapping[str, Certificate],
     members: Sequence[str],
 ) -> str | None:
-    """Another model of the run that must have the same votes, if there is one."""
+    """Another model of the run that must have the same votes, if any."""
     weights, exit = variants[model]
     for other, (same, exited) in variants.items():
         # Of a full ensemble and one with an exact exit, the latter is reported.

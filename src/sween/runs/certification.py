@@ -153,7 +153,7 @@ class CertificationConfig(RunConfig):
 
 
 def _exits(content: Mapping[str, Any]) -> dict[str, str]:
-    """The exit of each ensemble of the run: other weightings and exits, and the model's own."""
+    """The exit of each ensemble of the run; the model itself comes last."""
     others = content.get("exits", {})
     policies = [parse_exit(str(text)) for text in (content["exit"], *others.values())]
     names = [policy.name for policy in policies]
@@ -174,7 +174,7 @@ def _exits(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _settings(content: Mapping[str, Any], exits: dict[str, str]) -> CertifySettings:
-    """The settings that a config tells of; refuses what `sween certify` would refuse."""
+    """The settings of a config; refuses what `sween certify` would refuse."""
     names = {field.name for field in dataclasses.fields(CertifySettings)}
     values = {name: value for name, value in content.items() if name in names}
     settings = CertifySettings(**values | {"radii": tuple(values.get("radii", ()))})
