@@ -1,11 +1,12 @@
 """A certification run as `sween certify` makes it, in one call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import sween
 from sween.data import Dataset
 from sween.ensemble import LoadedEnsemble
 from sween.runs import CertificationRun
@@ -21,25 +22,19 @@ def certify_into(
     settings: CertifySettings,
     *,
     members: bool = False,
-    weightings: Mapping[str, Sequence[float]] | None = None,
     devices: Sequence[torch.device] | None = None,
     **options: Any,
 ) -> CertificationRun:
-    smoothed = SmoothedClassifier(
-        loaded,
-        sigma=loaded.sigma,
-        num_classes=loaded.num_classes,
-        member_names=loaded.member_names if members else None,
-        weightings=weightings,
-        levels=dataset.test.white,
-        **options,
-    )
-    return certify_dataset(
-        smoothed,
-        dataset,
-        out=out,
-        indices=positions,
-        settings=settings,
-        devices=devices,
-        quiet=True,
-    )
+    options |= {"member_names": loaded.member_names if members else None}
+    options |= {"num_classes": loaded.num_classes, "levels": dataset.test.white}
+    smoothed = SmoothedClassifier(loaded, sigma=loaded.sigma, **options)
+    run = {"indices": positions, "settings": settings, "devices": devices}
+    return certify_dataset(smoothed, dataset, out=out, quiet=True, **run)  # type: ignore[arg-type]
+
+
+def certify_digits(
+    out: Path, settings: CertifySettings, count: int = 12, **options: Any
+) -> CertificationRun:
+    """The first digits, by the zoo's ensemble."""
+    model, digits = sween.load("digits-sween3-gaussian-sigma0.50"), sween.load_dataset("digits")
+    return certify_into(out, model, digits, range(count), settings, **options)

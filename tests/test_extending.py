@@ -15,8 +15,7 @@ from sween.runs import verify_folder
 from sween.sampling import SamplingStrategy, register_sampling, strategy
 from sween.sampling.settings import CertifySettings
 from sween.sampling.strategy import Drawing, VoteSource, draw_estimation, draw_selection
-
-ZOO = "digits-sween3-gaussian-sigma0.50"
+from tests.smoothing.small import ZOO
 
 
 class Doubled(SamplingStrategy):
@@ -60,16 +59,10 @@ def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("extended")
 def test_a_toy_strategy_certifies_and_verifies(tmp_path: Path) -> None:
-    smoothed = sween.SmoothedClassifier.load(ZOO)
+    smoothed, digits = sween.SmoothedClassifier.load(ZOO), sween.load_dataset("digits")
+    settings = CertifySettings(n0=10, n=500, sampling="doubled")
     run = sween.certify_dataset(
-        smoothed,
-        sween.load_dataset("digits"),
-        out=tmp_path,
-        indices=range(8),
-        n0=10,
-        n=500,
-        sampling="doubled",
-        quiet=True,
+        smoothed, digits, out=tmp_path, indices=range(8), quiet=True, settings=settings
     )
     assert {row.n for row in run} == {500, 1000}
     assert verify_folder(tmp_path).images == 8
@@ -90,7 +83,7 @@ def test_a_toy_bound_certifies_and_verifies(tmp_path: Path) -> None:
     assert verify_folder(tmp_path).rows == len(run) == 4
 
 
-def test_without_them_their_names_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_not_registered_are_refused() -> None:
     smoothed = sween.SmoothedClassifier.load(ZOO)
     with pytest.raises(sween.SweenError, match="doubled"):
         smoothed.certify(torch.zeros(1, 8, 8), n=500, sampling="doubled")

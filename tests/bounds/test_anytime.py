@@ -3,7 +3,7 @@
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import special
 
@@ -21,7 +21,7 @@ from sween.bounds.anytime import (
     settled,
 )
 from sween.bounds.binomial import upper_bound_of_miss
-from sween.bounds.decision import decide_radii
+from sween.bounds.decision import Decision, decide_radii
 from sween.bounds.radius import radius_cohen
 from sween.errors import BadInput
 from sween.seeding import NOISE_BLOCK, numpy_generator
@@ -62,7 +62,7 @@ def exact_log_evidence(k: int, n: int, q: float) -> float:
         (999_900_000, 10**9, 1.1e-4),
     ],
 )
-def test_evidence_to_fifty_digits(k: int, n: int, q: float) -> None:
+def test_the_evidence_matches_a_reference_of_fifty_digits(k: int, n: int, q: float) -> None:
     wanted = exact_log_evidence(k, n, q)
     assert float(log_evidence(k, n, q)) == pytest.approx(wanted, abs=float(margin(n)) / 2)
 
@@ -78,6 +78,7 @@ def test_evidence_is_the_documented_likelihood_ratio() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 20_000), st.floats(0, 1), st.floats(1e-6, 0.2))
+@example(100, 0.0, 0.01)
 def test_the_bound_is_where_the_evidence_reaches_its_threshold(
     n: int, share: float, alpha: float
 ) -> None:
@@ -86,16 +87,11 @@ def test_the_bound_is_where_the_evidence_reaches_its_threshold(
     assert (n - k) / n <= bound <= 1
     if bound < 1:
         assert float(log_evidence(k, n, bound)) >= -np.log(alpha)
-        below = bound * (1 - 1e-6)
-        assert (
-            below <= (n - k) / n or float(log_evidence(k, n, below)) < -np.log(alpha) + 2 * MARGIN
-        )
+        below, goal = bound * (1 - 1e-6), -np.log(alpha) + 2 * MARGIN
+        assert below <= (n - k) / n or float(log_evidence(k, n, below)) < goal
     # It is valid at all looks, so it is never tighter than the bound for one look.
     assert bound >= float(upper_bound_of_miss(k, n, alpha)) * (1 - 1e-6)
-
-
-def test_no_successes_give_the_trivial_bound() -> None:
-    assert float(anytime_upper_bound_of_miss(0, 100, 0.01)) == 1.0
+    assert k > 0 or bound == 1
 
 
 ADVERSARIAL = {
@@ -171,20 +167,26 @@ def test_looks_spend_half_of_alpha_and_the_last_the_other_half(alpha: float, mis
         assert binomial_lower_tail(n - count, n, last) <= alpha / 2
 
 
+def _decide(
+    count: int, n: int, *radii: float, largest: int = 10**5, pilot: tuple[int, int] = (9, 1)
+) -> tuple[Decision, list[bool]]:
+    """At alpha .001 and sigma .5, which of the radii are certified."""
+    votes = [count, n - count]
+    decision, decisions = decide_radii(pilot, votes, radii, largest=largest, alpha=0.001, sigma=0.5)
+    return decision, [decisions[repr(radius)] for radius in radii]
+
+
 @pytest.mark.parametrize("radius", [0.25, 0.5, 1.0])
 def test_a_radius_is_granted_only_where_the_bound_reaches_it(radius: float) -> None:
     """At every look at which sampling stops, and not at a radius a thousandth larger."""
     granted = 0
+    needed = float(special.ndtr(-radius / 0.5))
     for n in (200, 1_000, 5_000):
         for count in range(n // 2, n + 1, max(1, n // 200)):
             stops = bool(settled(count, n, [radius], largest=10**5, alpha=0.001, sigma=0.5))
-            _, decisions = decide_radii(
-                [9, 1], [count, n - count], [radius], largest=10**5, alpha=0.001, sigma=0.5
-            )
             miss = float(anytime_upper_bound_of_miss(count, n, 0.0005))
             reached = miss < 0.5 and -0.5 * special.ndtri(miss) >= radius * (1 + 1e-11)
-            assert decisions[repr(radius)] == reached
-            needed = float(special.ndtr(-radius / 0.5))
+            assert _decide(count, n, radius)[1] == [reached]
             if stops and n - count < needed * n:
                 assert reached, "stopped as certified, so it must be"
             granted += int(reached)
@@ -199,22 +201,26 @@ def test_the_first_count_that_stops_as_certified_is_certified(radius: float) -> 
     counts = np.arange(round(n * (1 - needed)) + 1, n)
     stops = settled(counts, n, [radius], largest=10**6, alpha=0.001, sigma=0.5)
     first = int(counts[np.argmax(stops)])
-    _, decisions = decide_radii(
-        [9, 1], [first, n - first], [radius], largest=10**6, alpha=0.001, sigma=0.5
-    )
-    assert decisions == {repr(radius): True}
+    assert _decide(first, n, radius, largest=10**6)[1] == [True]
 
 
 def test_a_radius_is_granted_up_to_the_last_bit() -> None:
-    def ask(radius: float) -> tuple[float, bool]:
-        decision, decisions = decide_radii(
-            [90, 10], [980, 20], [radius], largest=100_000, alpha=0.001, sigma=0.5
-        )
-        return decision.radius, decisions[repr(radius)]
+    radius = _decide(980, 1000, 0.5)[0].radius
+    assert _decide(980, 1000, radius, float(np.nextafter(radius, 1)))[1] == [True, False]
 
-    radius, _ = ask(0.5)
-    assert ask(radius) == (radius, True)
-    assert ask(float(np.nextafter(radius, 1))) == (radius, False)
+
+def test_decisions_follow_the_radius() -> None:
+    decision, granted = _decide(980, 1000, 0.0, 0.5, 3.0)
+    assert granted == [True, True, False]
+    assert 0.5 < decision.radius < 1.1
+    assert decision.radius_cohen == decision.radius
+    assert decision.radius_two_class is None
+    fixed = float(radius_cohen(980, 1000, alpha=0.001, sigma=0.5))
+    at_the_end, _ = _decide(980, 1000, 0.5, largest=1_000)
+    assert decision.radius < at_the_end.radius < fixed, "the price of looking at any time"
+    nothing, granted = _decide(980, 1000, 0.0, 0.5, largest=1_000, pilot=(3, 97))
+    assert (nothing.prediction, nothing.radius) == (-1, 0.0)
+    assert granted == [False, False]
 
 
 def test_the_simulation_would_catch_looks_without_a_correction() -> None:
@@ -226,9 +232,8 @@ def test_the_simulation_would_catch_looks_without_a_correction() -> None:
 
 def test_the_simulation_would_catch_a_threshold_of_half_the_evidence() -> None:
     """A bug of published code: log(1/(2 alpha)) where log(1/alpha) is needed."""
-    counts, sizes = _paths(0.5, "one half")
-    honest = (log_evidence(counts, sizes, 0.5) >= -np.log(ALPHA)).any(axis=1).sum()
-    loose = (log_evidence(counts, sizes, 0.5) >= -np.log(2 * ALPHA)).any(axis=1).sum()
+    evidence = log_evidence(*_paths(0.5, "one half"), 0.5).max(axis=1)
+    honest, loose = (int((evidence >= -np.log(level)).sum()) for level in (ALPHA, 2 * ALPHA))
     assert honest <= most_failures(RUNS, ALPHA)
     assert loose > 1.5 * honest
 
@@ -244,19 +249,16 @@ def test_the_simulation_would_catch_a_threshold_of_half_the_evidence() -> None:
         (1.5, 0.9999, 9_800),
     ],
 )
-def test_as_few_samples_as_in_the_publication(radius: float, p: float, expected: int) -> None:
+def test_decisions_need_as_few_samples_as_published(radius: float, p: float, expected: int) -> None:
     """Mean samples at sigma .5, alpha .001, against independent simulations of this procedure."""
     generator = numpy_generator(0, f"samples {radius} {p}")
-    sizes = looks(100_000)
-    count, active, used = np.zeros(400, dtype=np.int64), np.ones(400, dtype=bool), np.zeros(400)
-    before = 0
-    for size in sizes:
+    count, used, before = np.zeros(400, dtype=np.int64), np.zeros(400), 0
+    for size in looks(100_000):
         count += generator.binomial(size - before, p, 400)
         stop = settled(count, size, [radius], largest=100_000, alpha=0.001, sigma=0.5)
-        used[active & stop] = size
-        active &= ~stop
+        used[(used == 0) & stop] = size
         before = size
-        if not active.any():
+        if used.all():
             break
     # Looks are at whole noise blocks here, which costs up to half of one.
     assert 0.8 * expected <= used.mean() <= 1.2 * expected + NOISE_BLOCK
@@ -272,29 +274,7 @@ def test_looks_split_no_noise_block(largest: int) -> None:
     assert np.all((steps > 0) & (steps <= 0.1 * np.asarray(sizes[:-1]) + NOISE_BLOCK))
 
 
-def test_decisions_follow_the_radius() -> None:
-    selection, estimation = [90, 10], [980, 20]
-    decision, decisions = decide_radii(
-        selection, estimation, [0.0, 0.5, 3.0], largest=100_000, alpha=0.001, sigma=0.5
-    )
-    assert 0.5 < decision.radius < 1.1
-    assert decisions == {"0.0": True, "0.5": True, "3.0": False}
-    assert decision.radius_cohen == decision.radius
-    assert decision.radius_two_class is None
-    fixed = float(radius_cohen(980, 1000, alpha=0.001, sigma=0.5))
-    assert decision.radius < fixed, "the price of looking at any time"
-    at_the_end, _ = decide_radii(
-        selection, estimation, [0.5], largest=1_000, alpha=0.001, sigma=0.5
-    )
-    assert decision.radius < at_the_end.radius < fixed
-    nothing, decisions = decide_radii(
-        [3, 97], [980, 20], [0.0, 0.5], largest=1_000, alpha=0.001, sigma=0.5
-    )
-    assert (nothing.prediction, nothing.radius) == (-1, 0.0)
-    assert decisions == {"0.0": False, "0.5": False}
-
-
 @pytest.mark.parametrize("radii", [[], [-0.1], [0.5, float("nan")], [float("inf")]])
-def test_radii_that_cannot_be_decided(radii: list[float]) -> None:
+def test_radii_that_cannot_be_decided_are_refused(radii: list[float]) -> None:
     with pytest.raises(BadInput, match="radii: expected one or more radii"):
         check_radii_to_decide(radii)

@@ -42,14 +42,16 @@ N = 100_000
         (1.0, 0.0, 3.811, 3.808),
     ],
 )
-def test_known_radii(p_class: float, p_rival: float, cohen: float, two_class: float) -> None:
+def test_radii_match_published_numbers(
+    p_class: float, p_rival: float, cohen: float, two_class: float
+) -> None:
     count, rival = round(p_class * N), round(p_rival * N)
     assert float(radius_cohen(count, N, alpha=0.001, sigma=1)) == pytest.approx(cohen, abs=6e-4)
     radius = radius_two_class(count, rival, N, alpha=0.001, sigma=1)
     assert float(radius) == pytest.approx(two_class, abs=6e-4)
 
 
-def test_half_the_votes_abstain() -> None:
+def test_half_of_the_votes_certify_nothing() -> None:
     """At a lower bound of 1/2 or below there is nothing to certify."""
     counts = np.arange(0, 1001)
     radii = radius_cohen(counts, 1000, alpha=0.001, sigma=1.0)
@@ -87,19 +89,16 @@ def test_radii_grow_with_the_votes_around_a_thousand_misses(n: int, alpha: float
 @given(n=st.integers(1, 10**6), share=st.floats(0, 1), sigma=st.floats(0.01, 10))
 def test_more_votes_never_shrink_a_radius(n: int, share: float, sigma: float) -> None:
     count = min(int(share * n), n - 1)
-    fewer = radius_cohen(count, n, alpha=0.001, sigma=sigma)
-    more = radius_cohen(count + 1, n, alpha=0.001, sigma=sigma)
+    fewer, more = radius_cohen(np.array([count, count + 1]), n, alpha=0.001, sigma=sigma)
     assert 0 <= fewer <= more
 
 
 @given(n=st.integers(2, 10**5), data=st.data())
 def test_two_class_falls_with_the_runner_up(n: int, data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, n))
-    rival = data.draw(st.integers(0, n - count))
-    radius = radius_two_class(count, rival, n, alpha=0.001, sigma=1.0)
-    assert radius >= 0
-    if rival > 0:
-        assert radius <= radius_two_class(count, rival - 1, n, alpha=0.001, sigma=1.0)
+    count = data.draw(st.integers(1, n - 1))
+    rival = data.draw(st.integers(1, n - count))
+    radius, other = radius_two_class(count, np.array([rival, rival - 1]), n, alpha=0.001, sigma=1.0)
+    assert 0 <= radius <= other
 
 
 @given(n=st.integers(11, 10**5), data=st.data())
@@ -119,18 +118,14 @@ def test_radius_keeps_its_digits_near_certainty() -> None:
     assert float(radius_cohen(n, n, alpha=0.001, sigma=1.0)) < exact
 
 
-def test_smallest_n() -> None:
-    assert smallest_certifiable_n(0.001) == 10
+def test_the_fewest_votes_that_certify() -> None:
+    assert smallest_certifiable_n(0.001) == fewest_certified_votes(9, 0.001) == 10
     assert smallest_certifiable_n(0.001, "two-class") == 11
     assert smallest_certifiable_n(0.05) == 5
-
-
-def test_fewest_votes() -> None:
     for n in (10, 57, 100, 1000):
         fewest = fewest_certified_votes(n, 0.001)
-        assert float(radius_cohen(fewest, n, alpha=0.001, sigma=1)) > 0
-        assert float(radius_cohen(fewest - 1, n, alpha=0.001, sigma=1)) == 0
-    assert fewest_certified_votes(9, 0.001) == 10
+        below, enough = radius_cohen(np.array([fewest - 1, fewest]), n, alpha=0.001, sigma=1)
+        assert below == 0 < enough
 
 
 @pytest.mark.parametrize("sigma", [0.12, 0.1, 0.3, 1 / 3])
@@ -165,13 +160,20 @@ def test_float32_noise_levels_are_unchanged(sigma: float) -> None:
     assert float(radius_cohen(900, 1000, alpha=0.001, sigma=sigma)) == wanted
 
 
-@pytest.mark.parametrize("sigma", [0.0, -0.5, float("nan"), float("inf"), 1e-39, 1e39])
-def test_impossible_sigma(sigma: float) -> None:
-    with pytest.raises(BadInput, match="sigma"):
-        radius_cohen(5, 5, alpha=0.001, sigma=sigma)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"sigma": s}, "sigma") for s in (0.0, -0.5, float("nan"), float("inf"), 1e-39, 1e39)),
+        # Beyond the accuracy of the inverse:
+        *(({"alpha": alpha}, "at least 1e-100") for alpha in (1e-101, 1e-250)),
+    ],
+)
+def test_an_impossible_sigma_or_alpha_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        radius_cohen(50, 50, **{"alpha": 0.001, "sigma": 1.0} | options)
 
 
-def test_overlapping_classes() -> None:
+def test_classes_with_more_votes_than_were_drawn_are_refused() -> None:
     with pytest.raises(BadInput, match="runner_up_count"):
         radius_two_class(7, 6, 10, alpha=0.001, sigma=1.0)
 
@@ -179,12 +181,6 @@ def test_overlapping_classes() -> None:
 def test_an_unknown_bound_is_refused() -> None:
     with pytest.raises(UnknownName, match="bound 'best'"):
         decide([90, 10], [600, 400], alpha=0.001, sigma=1.0, bound="best")
-
-
-@pytest.mark.parametrize("alpha", [1e-101, 1e-250])
-def test_an_alpha_beyond_the_accuracy_of_the_inverse_is_refused(alpha: float) -> None:
-    with pytest.raises(BadInput, match="at least 1e-100"):
-        radius_cohen(50, 50, alpha=alpha, sigma=1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Soft votes: a sound bound on a mean, scores rounded down, rows that can be re-derived."""
 
 import json
+import math
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +17,13 @@ from sween.bounds.binomial import upper_bound_of_miss
 from sween.bounds.scores import SCORE_STEPS, pairs_of, soft_miss
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput
-from sween.models import create_model
 from sween.records import Certificate, from_row, row_checksum, to_line, to_row
+from sween.sampling import CertifySettings
 from sween.seeding import numpy_generator
-from sween.smoothing import SmoothedClassifier
 from tests.cli.command import run_line, succeed
+from tests.smoothing import small
 from tests.smoothing.known import most_failures
+from tests.smoothing.small import ZOO, constant, images, smoothed
 
 RUNS, ALPHA, N0, N = 20_000, 0.05, 100, 400
 
@@ -29,33 +33,31 @@ def histogram(scores: np.ndarray) -> tuple[int, ...]:
     return pairs_of(np.bincount(bins, minlength=SCORE_STEPS + 1).tolist())
 
 
-LAWS = {
-    "low confidence": lambda generator, size: generator.beta(6, 4, size),
-    "spread out": lambda generator, size: generator.beta(0.5, 0.5, size),
-    "votes in disguise": lambda generator, size: (generator.random(size) < 0.5).astype(float),
-    "nearly sure": lambda generator, size: 1 - generator.beta(0.05, 5, size),
-    "rare failures": lambda generator, size: (generator.random(size) < 0.99).astype(float),
+LAWS: dict[str, tuple[float, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]]] = {
+    "low confidence": (0.6, lambda generator, size: generator.beta(6, 4, size)),
+    "spread out": (0.5, lambda generator, size: generator.beta(0.5, 0.5, size)),
+    "hard votes": (0.5, lambda generator, size: (generator.random(size) < 0.5).astype(float)),
+    "nearly sure": (1 - 0.05 / 5.05, lambda generator, size: 1 - generator.beta(0.05, 5, size)),
+    "rare failures": (0.99, lambda generator, size: (generator.random(size) < 0.99).astype(float)),
 }
-MEANS = {
-    "low confidence": 0.6,
-    "spread out": 0.5,
-    "votes in disguise": 0.5,
-    "nearly sure": 1 - 0.05 / 5.05,
-    "rare failures": 0.99,
-}
+"""Distributions of scores, with their means."""
+
+
+def rounded_down(scores: np.ndarray) -> np.ndarray:
+    return np.asarray(np.floor(scores * SCORE_STEPS) / SCORE_STEPS)
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_false_bounds_stay_within_alpha(name: str) -> None:
     """Vectorised: the mean is rejected if the wealth of a bet against it reaches 1/alpha."""
     generator = numpy_generator(0, f"soft {name}")
-    pilots, scores = LAWS[name](generator, (RUNS, N0)), LAWS[name](generator, (RUNS, N))
-    floored = np.floor(scores * SCORE_STEPS) / SCORE_STEPS
-    mean, goal = MEANS[name], -np.log(ALPHA)
+    mean, draw = LAWS[name]
+    pilots, scores = draw(generator, (RUNS, N0)), draw(generator, (RUNS, N))
+    goal = -np.log(ALPHA)
     with np.errstate(divide="ignore"):
-        rates = np.sqrt(2 * goal / (N * (np.floor(pilots * SCORE_STEPS) / SCORE_STEPS).var(axis=1)))
+        rates = np.sqrt(2 * goal / (N * rounded_down(pilots).var(axis=1)))
     rates = np.minimum(rates, 0.999 / mean)
-    wealth = np.log1p(rates[:, None] * (floored - mean)).sum(axis=1)
+    wealth = np.log1p(rates[:, None] * (rounded_down(scores) - mean)).sum(axis=1)
     assert int((wealth >= goal).sum()) <= most_failures(RUNS, ALPHA)
     # And `soft_miss` is that bound: it rejects the mean in the same runs.
     refuted = np.flatnonzero(wealth >= goal)[:60]
@@ -81,7 +83,7 @@ def test_the_simulation_would_catch_a_class_chosen_by_its_own_scores() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 400), st.integers(1, 400), st.floats(1e-4, 0.2))
-def test_on_hard_votes_it_is_no_tighter_than_the_exact_bound(
+def test_on_hard_votes_the_bound_is_no_tighter_than_the_exact_one(
     count: int, n: int, alpha: float
 ) -> None:
     count = min(count, n)
@@ -105,10 +107,8 @@ def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
     generator = numpy_generator(seed, "pilot of another law")
     pilot, scores = generator.beta(300, 100, 100), generator.beta(3, 1, 2000)
     got = soft_miss(histogram(pilot), histogram(scores), n=2000, alpha=0.001)
-    steps = np.floor(scores * SCORE_STEPS) / SCORE_STEPS
-    spread = (np.floor(pilot * SCORE_STEPS) / SCORE_STEPS).var()
-    goal = -np.log(0.001) + 1e-6
-    rate = np.sqrt(2 * goal / (2000 * spread))
+    steps, goal = rounded_down(scores), -np.log(0.001) + 1e-6
+    rate = np.sqrt(2 * goal / (2000 * rounded_down(pilot).var()))
 
     def wealth(mean: float) -> float:
         return float(np.log1p(min(rate, 0.999 / mean) * (steps - mean)).sum())
@@ -142,15 +142,9 @@ def test_a_bisection_stopped_at_any_time_is_conservative(
 
 def test_scores_are_rounded_down() -> None:
     """Rounded up, they could exceed the mean they bound."""
-
-    class Sure(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            share = torch.full((len(x),), 0.7)
-            return torch.stack([share, 1 - share], dim=1).log()
-
-    smoothed = SmoothedClassifier(WeightedEnsemble([Sure()]), sigma=0.5, num_classes=2)
-    row = smoothed.certify(torch.zeros(1, 1, 2, 2), n=500, votes="soft")
-    assert row[0].estimation_scores == (int(0.7 * SCORE_STEPS), 500)
+    ensemble = WeightedEnsemble([constant(math.log(0.7), math.log(0.3))])
+    (row,) = smoothed(ensemble, num_classes=2).certify(images(1), n=500, votes="soft")
+    assert row.estimation_scores == (int(0.7 * SCORE_STEPS), 500)
 
 
 def test_lost_scores_count_as_zero() -> None:
@@ -166,31 +160,16 @@ def test_an_invalid_histogram_is_refused(pairs: tuple[int, ...]) -> None:
         soft_miss((1024, 10), pairs, n=10, alpha=0.01)
 
 
-def _ensemble() -> WeightedEnsemble:
-    members = [
-        create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8), seed=seed).eval()
-        for seed in (0, 1)
-    ]
-    with torch.no_grad():
-        for member in members:
-            for parameter in member.parameters():
-                parameter.mul_(3.0)
-    return WeightedEnsemble(members, [0.7, 0.3])
-
-
 def test_certificates_follow_the_scores_of_the_ensemble() -> None:
-    ensemble, image = _ensemble(), torch.full((1, 8, 8), 0.4)
-    rows = []
-    for batch_size in (100, 3000):
-        smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, batch_size=batch_size)
-        row = smoothed.certify_one(image, n=3_000, votes="soft", seed=0)
-        rows.append(row)
-    first, second = rows
+    ensemble, image = small.ensemble().eval(), torch.full((1, 8, 8), 0.4)
+    first, second = (
+        smoothed(ensemble, batch_size=size).certify_one(image, n=3_000, votes="soft", seed=0)
+        for size in (100, 3000)
+    )
     assert first.estimation_scores == second.estimation_scores
     assert first.votes == "soft"
     assert first.radius_two_class is None
-    plain = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
-    hard = plain.certify_one(image, n=3_000, seed=0)
+    hard = smoothed(ensemble).certify_one(image, n=3_000, seed=0)
     assert hard.estimation_counts == first.estimation_counts, "the same noise, the same hard votes"
     assert (hard.estimation_scores, hard.votes) == (None, "hard")
     pairs = first.estimation_scores
@@ -206,56 +185,45 @@ def test_certificates_follow_the_scores_of_the_ensemble() -> None:
     assert from_row(Certificate, to_row(first)) == first
 
 
-def test_run_verify_and_forgery(tmp_path: Path) -> None:
-    name, out = "digits-sween3-gaussian-sigma0.50", tmp_path / "out"
-    line = f"certify {name} --indices 0:4 --n 2000 --votes soft --quiet --out {out}"
+def test_a_run_with_soft_votes_resumes_and_verifies_and_forgeries_are_found(
+    tmp_path: Path,
+) -> None:
+    line = f"certify {ZOO} --indices 0:4 --n 2000 --votes soft --quiet --out {tmp_path}"
+    path = tmp_path / "certificates.jsonl"
     succeed(line)
-    assert succeed(f"verify {out}").startswith("4 rows re-derived")
-    path = out / "certificates.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:1]))
+    assert succeed(f"verify {tmp_path}").startswith("4 rows re-derived")
+    rows = [json.loads(text) for text in path.read_bytes().splitlines()]
+    path.write_bytes(to_line(rows[0]))
     succeed(line)
-    again = path.read_bytes().splitlines()
-    assert [json.loads(text)["radius"] for text in again] == [
-        json.loads(text)["radius"] for text in lines
-    ]
-    for change, said in (
+    again = [json.loads(text) for text in path.read_bytes().splitlines()]
+    assert [row["radius"] for row in again] == [row["radius"] for row in rows]
+    for change, message in (
         ({"estimation_scores": [1024, 2000]}, "the votes give"),
         ({"estimation_scores": [1024, 1999]}, "are of 1999 votes"),
         ({"estimation_scores": None}, "missing with soft votes"),
         ({"votes": "hard"}, "given with hard votes"),
     ):
-        rows = [json.loads(text) for text in again]
-        rows[1] |= change
-        rows[1]["checksum"] = row_checksum(rows[1])
-        path.write_bytes(b"".join(to_line(row) for row in rows))
-        code, _, stderr = run_line(f"verify {out}")
+        forged = again[1] | change
+        forged["checksum"] = row_checksum(forged)
+        path.write_bytes(b"".join(to_line(row) for row in (again[0], forged, *again[2:])))
+        code, _, stderr = run_line(f"verify {tmp_path}")
         assert code == 1
-        assert said in stderr, stderr
+        assert message in stderr, stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "part"),
+    ("of", "options", "message"),
     [
-        ("--votes soft --members", "one classifier"),
-        ("--votes soft --exit exact", "a mean needs every member"),
-        ("--votes soft --sampling decide --radius 0.5", "expected sampling fixed, got decide"),
-        ("--votes soft --bound two-class", "expected bound cohen, got two-class"),
-        ("--votes sotf", "did you mean 'soft'"),
+        ({"member_names": ["a", "b", "c"]}, {}, "one classifier"),
+        ({"exit": "exact"}, {}, "a mean needs every member"),
+        ({"model": small.members()[0]}, {}, "expected a WeightedEnsemble"),
+        ({}, {"sampling": "decide", "radii": (0.5,)}, "expected sampling fixed, got decide"),
+        ({}, {"bound": "two-class"}, "expected bound cohen, got two-class"),
+        ({}, {"votes": "sotf"}, "did you mean 'soft'"),
     ],
 )
-def test_bad_options(options: str, part: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    name = "digits-sween3-gaussian-sigma0.50"
-    code, stdout, stderr = run_line(f"certify {name} --indices 0:4 --n 2000 {options} --out {out}")
-    assert (code, stdout) == (2, "")
-    assert stderr.count("\n") == 1
-    assert part in stderr, stderr
-    assert not out.exists()
-
-
-def test_a_module_without_an_ensemble_has_no_probabilities() -> None:
-    model = create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8)).eval()
-    smoothed = SmoothedClassifier(model, sigma=0.5, num_classes=10)
-    with pytest.raises(BadInput, match="expected a WeightedEnsemble"):
-        smoothed.certify(torch.zeros(1, 8, 8), n=200, votes="soft")
+def test_soft_votes_need_an_ensemble_without_an_exit_and_a_fixed_number_of_votes(
+    of: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        smoothed(**of).certify_voters(images(1), CertifySettings(**{"votes": "soft"} | options))

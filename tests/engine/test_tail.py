@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from sween.bounds.binomial import upper_bound
-from sween.data import load_dataset
 from sween.engine.exact_noise import ExactNoise
 from sween.engine.noise import CPU_MISSING, GPU_MISSING, GaussianNoise
 from sween.errors import BadInput
 from sween.philox import _box_muller
 from sween.sampling.settings import CertifySettings
-from sween.smoothing import SmoothedClassifier
 from sween.smoothing.tail import MOST_MISSING, check_tail
-from sween.zoo import load
-from tests.certifying import certify_into
+from tests.certifying import certify_digits
+from tests.smoothing.small import constant, smoothed
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 CIFAR, LARGE = 3 * 32 * 32, 3 * 224 * 224
@@ -68,16 +65,8 @@ def test_certify_checks_the_tail_before_drawing(
 ) -> None:
     monkeypatch.setattr(GaussianNoise, "missing", lambda *_: GPU_MISSING)
 
-    class Always(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tensor([1.0, 0.0]).expand(len(x), 2)
-
-    smoothed = SmoothedClassifier(Always(), sigma=0.5, num_classes=2)
-    with pytest.raises(BadInput, match="images of 3,072 numbers"):
-        smoothed.certify(torch.zeros(3, 32, 32), n=10**9)
-    loaded = load("digits-sween3-gaussian-sigma0.50")
-    with pytest.raises(BadInput, match="images of 64 numbers"):
-        certify_into(
-            tmp_path / "out", loaded, load_dataset("digits"), [0], CertifySettings(n=10**9)
-        )
+    with pytest.raises(BadInput, match="images of 3,072 "):
+        smoothed(constant(1.0, 0.0), num_classes=2).certify(torch.zeros(3, 32, 32), n=10**9)
+    with pytest.raises(BadInput, match="images of 64 "):
+        certify_digits(tmp_path / "out", CertifySettings(n=10**9))
     assert not (tmp_path / "out").exists()

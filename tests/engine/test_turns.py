@@ -10,6 +10,7 @@ from torch import nn
 
 from sween.engine import forward
 from sween.engine import votes as votes_module
+from sween.engine.engine import VoteEngine
 from sween.engine.forward import FixedShapeForward
 from sween.engine.votes import VoteRequest, Votes
 from sween.ensemble import EXITS, ExitPolicy, WeightedEnsemble
@@ -17,10 +18,7 @@ from sween.errors import ContractError
 from sween.interleave import Steps
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, pipeline
-from tests.smoothing.small import Batch
-from tests.smoothing.small import counts as _counts
-from tests.smoothing.small import ensemble as _ensemble
-from tests.smoothing.small import images as _images
+from tests.smoothing.small import Batch, SmallMemory, counts, images, smoothed
 
 
 class _Queue:
@@ -53,10 +51,16 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Queue]:
 
 
 def _smoothed(exit: str = "none", batch_size: int = 200) -> SmoothedClassifier:
-    policy = ExitPolicy(exit, threshold=0.6)
-    return SmoothedClassifier(
-        _ensemble(), sigma=0.5, num_classes=10, exit=policy, batch_size=batch_size
-    )
+    return smoothed(exit=ExitPolicy(exit, threshold=0.6), batch_size=batch_size)
+
+
+def _prepared(classifier: SmoothedClassifier) -> VoteEngine:
+    classifier.engine.prepare(images(1)[0])
+    return classifier.engine
+
+
+def _request(size: int, index: int = 0) -> VoteRequest:
+    return VoteRequest(images(1), [index], "estimation", [size])
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -76,42 +80,36 @@ def test_late_copies_do_not_change_certificates(
     mode: str, exit_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = CertifySettings(n0=130, **MODES[mode])
-    wanted = _counts(_smoothed(exit_name).certify(_images(), settings=settings))
+    wanted = counts(_smoothed(exit_name).certify(images(), settings=settings))
     queue = _Queue(monkeypatch)
-    assert _counts(_smoothed(exit_name).certify(_images(), settings=settings)) == wanted
+    assert counts(_smoothed(exit_name).certify(images(), settings=settings)) == wanted
     assert queue.meanwhile
 
 
 @pytest.mark.parametrize("exit_name", EXITS)
 def test_other_batches_are_queued_while_a_copy_is_pending(exit_name: str, device: _Queue) -> None:
-    engine = _smoothed(exit_name).engine
-    images = _images(4)
-    engine.prepare(images[0])
+    engine = _prepared(_smoothed(exit_name))
     device.meanwhile.clear()
-    sets = [VoteRequest(images[i : i + 1], [i], "estimation", [600]) for i in range(4)]
-    votes = list(engine.count(sets, seed=0))
+    votes = list(engine.count([_request(600, index) for index in range(4)], seed=0))
     assert [int(own.counts.sum()) for own in votes] == [600] * 4
     asked = 4 + (2 * 12 if exit_name != "none" else 0)  # each set; each later member and batch
     assert len(device.meanwhile) == asked
-    last = device.meanwhile[-1:] if exit_name == "none" else device.meanwhile[-3:]
-    assert all(device.meanwhile[: -len(last)])
-    assert not last[-1]
+    assert all(device.meanwhile[: -1 if exit_name == "none" else -3])
+    assert not device.meanwhile[-1]
 
 
 def test_requests_finish_in_order(device: _Queue) -> None:
     """A request without votes may be ready before the previous one."""
-    engine, images = _smoothed("exact").engine, _images()
-    engine.prepare(images[0])
-    sizes = [[300], [0], [450], [0], [0], [100]]
-    sets = [VoteRequest(images[:1], [i], "estimation", size) for i, size in enumerate(sizes)]
-    votes = list(engine.count(sets, seed=0))
-    assert [own.drawn for own in votes] == sizes
-    assert [int(own.counts.sum()) for own in votes] == [300, 0, 450, 0, 0, 100]
-    assert [own.of("model", 0).evaluations > 0 for own in votes] == [size != [0] for size in sizes]
+    sizes = [300, 0, 450, 0, 0, 100]
+    requests = [_request(size, index) for index, size in enumerate(sizes)]
+    votes = list(_prepared(_smoothed("exact")).count(requests, seed=0))
+    assert [own.drawn for own in votes] == [[size] for size in sizes]
+    assert [int(own.counts.sum()) for own in votes] == sizes
+    assert [own.of("model", 0).evaluations > 0 for own in votes] == [size > 0 for size in sizes]
 
 
 def test_at_most_two_batches_are_in_memory(device: _Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, held, most = _smoothed("exact").engine, 0, 0
+    engine, held, most = _prepared(_smoothed("exact")), 0, 0
     vote = engine._voters.vote
 
     def watch(noisy: torch.Tensor) -> Steps[Any]:
@@ -122,18 +120,16 @@ def test_at_most_two_batches_are_in_memory(device: _Queue, monkeypatch: pytest.M
         return ballot
 
     monkeypatch.setattr(engine._voters, "vote", watch)
-    image = _images(1)
-    engine.prepare(image[0])
-    engine.count_one(VoteRequest(image, [0], "estimation", [2_000]), seed=0)
+    engine.count_one(_request(2_000), seed=0)
     assert (held, most) == (0, 2)
 
 
 class _Broken(nn.Module):
     """Returns NaN from the `good`-th noisy image on."""
 
-    def __init__(self, good: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.good, self.seen = good, 0
+        self.good, self.seen = 10**6, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += len(x)
@@ -142,102 +138,68 @@ class _Broken(nn.Module):
         return torch.stack([total + wrong, 32 - total], dim=1)
 
 
-def test_non_finite_outputs_never_vote(device: _Queue) -> None:
-    broken = _Broken(10**6)
-    ensemble = WeightedEnsemble([broken, _Broken(10**6)], [0.6, 0.4])
-    smoothed = SmoothedClassifier(
-        ensemble, sigma=0.5, num_classes=2, batch_size=200, forward_rows=100, exit="exact"
+def _pair(first: nn.Module, second: nn.Module, forward_rows: int = 100) -> SmoothedClassifier:
+    ensemble = WeightedEnsemble([first, second], [0.6, 0.4])
+    return smoothed(
+        ensemble, num_classes=2, batch_size=200, forward_rows=forward_rows, exit="exact"
     )
-    engine, image = smoothed.engine, _images(1)
-    engine.prepare(image[0])
+
+
+def test_non_finite_outputs_never_vote(device: _Queue) -> None:
+    broken = _Broken()
+    engine = _prepared(_pair(broken, _Broken()))
     broken.good = broken.seen + 700
-    sets = [VoteRequest(image, [i], "estimation", [200]) for i in range(10)]
     through: list[Votes] = []
     with pytest.raises(ContractError, match="finite"):
-        through.extend(engine.count(sets, seed=0))
+        through.extend(engine.count([_request(200, index) for index in range(10)], seed=0))
     # The fourth has a NaN vote; the third came back when that was already known.
     assert len(through) == 2
 
 
 def test_selection_and_estimation_votes_are_queued_together(device: _Queue) -> None:
-    smoothed = _smoothed(batch_size=400)
-    smoothed.engine.prepare(_images(1)[0])
+    classifier = _smoothed(batch_size=400)
+    _prepared(classifier)
     device.meanwhile.clear()
-    smoothed.certify(_images(), settings=CertifySettings(n0=100, n=750))
+    classifier.certify(images(), settings=CertifySettings(n0=100, n=750))
     # First votes, then those of each image: only the last ones find nothing queued behind them.
     assert [queued > 0 for queued in device.meanwhile] == [True] * 3 + [False]
-
-
-class _SmallMemory(nn.Module):
-    """Two classes by the sum; out of memory at one of its passes of more than 50 images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fits = 10**6
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > 50:
-            self.fits -= 1
-            if self.fits < 0:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        total = x.flatten(1).sum(1)
-        return torch.stack([total - 32, 32 - total], dim=1)
-
-
-def _scarce(forward_rows: int) -> tuple[SmoothedClassifier, _SmallMemory]:
-    scarce = _SmallMemory()
-    ensemble = WeightedEnsemble([scarce, scarce], [0.5, 0.5])
-    return (
-        SmoothedClassifier(
-            ensemble,
-            sigma=0.5,
-            num_classes=2,
-            batch_size=200,
-            forward_rows=forward_rows,
-            exit="exact",
-        ),
-        scarce,
-    )
 
 
 @pytest.mark.parametrize("fits", [1, 5, 8, 11])
 def test_out_of_memory_while_another_batch_is_in_flight(fits: int, device: _Queue) -> None:
     settings = CertifySettings(n0=100, n=800)
-    wanted, _ = _scarce(50)
-    own, scarce = _scarce(100)
-    own.engine.prepare(_images(1)[0])
+    scarce = SmallMemory(50, fits=10**6)
+    own, wanted = _pair(scarce, scarce), _pair(scarce, scarce, forward_rows=50)
+    _prepared(own)
     scarce.fits = fits
-    rows = own.certify(_images(), settings=settings)
+    rows = own.certify(images(), settings=settings)
     assert {row.forward_rows for row in rows} <= {50, 100}
     assert rows[-1].forward_rows == 50
     assert [row.estimation_counts for row in rows] == [
-        row.estimation_counts for row in wanted.certify(_images(), settings=settings)
+        row.estimation_counts for row in wanted.certify(images(), settings=settings)
     ]
-    assert len(own.predict_batch(_images(), n=400, seed=0, indices=range(3))) == 3
+    assert len(own.predict_batch(images(), n=400, seed=0, indices=range(3))) == 3
 
 
 def test_only_one_count_can_be_active(device: _Queue) -> None:
     """Two at once would share the check for non-finite outputs."""
-    engine, image = _smoothed("exact").engine, _images(1)
-    engine.prepare(image[0])
-    sets = [VoteRequest(image, [i], "estimation", [400]) for i in range(3)]
-    counting = engine.count(sets, seed=0)
+    engine = _prepared(_smoothed("exact"))
+    counting = engine.count([_request(400, index) for index in range(3)], seed=0)
     next(counting)
     with pytest.raises(RuntimeError, match="is counting"):
-        engine.count_one(VoteRequest(image, [0], "estimation", [100]), seed=0)
+        engine.count_one(_request(100), seed=0)
     counting.close()
-    assert engine.count_one(VoteRequest(image, [0], "estimation", [100]), seed=0)
+    assert engine.count_one(_request(100), seed=0)
 
 
 def test_closing_early_restores_the_model(device: _Queue) -> None:
-    smoothed, images = _smoothed("exact"), _images()
-    model = smoothed.engine.model.train()
-    smoothed.engine.prepare(images[0])
+    classifier = _smoothed("exact")
+    model = classifier.engine.model.train()
     rows = pipeline.certify(
-        [smoothed.engine], Batch(images), range(3), CertifySettings(n0=100, n=750)
+        [_prepared(classifier)], Batch(images()), range(3), CertifySettings(n0=100, n=750)
     )
     next(rows)
     assert not torch.is_inference_mode_enabled()
     rows.close()
     assert all(part.training for part in model.modules())
-    assert smoothed.predict(images[:1], n=100)
+    assert classifier.predict(images(1), n=100)

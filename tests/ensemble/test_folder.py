@@ -26,6 +26,15 @@ def write(base: Path, out: Path, weights: tuple[float, ...]) -> None:
     save_ensemble(load_members(runs), runs, make_solution(weights), out)
 
 
+def run(command: list[str]) -> str:
+    environment = {**os.environ, "SWEEN_COMMIT": "unknown"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else b""
@@ -39,24 +48,6 @@ def add_others(out: Path) -> None:
     (out / "certs").mkdir()
     (out / "certs" / "config.toml").write_text("n = 100\n")
     (out / "measured.json").write_text("{}")
-
-
-def test_only_the_ensemble_itself_is_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write(tmp_path, out, OLD)
-    add_others(out)
-    write(tmp_path, out, NEW)
-    assert load_ensemble(out).weights.tolist() == list(NEW)
-    assert sorted(contents(out)) == [
-        "NOTES.txt",
-        "certs",
-        "certs/config.toml",
-        "config.toml",
-        "environment.json",
-        "members",
-        "members/digits-mlp-seed0.safetensors",
-        "members/digits-mlp-seed1.safetensors",
-    ]
 
 
 @pytest.mark.parametrize("error", [OSError(5, os.strerror(5)), KeyboardInterrupt()])
@@ -143,17 +134,11 @@ _KILLED = """
 
 
 @pytest.mark.parametrize("place", ["over", "new"])
-def test_killed_at_any_instant(tmp_path: Path, place: str) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path), place],
-        env={**os.environ, "SWEEN_COMMIT": "told"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert answer.returncode == 0, answer.stderr
-    kills = [json.loads(line) for line in answer.stdout.splitlines()]
+def test_an_ensemble_killed_at_any_instant_is_the_old_or_the_new_one(
+    tmp_path: Path, place: str
+) -> None:
+    output = run([sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path), place])
+    kills = [json.loads(line) for line in output.splitlines()]
     seconds = [second for _, second, _ in kills]
     old, others = list(OLD), ["NOTES.txt", "certs"]
     for first, second, names in kills:
@@ -174,7 +159,9 @@ def test_killed_at_any_instant(tmp_path: Path, place: str) -> None:
     assert kills[-1][0] == list(NEW)
 
 
-def test_the_lock_holds_throughout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_held_until_the_ensemble_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     write(tmp_path, out, OLD)
     rename, refused = Path.rename, 0
@@ -192,34 +179,27 @@ def test_the_lock_holds_throughout(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert refused >= 6
 
 
-def test_on_a_mount_point(tmp_path: Path) -> None:
+def test_an_ensemble_is_replaced_on_a_mount_point(tmp_path: Path) -> None:
     """In a separate namespace, which removes the mount when it ends."""
     out = tmp_path / "out"
     out.mkdir()
     write(tmp_path, tmp_path / "somewhere", OLD)  # the runs
     script = (
-        "import sys\nfrom pathlib import Path\n"
-        "from tests.ensemble.test_folder import NEW, OLD, write\n"
-        "base = Path(sys.argv[1])\n"
-        "for weights in (OLD, NEW): write(base, base / 'out', weights)\n"
+        "import sys; from pathlib import Path; from tests.ensemble.test_folder import *\n"
+        "for weights in (OLD, NEW): write(Path(sys.argv[1]), Path(sys.argv[1]) / 'out', weights)\n"
     )
     mount = f"mount -t tmpfs none {out}"
     if subprocess.run(["unshare", "-Urm", "sh", "-c", mount], check=False).returncode:
         pytest.skip("mounting is not permitted here")
     command = f'{mount} && "$0" -c "$1" {tmp_path} && cat {out}/config.toml && ls -A {out}'
-    answer = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", command, sys.executable, script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert answer.returncode == 0, answer.stderr
-    assert "weights = [0.5, 0.5]" in answer.stdout
-    assert answer.stdout.endswith("\nconfig.toml\nenvironment.json\nmembers\n")
+    output = run(["unshare", "-Urm", "sh", "-c", command, sys.executable, script])
+    assert "weights = [0.5, 0.5]" in output
+    assert output.endswith("\nconfig.toml\nenvironment.json\nmembers\n")
 
 
-def test_through_a_link_and_a_broken_link(tmp_path: Path) -> None:
+def test_an_ensemble_is_replaced_through_a_link_and_a_broken_link_is_refused(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(BadInput, match="a link to real"):
         write(tmp_path, tmp_path / "link", OLD)

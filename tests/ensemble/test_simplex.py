@@ -1,6 +1,6 @@
 """The convex solver: gap, speed, an independent solver, awkward matrices."""
 
-import time
+import timeit
 
 import numpy as np
 import pytest
@@ -24,14 +24,10 @@ def _matrix(rows: int, members: int, seed: int, spread: float = 1.5) -> Matrix:
 
 @pytest.mark.parametrize("members", [6, 100])
 @pytest.mark.parametrize("seed", range(5))
-def test_gap_and_time(members: int, seed: int) -> None:
+def test_the_gap_is_closed_in_a_tenth_of_a_second(members: int, seed: int) -> None:
     matrix = _matrix(2000, members, seed)
-    minimise_log_loss(matrix[:50])  # loads what is loaded once
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        solution = minimise_log_loss(matrix)
-        seconds.append(time.perf_counter() - started)
+    solution = minimise_log_loss(matrix)
+    seconds = timeit.repeat(lambda: minimise_log_loss(matrix), number=1, repeat=3)
     assert solution.gap < 1e-9
     assert min(seconds) < 0.1
     assert solution.weights.min() >= 0
@@ -55,16 +51,6 @@ def test_loss_agrees_with_an_independent_solver(members: int) -> None:
     assert solution.loss <= other.fun + 1e-12
 
 
-def test_loss_agrees_with_expectation_maximisation() -> None:
-    """A second independent method for many members: slow, simple, monotone."""
-    matrix = _matrix(400, 30, seed=9)
-    weights = np.full(30, 1 / 30)
-    for _ in range(20_000):
-        weights = weights * (matrix / (matrix @ weights)[:, None]).mean(axis=0)
-    assert minimise_log_loss(matrix).loss == pytest.approx(log_loss(matrix, weights), abs=1e-5)
-    assert minimise_log_loss(matrix).loss <= log_loss(matrix, weights) + 1e-12
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 10**6), st.floats(0.0, 6.0))
 def test_the_gap_bounds_the_distance_to_the_optimum(
@@ -78,7 +64,7 @@ def test_the_gap_bounds_the_distance_to_the_optimum(
     assert -1e-9 <= distance <= optimality_gap(matrix, weights) + 1e-9
 
 
-def test_zeros_equal_columns_and_one_member() -> None:
+def test_useless_and_equal_members_and_a_single_one_are_solved() -> None:
     matrix = _matrix(200, 3, seed=0)
     matrix[:, 0] = 0.0
     matrix[7] = 0.0
@@ -92,6 +78,6 @@ def test_zeros_equal_columns_and_one_member() -> None:
     "wrong",
     [np.zeros((0, 3)), np.zeros(3), np.array([[0.5, 1.5]]), np.array([[0.5, np.nan]]), -np.eye(2)],
 )
-def test_matrices_that_are_not_probabilities(wrong: Matrix) -> None:
+def test_matrices_that_are_not_probabilities_are_refused(wrong: Matrix) -> None:
     with pytest.raises(BadInput, match="probabilities"):
         minimise_log_loss(wrong)

@@ -1,30 +1,30 @@
 """Solving weights of real members on noisy images."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sween.ensemble import WeightedEnsemble, solve_weights
 from sween.ensemble.probabilities import noisy_probabilities, smoothed_probabilities
 from sween.ensemble.simplex import log_loss, minimise_log_loss, optimality_gap
 from sween.ensemble.solve import METHODS
-from sween.errors import BadInput, ContractError, UnknownName
+from sween.errors import BadInput, ContractError
+from tests.smoothing.small import Computed
 
 SIGMA = 0.5
 
 
-class _Leaning(nn.Module):
+def _leaning(sharpness: float, blind: int) -> Computed:
     """Logits that lean to the class whose pixel is brightest, with a sharpness and a blind spot."""
 
-    def __init__(self, sharpness: float, blind: int) -> None:
-        super().__init__()
-        self.sharpness, self.blind = sharpness, blind
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        brightness = x.flatten(1).clone()
+        brightness[:, blind] = 0.3
+        return sharpness * brightness
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits = self.sharpness * x.flatten(1)
-        logits[:, self.blind] = 0.3 * self.sharpness
-        return logits
+    return Computed(logits)
 
 
 def _problem(count: int = 60) -> tuple[WeightedEnsemble, torch.Tensor, torch.Tensor]:
@@ -32,7 +32,7 @@ def _problem(count: int = 60) -> tuple[WeightedEnsemble, torch.Tensor, torch.Ten
     labels = torch.randint(0, 4, (count,), generator=generator)
     images = 0.3 * torch.rand(count, 1, 2, 2, generator=generator)
     images.view(count, 4)[torch.arange(count), labels] += 0.7
-    members = [_Leaning(2.0, 0), _Leaning(3.0, 1), _Leaning(2.5, 2)]
+    members = [_leaning(2.0, 0), _leaning(3.0, 1), _leaning(2.5, 2)]
     return WeightedEnsemble(members), images, labels
 
 
@@ -63,7 +63,7 @@ def test_smoothed_probabilities_are_plain_averages() -> None:
 
 def test_each_member_has_its_own_noise() -> None:
     """delta_ijk of Definition 2 is independent across members."""
-    twin = _Leaning(2.0, 0)
+    twin = _leaning(2.0, 0)
     _, images, labels = _problem(5)
     ensemble = WeightedEnsemble([twin, twin])
     matrix = smoothed_probabilities(ensemble, images, labels, sigma=SIGMA, samples=50, seed=0)
@@ -105,7 +105,7 @@ def test_uniform_weights_come_with_their_gap() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_seed_one_answer(method: str) -> None:
+def test_the_same_seed_gives_the_same_weights(method: str) -> None:
     results = []
     for seed in (0, 0, 1):
         ensemble, images, labels = _problem(20)
@@ -118,40 +118,34 @@ def test_one_seed_one_answer(method: str) -> None:
 
 
 def test_a_biased_member_gets_little_weight() -> None:
-    class Wrong(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return -3 * x.flatten(1)
-
     _, images, labels = _problem()
-    ensemble = WeightedEnsemble([_Leaning(2.0, 0), Wrong()])
+    ensemble = WeightedEnsemble([_leaning(2.0, 0), Computed(lambda x: -3 * x.flatten(1))])
     for method in ("convex", "sgd"):
         solution = solve_weights(ensemble, images, labels, sigma=SIGMA, method=method)
         assert solution.weights[1] < 0.1
 
 
-def test_bad_arguments() -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "konvex"}, "did you mean 'convex'"),
+        ({"sigma": -1}, "sigma"),
+        ({"samples": 0}, "samples"),
+        ({"method": "sgd", "batch_size": 0}, "batch_size"),
+        ({"labels": torch.zeros(3, dtype=torch.long)}, "labels"),
+        ({"labels": torch.full((5,), 4)}, "classes 0 to 3"),
+        ({"images": torch.full((5, 1, 2, 2), 255.0)}, "images"),
+    ],
+)
+def test_bad_arguments_are_refused(change: dict[str, Any], message: str) -> None:
     ensemble, images, labels = _problem(5)
-    with pytest.raises(UnknownName, match="did you mean 'convex'"):
-        solve_weights(ensemble, images, labels, sigma=SIGMA, method="konvex")
-    with pytest.raises(BadInput, match="sigma"):
-        solve_weights(ensemble, images, labels, sigma=-1)
-    with pytest.raises(BadInput, match="samples"):
-        solve_weights(ensemble, images, labels, sigma=SIGMA, samples=0)
-    with pytest.raises(BadInput, match="batch_size"):
-        solve_weights(ensemble, images, labels, sigma=SIGMA, method="sgd", batch_size=0)
-    with pytest.raises(BadInput, match="labels"):
-        solve_weights(ensemble, images, labels[:3], sigma=SIGMA)
-    with pytest.raises(BadInput, match="classes 0 to 3"):
-        solve_weights(ensemble, images, labels + 4, sigma=SIGMA)
-    with pytest.raises(BadInput, match="images"):
-        solve_weights(ensemble, images * 255, labels, sigma=SIGMA)
+    arguments: dict[str, Any] = {"images": images, "labels": labels, "sigma": SIGMA} | change
+    with pytest.raises(BadInput, match=message):
+        solve_weights(ensemble, **arguments)
 
 
-def test_members_of_different_class_counts() -> None:
-    class Three(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.flatten(1)[:, :3]
-
+def test_members_with_different_numbers_of_classes_are_refused() -> None:
     _, images, labels = _problem(5)
+    ensemble = WeightedEnsemble([_leaning(2.0, 0), Computed(lambda x: x.flatten(1)[:, :3])])
     with pytest.raises(ContractError, match=r"same number of classes.*\[4, 3\]"):
-        solve_weights(WeightedEnsemble([_Leaning(2.0, 0), Three()]), images, labels % 3, sigma=0.5)
+        solve_weights(ensemble, images, labels % 3, sigma=SIGMA)

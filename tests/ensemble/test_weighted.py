@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,44 +18,24 @@ from sween.ensemble import (
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError, ContractError
 from sween.models import Manifest, create_model, save_checkpoint
-from sween.smoothing import SmoothedClassifier
-
-SHAPE = (1, 8, 8)
+from tests.smoothing.small import SHAPE, images, smoothed
 
 
 def _member(seed: int) -> nn.Module:
     return create_model("digits-mlp", num_classes=10, image_shape=SHAPE, seed=seed).eval()
 
 
-def _images() -> torch.Tensor:
-    return torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))
+def _ensemble(*weights: float) -> WeightedEnsemble:
+    return WeightedEnsemble([_member(seed) for seed in range(len(weights))], weights).eval()
 
 
+@torch.inference_mode()
 def test_probabilities_are_the_weighted_mean_of_softmaxes() -> None:
-    members = [_member(seed) for seed in range(3)]
-    weights = [0.2, 0.5, 0.3]
-    ensemble = WeightedEnsemble(members, weights)
-    images = _images()
-    with torch.inference_mode():
-        expected = sum(
-            w * torch.softmax(m(images), dim=1) for w, m in zip(weights, members, strict=True)
-        )
-        assert isinstance(expected, torch.Tensor)
-        torch.testing.assert_close(ensemble(images), expected)
-        assert float(ensemble(images).sum(1).sub(1).abs().max()) < 1e-6
+    ensemble = _ensemble(0.2, 0.5, 0.3)
+    first, second, third = (torch.softmax(_member(seed)(images()), dim=1) for seed in range(3))
+    torch.testing.assert_close(ensemble(images()), 0.2 * first + 0.5 * second + 0.3 * third)
+    assert float(ensemble(images()).sum(1).sub(1).abs().max()) < 1e-6
     assert ensemble.order == [1, 2, 0]
-
-
-def test_smoothing_and_ensembling_commute() -> None:
-    """Section 4.1 of the paper: the mean of the mixture is the mixture of the means."""
-    members = [_member(seed) for seed in range(2)]
-    ensemble = WeightedEnsemble(members, [0.7, 0.3])
-    noisy = _images()[0] + 0.5 * torch.randn(
-        500, *SHAPE, generator=torch.Generator().manual_seed(0)
-    )
-    with torch.inference_mode():
-        smoothed = [torch.softmax(m(noisy), dim=1).mean(0) for m in members]
-        torch.testing.assert_close(ensemble(noisy).mean(0), 0.7 * smoothed[0] + 0.3 * smoothed[1])
 
 
 def test_weights_are_uniform_by_default_and_stay_on_the_simplex() -> None:
@@ -65,95 +46,79 @@ def test_weights_are_uniform_by_default_and_stay_on_the_simplex() -> None:
     assert ensemble.weights.tolist() == [0.25, 0.75]
 
 
-@pytest.mark.parametrize(
-    "weights", [[0.5, 0.6], [-0.1, 1.1], [1.0], [float("nan"), 1.0], [0.0, 0.0]]
-)
-def test_weights_off_the_simplex(weights: list[float]) -> None:
-    with pytest.raises(BadInput, match="weights"):
-        WeightedEnsemble([_member(0), _member(1)], weights)
-
-
-OFF_THE_SIMPLEX = {
+OFF_THE_SIMPLEX: dict[str, Any] = {
     "nan": [float("nan"), 1.0],
     "zeros": [0.0, 0.0],
     "negative": [-0.1, 1.1],
     "too short": [1.0],
     "too long": [0.5, 0.25, 0.25],
     "infinite": [float("inf"), 0.0],
-    "another sum": [0.5, 0.6],
-    "no numbers": ["a", "b"],
+    "wrong sum": [0.5, 0.6],
+    "not numbers": ["a", "b"],
 }
 
 
 @pytest.mark.parametrize("kind", OFF_THE_SIMPLEX)
-def test_other_weightings_are_checked_as_the_ensembles_own(kind: str) -> None:
-    """NaN weights would vote, for class 0."""
-    ensemble = WeightedEnsemble([_member(0), _member(1)])
+def test_weights_off_the_simplex_are_refused(kind: str) -> None:
+    """Those of an ensemble and those of other weightings; NaN weights would vote, for class 0."""
+    weights = OFF_THE_SIMPLEX[kind]
+    with pytest.raises(BadInput, match="weights"):
+        WeightedEnsemble([_member(0), _member(1)], weights)
     with pytest.raises(BadInput, match="weighting other: expected"):
-        SmoothedClassifier(
-            ensemble,
-            sigma=0.5,
-            num_classes=10,
-            weightings={"other": OFF_THE_SIMPLEX[kind]},  # type: ignore[dict-item]
-        )
+        smoothed(_ensemble(0.5, 0.5), weightings={"other": weights})
 
 
 def test_invalid_weights_do_not_vote() -> None:
-    ensemble = WeightedEnsemble([_member(0), _member(1)])
-    smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+    ensemble = _ensemble(0.5, 0.5)
+    classifier = smoothed(ensemble)
     ensemble._weights = (float("nan"), 1.0)
-    with pytest.raises(BadInput, match="weights: expected non-negative numbers"):
-        smoothed.certify(_images(), n=200)
-    with pytest.raises(BadInput, match="weights: expected non-negative numbers"):
-        smoothed.predict(_images(), n=200)
+    for ask in (classifier.certify, classifier.predict):
+        with pytest.raises(BadInput, match="weights: expected non-negative numbers"):
+            ask(images(), n=200)
     ensemble.weights = [0.5, 0.5]
     ensemble.members.append(_member(2))
     with pytest.raises(BadInput, match="weights: expected 3 numbers"):
-        smoothed.predict(_images(), n=200)
+        classifier.predict(images(), n=200)
 
 
-def test_it_can_be_exported() -> None:
-    """To a graph with the same outputs, for any number of images."""
-    ensemble = WeightedEnsemble([_member(seed) for seed in range(3)], [0.2, 0.5, 0.3]).eval()
-    images = _images()
-    batch = torch.export.Dim("batch")
-    for shapes in (None, ({0: batch},)):
-        graph = torch.export.export(ensemble, (images,), dynamic_shapes=shapes).module()
-        with torch.inference_mode():
-            assert torch.equal(graph(images), ensemble(images))
-            if shapes is not None:
-                more = torch.cat([images] * 3)
-                assert torch.equal(graph(more), ensemble(more))
+@pytest.mark.parametrize("dynamic", [False, True])
+@torch.inference_mode()
+def test_an_ensemble_can_be_exported(dynamic: bool) -> None:
+    """To a graph with the same outputs, also for any number of images."""
+    ensemble = _ensemble(0.2, 0.5, 0.3)
+    shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
+    graph = torch.export.export(ensemble, (images(3),), dynamic_shapes=shapes).module()
+    batch = images(9 if dynamic else 3)
+    assert torch.equal(graph(batch), ensemble(batch))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own exporter
-def test_it_can_be_exported_to_onnx(tmp_path: Path) -> None:
+@torch.inference_mode()
+def test_an_ensemble_can_be_exported_to_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    ensemble = WeightedEnsemble([_member(seed) for seed in range(3)], [0.2, 0.5, 0.3]).eval()
-    path = tmp_path / "ensemble.onnx"
-    torch.onnx.export(ensemble, (_images(),), path, dynamo=True)
+    ensemble, path = _ensemble(0.2, 0.5, 0.3), tmp_path / "ensemble.onnx"
+    torch.onnx.export(ensemble, (images(),), path, dynamo=True)
     session = runtime.InferenceSession(path)
-    (found,) = session.run(None, {session.get_inputs()[0].name: _images().numpy()})
-    with torch.inference_mode():
-        torch.testing.assert_close(torch.from_numpy(found), ensemble(_images()))
+    (found,) = session.run(None, {session.get_inputs()[0].name: images().numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), ensemble(images()))
 
 
-def test_members_must_be_modules_of_one_class_count() -> None:
+def test_members_must_be_modules_with_the_same_number_of_classes() -> None:
     with pytest.raises(BadInput, match="members"):
         WeightedEnsemble([])
     with pytest.raises(ContractError, match="member 0"):
         WeightedEnsemble([lambda x: x])  # type: ignore[list-item]
     other = create_model("digits-mlp", num_classes=7, image_shape=SHAPE)
     with pytest.raises(ContractError, match=r"expected 10 classes.*got 7"):
-        WeightedEnsemble([_member(0), other])(_images())
+        WeightedEnsemble([_member(0), other])(images())
 
 
 def test_gradients_flow_to_the_image() -> None:
-    images = _images().requires_grad_()
-    WeightedEnsemble([_member(0), _member(1)])(images)[:, 0].sum().backward()
-    assert images.grad is not None
-    assert float(images.grad.abs().sum()) > 0
+    batch = images().requires_grad_()
+    _ensemble(0.5, 0.5)(batch)[:, 0].sum().backward()
+    assert batch.grad is not None
+    assert float(batch.grad.abs().sum()) > 0
 
 
 def make_run(
@@ -175,24 +140,14 @@ def make_run(
 
 
 def make_solution(weights: tuple[float, ...]) -> WeightSolution:
-    return WeightSolution(
-        method="convex",
-        weights=weights,
-        loss=0.5,
-        gap=0.0,
-        iterations=1,
-        samples=100,
-        seed=0,
-        seconds=0.1,
-    )
+    found: dict[str, Any] = {"loss": 0.5, "gap": 0.0, "iterations": 1, "seconds": 0.1}
+    return WeightSolution(method="convex", weights=weights, samples=100, seed=0, **found)
 
 
 @pytest.fixture
 def ensemble_folder(tmp_path: Path) -> Path:
     runs = [make_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
-    loaded = load_members(runs)
-    loaded.weights = [0.2, 0.3, 0.5]
-    save_ensemble(loaded, runs, make_solution((0.2, 0.3, 0.5)), tmp_path / "ensemble")
+    save_ensemble(load_members(runs), runs, make_solution((0.2, 0.3, 0.5)), tmp_path / "ensemble")
     return tmp_path / "ensemble"
 
 
@@ -204,14 +159,10 @@ def test_an_ensemble_folder_is_self_contained(ensemble_folder: Path, tmp_path: P
         shutil.rmtree(tmp_path / name)
     loaded = load_ensemble(moved)
     assert loaded.weights.tolist() == [0.2, 0.3, 0.5]
-    assert loaded.member_names == (
-        "digits-mlp-seed0",
-        "digits-mlp-seed1",
-        "digits-mlp-seed2",
-    )
+    assert loaded.member_names == tuple(f"digits-mlp-seed{seed}" for seed in range(3))
     assert loaded.name == "SWEEN-3"
     with torch.inference_mode():
-        torch.testing.assert_close(loaded.members[1](_images()), _member(1)(_images()))
+        torch.testing.assert_close(loaded.members[1](images()), _member(1)(images()))
 
 
 def test_a_run_loads_as_an_ensemble_of_one(tmp_path: Path) -> None:
@@ -230,23 +181,17 @@ def test_the_fingerprint_covers_weights_and_members(ensemble_folder: Path, tmp_p
 
 def test_a_replaced_member_is_detected(ensemble_folder: Path) -> None:
     members = ensemble_folder / "members"
-    shutil.copyfile(
-        members / "digits-mlp-seed0.safetensors", members / "digits-mlp-seed1.safetensors"
-    )
+    first, second = (members / f"digits-mlp-seed{seed}.safetensors" for seed in range(2))
+    shutil.copyfile(first, second)
     with pytest.raises(CheckpointError, match="member digits-mlp-seed1"):
         load_ensemble(ensemble_folder)
 
 
-def test_writing_again_replaces_an_ensemble_and_nothing_else(
-    ensemble_folder: Path, tmp_path: Path
-) -> None:
-    runs = [tmp_path / name for name in "ab"]
-    loaded = load_members(runs)
-    save_ensemble(loaded, runs, make_solution((0.5, 0.5)), ensemble_folder)
-    assert len(load_ensemble(ensemble_folder).member_names) == 2
+def test_an_ensemble_is_not_written_over_other_files(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a", 0)]
     with pytest.raises(BadInput, match="other files"):
-        save_ensemble(loaded, runs, make_solution((0.5, 0.5)), tmp_path / "a")
-    assert (tmp_path / "a" / "model.safetensors").exists()
+        save_ensemble(load_members(runs), runs, make_solution((1.0,)), runs[0])
+    assert (runs[0] / "model.safetensors").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
@@ -258,12 +203,12 @@ def test_incompatible_members_are_refused(tmp_path: Path, change: dict[str, floa
 
 
 def test_weights_are_part_of_the_state_dict() -> None:
-    first = WeightedEnsemble([_member(0), _member(1)], [0.25, 0.75])
+    first = _ensemble(0.25, 0.75)
     second = WeightedEnsemble([_member(2), _member(3)])
     second.load_state_dict(first.state_dict())
     assert second.weights.tolist() == [0.25, 0.75]
     with torch.inference_mode():
-        assert torch.equal(first(_images()), second(_images()))
+        assert torch.equal(first(images()), second(images()))
 
 
 def test_checking_weights_twice_changes_nothing() -> None:

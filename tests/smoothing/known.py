@@ -1,98 +1,63 @@
 """Base classifiers whose smoothed probability and robust radius are known exactly."""
 
-import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import optimize, special, stats
-from torch import nn
 
-SHAPE = (1, 8, 8)
+from tests.smoothing.small import Computed, by_score
+
 DIMENSION = 64
 
 
-class HalfSpace(nn.Module):
-    """Class 1 where direction . x > offset; the robust radius is the distance to the plane."""
-
-    direction: torch.Tensor
-
-    def __init__(self, direction: torch.Tensor, offset: float) -> None:
-        super().__init__()
-        self.register_buffer("direction", direction / direction.norm())
-        self.offset = offset
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        score = x.flatten(1) @ self.direction - self.offset
-        return torch.stack([torch.zeros_like(score), score], dim=1)
+def half_space(direction: torch.Tensor, offset: float) -> Computed:
+    """Class 0 where direction . x > offset; the robust radius is the distance to the plane."""
+    return by_score(lambda x: x @ direction - offset)
 
 
-class Slab(HalfSpace):
-    """Class 1 where |direction . x - offset| < half_width."""
-
-    def __init__(self, direction: torch.Tensor, offset: float, half_width: float) -> None:
-        super().__init__(direction, offset)
-        self.half_width = half_width
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        score = self.half_width - (x.flatten(1) @ self.direction - self.offset).abs()
-        return torch.stack([torch.zeros_like(score), score], dim=1)
+def slab(direction: torch.Tensor, offset: float, half_width: float) -> Computed:
+    """Class 0 where |direction . x - offset| < half_width."""
+    return by_score(lambda x: half_width - (x @ direction - offset).abs())
 
 
-class Ball(nn.Module):
-    """Class 1 within `radius` of a centre."""
-
-    centre: torch.Tensor
-
-    def __init__(self, centre: torch.Tensor, radius: float) -> None:
-        super().__init__()
-        self.register_buffer("centre", centre)
-        self.radius = radius
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        score = self.radius - (x.flatten(1) - self.centre).norm(dim=1)
-        return torch.stack([torch.zeros_like(score), score], dim=1)
+def ball(centre: torch.Tensor, radius: float) -> Computed:
+    """Class 0 within `radius` of a centre."""
+    return by_score(lambda x: radius - (x - centre).norm(dim=1))
 
 
-def slab_probability(shift: float, half_width: float, sigma: float) -> float:
-    """P(|shift + noise| < half_width)."""
-    upper, lower = (half_width - shift) / sigma, (-half_width - shift) / sigma
-    return float(special.ndtr(upper) - special.ndtr(lower))
-
-
-def ball_probability(distance: float, radius: float, sigma: float, dimension: int) -> float:
-    """P(|x + noise - centre| < radius) for |x - centre| = distance."""
-    return float(
-        stats.ncx2.cdf((radius / sigma) ** 2, dimension, max((distance / sigma) ** 2, 1e-12))
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownCase:
-    """p of class 1 at a point, and how far g answers as it does there."""
+class KnownCase(NamedTuple):
+    """The probability of class 0 at a point, and the smoothed classifier's robust radius there."""
 
     probability: float
     robust_radius: float
 
 
-def slab_case(shift: float, half_width: float, sigma: float) -> KnownCase:
-    """g answers 1 out to the shift at which the probability falls to 1/2."""
-    probability = slab_probability(shift, half_width, sigma)
-    if slab_probability(0.0, half_width, sigma) <= 0.5:
-        return KnownCase(probability, np.inf)  # g answers 0 everywhere
-    edge = optimize.brentq(
-        lambda s: slab_probability(s, half_width, sigma) - 0.5, 0.0, half_width + 10 * sigma
-    )
-    return KnownCase(probability, abs(edge - abs(shift)))
-
-
-def ball_case(distance: float, radius: float, sigma: float, dimension: int) -> KnownCase:
-    probability = ball_probability(distance, radius, sigma, dimension)
-    if ball_probability(0.0, radius, sigma, dimension) <= 0.5:
-        return KnownCase(probability, np.inf)
-    edge = optimize.brentq(
-        lambda s: ball_probability(s, radius, sigma, dimension) - 0.5, 0.0, radius + 10 * sigma
-    )
+def _known(probability_at: Callable[[float], float], distance: float, end: float) -> KnownCase:
+    """The prediction is 0 up to the distance at which the probability falls to 1/2."""
+    probability = probability_at(distance)
+    if probability_at(0.0) <= 0.5:
+        return KnownCase(probability, np.inf)  # the prediction is 1 everywhere
+    edge = optimize.brentq(lambda s: probability_at(s) - 0.5, 0.0, end)
     return KnownCase(probability, abs(edge - distance))
+
+
+def slab_case(shift: float, half_width: float, sigma: float) -> KnownCase:
+    def probability(s: float) -> float:
+        """P(|s + noise| < half_width)."""
+        return float(np.diff(special.ndtr(np.array([-half_width - s, half_width - s]) / sigma))[0])
+
+    return _known(probability, shift, half_width + 10 * sigma)
+
+
+def ball_case(distance: float, radius: float, sigma: float) -> KnownCase:
+    def probability(s: float) -> float:
+        """P(|x + noise - centre| < radius) for |x - centre| = s."""
+        offset = max((s / sigma) ** 2, 1e-12)
+        return float(stats.ncx2.cdf((radius / sigma) ** 2, DIMENSION, offset))
+
+    return _known(probability, distance, radius + 10 * sigma)
 
 
 def most_failures(trials: int, alpha: float) -> int:

@@ -1,4 +1,7 @@
-"""Slow, plain references for the fast code: binomial tails at 50 digits."""
+"""Slow, plain references for the fast code: binomial tails at 50 digits.
+
+mpmath's incomplete beta function does not converge for large counts.
+"""
 
 from typing import Any
 

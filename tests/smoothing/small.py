@@ -1,6 +1,7 @@
-"""Small networks and images for tests of the vote engine."""
+"""Small networks, classifiers and images for tests of several packages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,7 +10,9 @@ from sween.ensemble import WeightedEnsemble
 from sween.models import create_model
 from sween.records import Certificate
 from sween.sampling import CertifySettings
+from sween.smoothing import SmoothedClassifier
 
+ZOO = "digits-sween3-gaussian-sigma0.50"
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
 PROBED = 6
@@ -35,11 +38,59 @@ def ensemble() -> WeightedEnsemble:
     return WeightedEnsemble(members(), [0.2, 0.5, 0.3])
 
 
+def smoothed(
+    model: nn.Module | None = None, *, sigma: float = 0.5, num_classes: int = 10, **options: Any
+) -> SmoothedClassifier:
+    """A classifier, by default of the ensemble above."""
+    return SmoothedClassifier(model or ensemble(), sigma=sigma, num_classes=num_classes, **options)
+
+
 def counts(certificates: Sequence[Certificate]) -> list[tuple[tuple[int, ...], ...]]:
     return [
         (row.selection_counts, row.estimation_counts, (row.member_evaluations,))
         for row in certificates
     ]
+
+
+class Computed(nn.Module):
+    """A network without parameters, given as a function of its batch."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def constant(*logits: float) -> Computed:
+    return Computed(lambda x: torch.tensor(logits).expand(len(x), len(logits)))
+
+
+def by_score(score: Callable[[torch.Tensor], torch.Tensor]) -> Computed:
+    """Class 0 for images (rows of pixels) with a positive score, else class 1."""
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        own = score(x.flatten(1))
+        return torch.stack([own, -own], dim=1)
+
+    return Computed(logits)
+
+
+class SmallMemory(nn.Module):
+    """Two classes by the sum; out of memory on more than `room` rows, after `fits` such passes."""
+
+    def __init__(self, room: int, fits: int = 0) -> None:
+        super().__init__()
+        self.room, self.fits = room, fits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > self.room:
+            if self.fits == 0:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+            self.fits -= 1
+        total = x.flatten(1).sum(1)
+        return torch.stack([total - 32, 32 - total], dim=1)
 
 
 class Batch:

@@ -10,38 +10,41 @@ from torch import nn
 from sween.bounds.radius import radius_cohen
 from sween.sampling import CertifySettings
 from sween.seeding import numpy_generator
-from sween.smoothing import SmoothedClassifier
 from tests.smoothing.known import (
     DIMENSION,
-    SHAPE,
-    Ball,
-    HalfSpace,
     KnownCase,
-    Slab,
+    ball,
     ball_case,
+    half_space,
     most_failures,
+    slab,
     slab_case,
 )
+from tests.smoothing.small import SHAPE, smoothed
 
 CASES = 10_000
 N = 100_000
 SIGMA = 0.5
 
 
+def _half_spaces(
+    seed: int, low: float, high: float, alpha: float = 0.001
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Distances of points from half-spaces, and certified radii."""
+    generator = numpy_generator(seed, "half space")
+    distances = generator.uniform(low, high, CASES)
+    counts = generator.binomial(N, special.ndtr(distances / SIGMA))
+    return distances, radius_cohen(counts, N, alpha=alpha, sigma=SIGMA)
+
+
 @pytest.mark.parametrize("alpha", [0.001, 0.05])
 def test_half_space_is_sound_over_ten_thousand_cases(alpha: float) -> None:
-    generator = numpy_generator(0, "half space")
-    distances = generator.uniform(0.0, 5 * SIGMA, CASES)
-    counts = generator.binomial(N, special.ndtr(distances / SIGMA))
-    radii = radius_cohen(counts, N, alpha=alpha, sigma=SIGMA)
+    distances, radii = _half_spaces(0, 0.0, 5 * SIGMA, alpha)
     assert int((radii > distances).sum()) <= most_failures(CASES, alpha)
 
 
 def _tightness(low: float, high: float) -> float:
-    generator = numpy_generator(1, "half space")
-    distances = generator.uniform(low, high, CASES)
-    counts = generator.binomial(N, special.ndtr(distances / SIGMA))
-    radii = radius_cohen(counts, N, alpha=0.001, sigma=SIGMA)
+    distances, radii = _half_spaces(1, low, high)
     largest = float(radius_cohen(N, N, alpha=0.001, sigma=SIGMA))
     return float((radii / np.minimum(distances, largest)).mean())
 
@@ -49,10 +52,7 @@ def _tightness(low: float, high: float) -> float:
 def test_half_space_is_tight() -> None:
     assert _tightness(SIGMA / 2, 3 * SIGMA) >= 0.94
     assert _tightness(3 * SIGMA, 6 * SIGMA) >= 0.88
-
-
-def test_largest_radius_is_where_all_votes_agree() -> None:
-    assert _tightness(6 * SIGMA, 8 * SIGMA) == pytest.approx(1.0, abs=1e-9)
+    assert _tightness(6 * SIGMA, 8 * SIGMA) == pytest.approx(1.0, abs=1e-9)  # all votes agree
 
 
 def _known_cases(kind: str, generator: np.random.Generator, count: int) -> list[KnownCase]:
@@ -60,7 +60,7 @@ def _known_cases(kind: str, generator: np.random.Generator, count: int) -> list[
         widths, shifts = generator.uniform(0.2, 2.0, count), generator.uniform(0, 2.5, count)
         return [slab_case(s, w, SIGMA) for s, w in zip(shifts, widths, strict=True)]
     radii, distances = generator.uniform(3.6, 6.0, count), generator.uniform(0, 4.0, count)
-    return [ball_case(d, r, SIGMA, DIMENSION) for d, r in zip(distances, radii, strict=True)]
+    return [ball_case(d, r, SIGMA) for d, r in zip(distances, radii, strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["slab", "ball"])
@@ -85,28 +85,28 @@ def _unit(generator: np.random.Generator) -> npt.NDArray[np.float64]:
 def _engine_case(
     kind: str, generator: np.random.Generator
 ) -> tuple[nn.Module, np.ndarray, float, int]:
-    """A classifier, a point, g's robust radius there, and g's answer there."""
+    """A classifier, a point, and the smoothed classifier's robust radius and prediction there."""
     point = generator.uniform(0.2, 0.8, DIMENSION)
     direction = torch.from_numpy(_unit(generator)).float()
     projection = float(point @ direction.double().numpy())
     if kind == "half-space":
         distance = generator.uniform(0.0, 3 * SIGMA)
         side = generator.choice([-1, 1])
-        model = HalfSpace(direction, projection - side * distance)
-        return model, point, distance, int(side > 0)
+        model = half_space(direction, projection - side * distance)
+        return model, point, distance, int(side < 0)
     if kind == "slab":
         shift, width = generator.uniform(0, 1.5), generator.uniform(0.4, 2.0)
         known = slab_case(shift, width, SIGMA)
-        answer = int(known.probability > 0.5)
-        return Slab(direction, projection - shift, width), point, known.robust_radius, answer
+        answer = int(known.probability <= 0.5)
+        return slab(direction, projection - shift, width), point, known.robust_radius, answer
     distance, radius = generator.uniform(0, 2.5), generator.uniform(3.8, 5.5)
     centre = torch.from_numpy(point + distance * _unit(generator)).float()
-    known = ball_case(distance, radius, SIGMA, DIMENSION)
-    return Ball(centre, radius), point, known.robust_radius, int(known.probability > 0.5)
+    known = ball_case(distance, radius, SIGMA)
+    return ball(centre, radius), point, known.robust_radius, int(known.probability <= 0.5)
 
 
 @pytest.mark.parametrize("kind", ["half-space", "slab", "ball"])
-def test_the_whole_engine_on_known_classifiers(kind: str) -> None:
+def test_the_whole_engine_is_sound_on_known_classifiers(kind: str) -> None:
     """200 cases from pixels to record, at alpha = .05 so that failures would show."""
     alpha, trials = 0.05, 200
     generator = numpy_generator(3, kind)
@@ -115,8 +115,8 @@ def test_the_whole_engine_on_known_classifiers(kind: str) -> None:
     for trial in range(trials):
         model, point, truth, answer = _engine_case(kind, generator)
         image = torch.from_numpy(point).float().view(1, *SHAPE)
-        smoothed = SmoothedClassifier(model, sigma=SIGMA, num_classes=2)
-        (certificate,) = smoothed.certify(image, settings=settings, indices=[trial])
+        classifier = smoothed(model, sigma=SIGMA, num_classes=2)
+        (certificate,) = classifier.certify(image, settings=settings, indices=[trial])
         wrong = not certificate.abstained and certificate.prediction != answer
         false += wrong or certificate.radius > truth
         certified += not certificate.abstained

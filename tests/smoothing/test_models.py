@@ -1,5 +1,6 @@
-"""Models that break the contract of a member: one line that is true and says what to do."""
+"""Models that break the contract of a member: one line with what was found and the fix."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,72 +17,59 @@ def linear() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-class Wrapped(nn.Module):
-    """Returns something else than logits."""
-
-    def __init__(self, pack: Any) -> None:
-        super().__init__()
-        self.body, self.pack = linear(), pack
-
-    def forward(self, images: torch.Tensor) -> Any:
-        return self.pack(self.body(images))
+def wrapped(pack: Callable[[torch.Tensor], Any]) -> small.Computed:
+    """Returns something other than logits."""
+    body = linear()
+    return small.Computed(lambda images: pack(body(images)))
 
 
-class Broken(nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        raise KeyError("no such layer")
+def broken(_: torch.Tensor) -> torch.Tensor:
+    raise KeyError("no such layer")
 
 
-def normal(images: torch.Tensor) -> torch.Tensor:
+def function(images: torch.Tensor) -> torch.Tensor:
     return images.flatten(1)[:, :10]
 
 
 @pytest.mark.parametrize(
     ("model", "parts"),
     [
-        (Wrapped(lambda y: (y, y)), ("a tuple", "returns its logits")),
-        (Wrapped(lambda y: {"logits": y}), ("a dict", "returns its logits")),
-        (Wrapped(lambda y: y[:, :7]), ("(", "7)", "num_classes=7")),
-        (Wrapped(lambda y: y.sum()), ("()", "one row of logits")),
+        (wrapped(lambda y: (y, y)), ("a tuple", "returns its logits")),
+        (wrapped(lambda y: {"logits": y}), ("a dict", "returns its logits")),
+        (wrapped(lambda y: y[:, :7]), ("(", "7)", "num_classes=7")),
+        (wrapped(lambda y: y.sum()), ("()", "one row of logits")),
         (linear().double(), ("float64", "model.float()")),
         (linear().half(), ("float16", "model.float()")),
         (nn.Linear(3, 10), ("RuntimeError", "(N, 1, 8, 8)")),
-        (Broken(), ("KeyError", "no such layer")),
-        (normal, ("a function", "module")),
-        (lambda images: normal(images), ("a function", "module")),
+        (small.Computed(broken), ("KeyError", "no such layer")),
+        (function, ("a function", "module")),
         (linear().forward, ("a method", "torch.nn.Module")),
         (None, ("a NoneType",)),
     ],
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("verb", ["predict", "certify"])
-def test_one_line_that_is_true(model: Any, parts: tuple[str, ...], verb: str) -> None:
+def test_a_model_that_breaks_the_contract_is_refused_in_one_line(
+    model: Any, parts: tuple[str, ...], verb: str
+) -> None:
     with pytest.raises(ContractError) as caught:
         getattr(SmoothedClassifier(model, sigma=0.5, num_classes=10), verb)(small.images(1), n=200)
     message = str(caught.value)
     assert "\n" not in message
-    for part in parts:
-        assert part in message, message
+    assert all(part in message for part in parts), message
 
 
-def test_a_model_that_casts_for_itself_may_have_any_parameters() -> None:
-    class Casting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = linear().double()
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            output: torch.Tensor = self.body(images.double()).float()
-            return output
-
-    smoothed = SmoothedClassifier(Casting(), sigma=0.5, num_classes=10)
-    assert smoothed.certify(small.images(1), n=200)
+def test_a_model_that_casts_its_input_may_have_parameters_of_any_type() -> None:
+    body = linear().double()
+    casting = small.Computed(lambda images: body(images.double()).float())
+    casting.body = body
+    assert small.smoothed(casting).certify(small.images(1), n=200)
 
 
-def test_an_image_of_another_size_is_one_line_too() -> None:
-    """Also where the model is known by then."""
-    smoothed = SmoothedClassifier(linear(), sigma=0.5, num_classes=10)
-    assert smoothed.predict(small.images(1), n=100)
-    for verb in (smoothed.predict, smoothed.certify):
+def test_an_image_of_another_size_is_refused_in_one_line() -> None:
+    """Also by a model that has already predicted."""
+    classifier = small.smoothed(linear())
+    assert classifier.predict(small.images(1), n=100)
+    for verb in (classifier.predict, classifier.certify):
         with pytest.raises(ContractError, match=r"\(N, 3, 8, 8\), got RuntimeError"):
             verb(torch.rand(1, 3, 8, 8), n=100)

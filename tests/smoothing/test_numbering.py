@@ -20,9 +20,13 @@ from tests.smoothing import small
 pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
 
 
+ONE, OTHER = small.images(2)[:1], small.images(2)[1:]
+SETTINGS = CertifySettings(n0=20, n=100, seed=4)
+
+
 @pytest.fixture
 def smoothed() -> SmoothedClassifier:
-    return SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
+    return small.smoothed()
 
 
 @pytest.mark.parametrize("seed", [None, 5])
@@ -43,10 +47,9 @@ def test_a_loop_over_a_loader_gives_every_image_its_own_noise(
 
 
 def test_predictions_and_certificates_are_numbered_apart(smoothed: SmoothedClassifier) -> None:
-    image = small.images(1)
-    answers = [smoothed.predict(image, n=20) for _ in range(3)]
+    answers = [smoothed.predict(ONE, n=20) for _ in range(3)]
     assert [answer[0].index for answer in answers] == [0, 1, 2]
-    assert smoothed.certify(image, n=100)[0].index == 0
+    assert smoothed.certify(ONE, n=100)[0].index == 0
 
 
 def test_images_are_numbered_after_the_indices_that_were_given() -> None:
@@ -55,46 +58,48 @@ def test_images_are_numbered_after_the_indices_that_were_given() -> None:
     assert numbering.number("certification", None, 2) == [10, 11]
     assert numbering.number("certification", [0], 1) == [0]
     assert numbering.number("certification", None, 1) == [12]
+    numbering.number("prediction", [4, 2**63 - 1], 2)  # the largest index
+    assert numbering.number("prediction", None, 1) == [0]
 
 
-def test_noise_that_meets_another_image_warns_and_answers(smoothed: SmoothedClassifier) -> None:
-    one, other = small.images(2)[:1], small.images(2)[1:]
-    settings = CertifySettings(n0=20, n=100, seed=4)
-    smoothed.certify(one, settings=settings, indices=[7])
-    with pytest.warns(RepeatedNoiseWarning, match="index 7 with seed 4"):
-        assert smoothed.certify(other, settings=settings, indices=[7])
-    smoothed.predict(one, n=20, seed=4, indices=[7])
-    with pytest.warns(RepeatedNoiseWarning, match="common noise"):
-        assert smoothed.predict(other, n=20, seed=4, indices=[7])
+def test_noise_used_for_another_image_warns_at_the_line_that_asked(
+    smoothed: SmoothedClassifier,
+) -> None:
+    for ask in (
+        lambda image: smoothed.certify(image, n0=20, n=100, seed=4, indices=[1]),
+        lambda image: smoothed.certify(image, settings=SETTINGS, indices=[2]),
+        lambda image: smoothed.predict(image, n=20, seed=4, indices=[3]),
+    ):
+        ask(ONE)
+        with pytest.warns(RepeatedNoiseWarning, match=r"index \d .*seed 4") as caught:
+            assert ask(OTHER)
+        assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_noise_that_is_repeated_for_one_image_does_not_warn(smoothed: SmoothedClassifier) -> None:
     """Nor does another purpose, seed or index; pytest makes errors of warnings."""
-    image, other = small.images(2)[:1], small.images(2)[1:]
-    settings = CertifySettings(n0=20, n=100, seed=4)
     for _ in range(2):
-        smoothed.certify(image, settings=settings, indices=[7])
-    smoothed.predict(other, n=20, seed=4, indices=[7])
-    smoothed.certify(other, n0=20, n=100, seed=5, indices=[7])
-    smoothed.certify(other, n0=20, n=100, seed=4, indices=[8])
-    for images in (image, other):  # a judge compares images under common noise
-        smoothed.predict_batch(images, n=20, seed=4, indices=[9])
+        smoothed.certify(ONE, settings=SETTINGS, indices=[7])
+    smoothed.predict(OTHER, n=20, seed=4, indices=[7])
+    smoothed.certify(OTHER, n0=20, n=100, seed=5, indices=[7])
+    smoothed.certify(OTHER, n0=20, n=100, seed=4, indices=[8])
+    for image in (ONE, OTHER):  # a judge compares images under common noise
+        smoothed.predict_batch(image, n=20, seed=4, indices=[9])
 
 
 def test_the_oldest_images_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbering_module, "MOST_REMEMBERED", 3)
-    numbering, images = ImageNumbering(), small.images(2)
+    numbering = ImageNumbering()
     for key in range(5):
-        numbering.watch(0, "prediction", [key], images[:1])
+        numbering.watch(0, "prediction", [key], ONE)
     assert len(numbering._met) == 3
-    numbering.watch(0, "prediction", [0], images[1:])  # forgotten: no warning
+    numbering.watch(0, "prediction", [0], OTHER)  # forgotten: no warning
     with pytest.warns(RepeatedNoiseWarning):
-        numbering.watch(0, "prediction", [4], images[1:])
+        numbering.watch(0, "prediction", [4], OTHER)
 
 
 def test_every_call_has_a_fresh_seed_that_replays_it(smoothed: SmoothedClassifier) -> None:
-    image = small.images(1)[0]
-    seeds = set[int]()
+    image, seeds = ONE[0], set[int]()
     for _ in range(3):
         row, answer = smoothed.certify_one(image, n=200), smoothed.predict_one(image, n=50)
         seeds |= {row.seed, answer.seed}
@@ -107,40 +112,17 @@ def test_every_call_has_a_fresh_seed_that_replays_it(smoothed: SmoothedClassifie
 
 
 def test_a_given_seed_is_used_as_given(smoothed: SmoothedClassifier) -> None:
-    image = small.images(1)
-    fresh = SmoothedClassifier(small.ensemble(), sigma=0.5, num_classes=10)
     first, second = (
-        own.certify(image, n=200, seed=12, indices=[5])[0] for own in (smoothed, fresh)
+        own.certify(ONE, n=200, seed=12, indices=[5])[0] for own in (smoothed, small.smoothed())
     )
     assert first.seed == second.seed == 12
     assert first.estimation_counts == second.estimation_counts
     assert CertifySettings().seed == 0  # of runs on a data set, which resume
 
 
-def test_an_index_at_the_end_of_all_does_not_stop_the_numbering() -> None:
-    numbering = ImageNumbering()
-    numbering.number("prediction", [4, 2**63 - 1], 2)
-    assert numbering.number("prediction", None, 1) == [0]
-
-
-def test_the_warning_names_the_line_that_asked(smoothed: SmoothedClassifier) -> None:
-    one, other = small.images(2)[:1], small.images(2)[1:]
-    settings = CertifySettings(n0=20, n=100, seed=4)
-    for ask in (
-        lambda image: smoothed.certify(image, n0=20, n=100, seed=4, indices=[1]),
-        lambda image: smoothed.certify(image, settings=settings, indices=[2]),
-        lambda image: smoothed.predict(image, n=20, seed=4, indices=[3]),
-    ):
-        ask(one)
-        with pytest.warns(RepeatedNoiseWarning) as caught:
-            ask(other)
-        assert {warning.filename for warning in caught} == {__file__}
-
-
-def test_a_classifier_can_be_copied_and_sent(smoothed: SmoothedClassifier) -> None:
-    image = small.images(1)[0]
-    first = smoothed.certify_one(image, n=200, seed=3, indices=8)
+def test_a_classifier_can_be_copied_and_pickled(smoothed: SmoothedClassifier) -> None:
+    first = smoothed.certify_one(ONE[0], n=200, seed=3, indices=8)
     for twin in (copy.deepcopy(smoothed), pickle.loads(pickle.dumps(smoothed))):  # noqa: S301
-        again = twin.certify_one(image, n=200, seed=3, indices=8)
+        again = twin.certify_one(ONE[0], n=200, seed=3, indices=8)
         assert again.estimation_counts == first.estimation_counts
-        assert twin.certify_one(image, n=200).index == 9
+        assert twin.certify_one(ONE[0], n=200).index == 9

@@ -10,17 +10,13 @@ from torch import nn
 
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.models.device import evaluating
-from sween.records import Certificate
 from sween.smoothing import SmoothedClassifier
 from tests.at_once import at_once
 from tests.smoothing import small
+from tests.smoothing.small import smoothed
 
 THREADS = 4
 Answer = tuple[tuple[int, ...], ...]
-
-
-def smoothed(model: nn.Module) -> SmoothedClassifier:
-    return SmoothedClassifier(model, sigma=0.5, num_classes=10)
 
 
 def ask(classifier: SmoothedClassifier, seed: int) -> Answer:
@@ -38,36 +34,28 @@ def ask(classifier: SmoothedClassifier, seed: int) -> Answer:
 @pytest.fixture(scope="module")
 def alone() -> list[Answer]:
     """What each seed gives in a program of one thread."""
-    return [ask(smoothed(small.ensemble()), seed) for seed in range(THREADS)]
+    return [ask(smoothed(), seed) for seed in range(THREADS)]
 
 
 @pytest.mark.parametrize("turn", range(20))
-def test_one_classifier_answers_from_several_threads(turn: int, alone: list[Answer]) -> None:
-    classifier = smoothed(small.ensemble())
-    works = [functools.partial(ask, classifier, seed) for seed in range(THREADS)]
-    assert at_once(works) == alone
-
-
-@pytest.mark.parametrize("turn", range(20))
-def test_classifiers_over_one_ensemble_answer_at_once(turn: int, alone: list[Answer]) -> None:
+@pytest.mark.parametrize("shared", ["classifier", "ensemble"])
+def test_threads_get_the_answers_of_one_thread(shared: str, turn: int, alone: list[Answer]) -> None:
     """The ensemble is in training mode: whoever ends first must not put it back for the others."""
     ensemble = small.ensemble().train()
-    works = [functools.partial(ask, smoothed(ensemble), seed) for seed in range(THREADS)]
-    assert at_once(works) == alone
+    classifier = smoothed(ensemble)
+    own = [classifier if shared == "classifier" else smoothed(ensemble) for _ in range(THREADS)]
+    assert at_once([functools.partial(ask, own[seed], seed) for seed in range(THREADS)]) == alone
     assert all(part.training for part in ensemble.modules())
 
 
-def test_threads_number_their_images_without_a_gap_or_a_double() -> None:
-    classifier, found = smoothed(small.ensemble()), list[int]()
+def test_threads_number_their_images_without_gaps_or_duplicates() -> None:
+    classifier = smoothed()
 
-    def run() -> None:
-        for _ in range(5):
-            rows = classifier.certify(small.images(2), n0=20, n=100)
-            found.extend(row.index for row in rows)
+    def run() -> list[int]:
+        calls = [classifier.certify(small.images(2), n0=20, n=100) for _ in range(5)]
+        return [row.index for rows in calls for row in rows]
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        for future in [pool.submit(run) for _ in range(THREADS)]:
-            future.result()
+    found = [index for own in at_once([run] * THREADS) for index in own]
     assert sorted(found) == list(range(THREADS * 5 * 2))
 
 
@@ -120,7 +108,7 @@ def test_a_module_is_evaluated_while_another_thread_traces() -> None:
 
 
 def test_a_thread_that_fails_leaves_the_classifier_to_the_others() -> None:
-    classifier = smoothed(small.ensemble())
+    classifier = smoothed()
 
     def fail() -> Answer:
         with pytest.raises(ValueError, match="images"):
@@ -128,20 +116,4 @@ def test_a_thread_that_fails_leaves_the_classifier_to_the_others() -> None:
         return ()
 
     works = [lambda: ask(classifier, 0), fail, lambda: ask(classifier, 1), fail]
-    found = at_once(works)
-    assert found[0] == ask(classifier, 0)
-    assert found[2] == ask(classifier, 1)
-
-
-def test_a_certificate_is_that_of_its_own_thread() -> None:
-    """Images of several threads do not share a batch, a tally or an index."""
-    classifier = smoothed(small.ensemble())
-    images = small.images(THREADS)
-
-    def certify(position: int) -> Certificate:
-        return classifier.certify_one(images[position], n=200, seed=9, indices=position)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        together = list(pool.map(certify, range(THREADS)))
-    for position, row in enumerate(together):
-        assert row.estimation_counts == certify(position).estimation_counts
+    assert at_once(works)[::2] == [ask(classifier, 0), ask(classifier, 1)]

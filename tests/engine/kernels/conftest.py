@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from sween.engine import prepare
 from sween.engine.kernels.shape import Shape
 from tests.engine.kernels.emulation import Emulator
 
@@ -17,13 +18,24 @@ def compiler() -> str:
     return compiler
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=str)
-def any_emulator(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
+@pytest.fixture(scope="session")
+def emulators(tmp_path_factory: pytest.TempPathFactory) -> list[Emulator]:
+    """One for each shape."""
+    return [Emulator(tmp_path_factory.mktemp("emulator"), compiler(), shape) for shape in SHAPES]
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), SHAPES[0])
+@pytest.fixture(params=range(len(SHAPES)), ids=[str(shape) for shape in SHAPES])
+def any_emulator(request: pytest.FixtureRequest, emulators: list[Emulator]) -> Emulator:
+    return emulators[int(request.param)]
+
+
+@pytest.fixture
+def emulator(emulators: list[Emulator]) -> Emulator:
+    return emulators[0]
+
+
+@pytest.fixture
+def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members are prepared as on a GPU, with the emulated kernels."""
+    monkeypatch.setattr(prepare, "supports", lambda device: True)
+    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)

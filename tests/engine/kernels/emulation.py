@@ -19,11 +19,7 @@ NOISE_EMULATOR = Path(__file__).with_name("noise_emulator.cpp")
 class Emulator:
     """A `Launch` on the CPU; counts faults of the kernels, such as races.
 
-    Args:
-        folder: for what is built.
-        compiler: of C++.
-        shape: of the kernels.
-        source: of the kernels; another than the package's to see that faults are found.
+    Built in `folder` by a C++ compiler, from the kernels' source unless another is given.
     """
 
     def __init__(
@@ -48,13 +44,7 @@ class Emulator:
 
 
 class NoiseEmulator:
-    """A `LaunchNoise` on the CPU.
-
-    Args:
-        folder: for what is built.
-        compiler: of C++.
-        source: of the kernels; another than the package's to see that faults are found.
-    """
+    """A `LaunchNoise` on the CPU, built as `Emulator` is."""
 
     def __init__(self, folder: Path, compiler: str, source: str | None = None) -> None:
         path, library = folder / "noise.cu", folder / "noise.so"

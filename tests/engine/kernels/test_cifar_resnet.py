@@ -1,10 +1,9 @@
 """The kernels of the CIFAR ResNets, run on a CPU by the emulator."""
 
-import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from torch import nn
 from sween.engine import prepare
 from sween.engine.kernels import FusedResNet, is_cifar_resnet, supports
 from sween.engine.kernels.cifar_resnet import Argument, Launch
-from sween.engine.kernels.packing import pack_first, pack_weights
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import read_source
 from sween.errors import PreparationWarning
@@ -23,7 +21,12 @@ from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 from tests.engine.kernels.conftest import SHAPES, compiler
 from tests.engine.kernels.emulation import Emulator
-from tests.engine.kernels.networks import convolutions_of, of_whole_numbers, trained_looking
+from tests.engine.kernels.networks import (
+    convolutions_of,
+    default_dtype,
+    of_whole_numbers,
+    trained_looking,
+)
 
 
 @pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100), (8, 2)])
@@ -85,11 +88,8 @@ def test_outputs_do_not_depend_on_the_rest_of_the_batch(emulator: Emulator) -> N
     assert fused(images[:0]).shape == (0, 10)
 
 
-def test_members_are_prepared_with_the_kernels(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare, "supports", lambda device: True)
-    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
+@pytest.mark.usefixtures("with_kernels")
+def test_members_are_prepared_with_the_kernels(emulator: Emulator) -> None:
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.compiled
@@ -110,15 +110,18 @@ class _Nonsense:
                 value.fill_(7)
 
 
-@pytest.mark.parametrize("fault", ["fails", "wrong"])
-def test_without_the_kernels_a_member_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, fault: str
+@pytest.mark.parametrize("fault", ["not built", "wrong", "wrong selection"])
+def test_a_member_whose_kernels_are_faulty_is_compiled(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     def launcher(device: torch.device) -> Launch:
-        if fault == "fails":
+        if fault == "not built":
             raise RuntimeError("no compiler here")
-        return _Nonsense()
+        return emulator if fault == "wrong selection" else _Nonsense()
 
+    right: Callable[..., torch.Tensor] = FusedResNet.selected
+    if fault == "wrong selection":
+        monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
     monkeypatch.setattr(prepare, "supports", lambda device: True)
     monkeypatch.setattr(prepare, "launcher", launcher)
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
@@ -126,29 +129,6 @@ def test_without_the_kernels_a_member_is_compiled(
     with pytest.warns(PreparationWarning, match="cannot be fused, "):
         prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+compiled"
-
-
-def test_weights_are_packed_in_lane_order() -> None:
-    weight = torch.arange(32 * 16 * 9).reshape(32, 16, 3, 3).float() % 2048
-    packed = pack_weights(weight).view(3, 1, 3, 2, 32, 2, 2, 2)
-    for column, row, pair, lane in itertools.product(range(3), range(3), range(2), range(32)):
-        for tile, half, which in itertools.product(range(2), repeat=3):
-            n = pair * 16 + tile * 8 + lane // 4
-            k = half * 8 + lane % 4 * 2 + which
-            got = packed[column, 0, row, pair, lane, tile, half, which]
-            assert got == weight[n, k, row, column]
-
-
-def test_the_first_convolution_pairs_its_taps() -> None:
-    weight = torch.arange(1.0, 16 * 27 + 1).reshape(16, 3, 3, 3)
-    packed = pack_first(weight).view(5, 32, 2, 2, 2)
-    for pair, lane, tile, half, which in itertools.product(
-        range(5), range(32), range(2), range(2), range(2)
-    ):
-        tap, channel = 2 * pair + half, lane % 4 * 2 + which
-        inside = tap < 9 and channel < 3
-        wanted = weight[tile * 8 + lane // 4, channel, tap // 3, tap % 3] if inside else 0
-        assert packed[pair, lane, tile, half, which] == wanted
 
 
 def test_blocks_fit_the_gpu() -> None:
@@ -161,25 +141,26 @@ def test_only_registered_networks_are_accepted() -> None:
     assert is_cifar_resnet(model, (3, 32, 32))
     assert not is_cifar_resnet(model, (3, 64, 64))
     assert not is_cifar_resnet(nn.Sequential(*model.children(), nn.Softmax(1)), (3, 32, 32))
-
-    class Other(CifarResNet):
-        pass
-
-    plain = Normalize([0, 0, 0], [1, 1, 1])
-    assert not is_cifar_resnet(nn.Sequential(plain, Other(8, 10)), (3, 32, 32))
-    assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
-    grey = Normalize([0.5], [0.2])
-    assert not is_cifar_resnet(nn.Sequential(grey, CifarResNet(8, 10)), (3, 32, 32))
-    dilated = CifarResNet(8, 10)
-    dilated.conv1 = nn.Conv2d(3, 16, 3, padding=2, dilation=2, bias=False)
-    assert not is_cifar_resnet(nn.Sequential(plain, dilated), (3, 32, 32))
-    hooked = CifarResNet(8, 10)
-    hooked.register_forward_hook(lambda *call: -call[-1])
-    assert not is_cifar_resnet(nn.Sequential(plain, hooked), (3, 32, 32))
     assert not supports(torch.device("cpu"))
 
+    class Subclass(CifarResNet):
+        pass
 
-def test_other_inputs_are_refused() -> None:
+    plain, grey = Normalize([0, 0, 0], [1, 1, 1]), Normalize([0.5], [0.2])
+    dilated, hooked = CifarResNet(8, 10), CifarResNet(8, 10)
+    dilated.conv1 = nn.Conv2d(3, 16, 3, padding=2, dilation=2, bias=False)
+    hooked.register_forward_hook(lambda *call: -call[-1])
+    assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
+    for normalize, network in (
+        (plain, Subclass(8, 10)),
+        (grey, CifarResNet(8, 10)),
+        (plain, dilated),
+        (plain, hooked),
+    ):
+        assert not is_cifar_resnet(nn.Sequential(normalize, network), (3, 32, 32))
+
+
+def test_inputs_of_another_type_or_size_are_refused() -> None:
     fused = FusedResNet(trained_looking("resnet20", seed=0), _Nonsense())
     with pytest.raises(ValueError, match="float32"):
         fused(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
@@ -199,12 +180,8 @@ def test_the_source_compiles_without_spills(
     source = tmp_path / "kernels.cu"
     source.write_text(read_source(), encoding="utf-8")
     options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
-    done = subprocess.run(
-        [compiler, *options, "-cubin", "-o", tmp_path / "out", source],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [compiler, *options, "-cubin", "-o", str(tmp_path / "out"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
 
 
@@ -212,8 +189,5 @@ def test_the_source_compiles_without_spills(
 def test_the_default_dtype_does_not_matter(emulator: Emulator) -> None:
     fused, images = FusedResNet(trained_looking("resnet20", 3), emulator), torch.rand(2, 3, 32, 32)
     wanted = fused(images)
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         assert torch.equal(fused(images), wanted)
-    finally:
-        torch.set_default_dtype(torch.float32)

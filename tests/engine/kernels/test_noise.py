@@ -1,6 +1,6 @@
 """The noise kernels, emulated on a CPU: the same draws as plain torch operations."""
 
-import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,31 +9,24 @@ import torch
 from sween.engine.engine import VoteEngine
 from sween.engine.exact_noise import ExactNoise, noise_table, words_of_62_bits
 from sween.engine.kernels import NoiseKernels
+from sween.engine.kernels.noise import LaunchNoise
 from sween.engine.kernels.source import NOISE, read_source
 from sween.engine.noise import GaussianNoise, Noise
 from sween.errors import PreparationWarning
 from sween.philox import counters, normal_draws, stream_words
 from sween.seeding import derive_key, noisy_copies, philox_normals
-from sween.smoothing import SmoothedClassifier
+from tests.engine.kernels.conftest import compiler
 from tests.engine.kernels.emulation import NoiseEmulator
+from tests.engine.kernels.networks import default_dtype
+from tests.smoothing.small import smoothed
 
 CPU = torch.device("cpu")
-_OF_BOTH = ("images[stream * numbers", "round < 10", "k1 += 0xBB67AE85u", "stream[3])")
-"""Code that both kernels use."""
-
 KEYS = [derive_key(7, "kernel", example) for example in range(3)]
-
-
-def _emulator(folder: Path, source: str | None = None) -> NoiseEmulator:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++")
-    return NoiseEmulator(folder, compiler, source)
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> NoiseKernels:
-    return NoiseKernels(_emulator(tmp_path_factory.mktemp("noise")))
+    return NoiseKernels(NoiseEmulator(tmp_path_factory.mktemp("noise"), compiler()))
 
 
 def _images(shape: tuple[int, int, int]) -> torch.Tensor:
@@ -60,11 +53,11 @@ def test_gaussian_copies_match_plain_operations(
 
 def test_draws_at_large_counters_and_streams(kernels: NoiseKernels) -> None:
     """The high bits of every word of a stream's identifier matter."""
-    streams = stream_words([(2**128 - 1) ^ (1 << bit) for bit in (0, 31, 63, 64, 127)], CPU)
-    zeros = torch.zeros(5, 1, 16, 16)
     keys = [(2**128 - 1) ^ (1 << bit) for bit in (0, 31, 63, 64, 127)]
-    noisy = kernels.gaussian(zeros, streams, sigma=1.0, copies=100).view(5, 100, 1, 16, 16)
-    assert torch.allclose(noisy, philox_normals(keys, (100, 1, 16, 16), CPU), atol=1e-6)
+    zeros = torch.zeros(5, 1, 16, 16)
+    noisy = kernels.gaussian(zeros, stream_words(keys, CPU), sigma=1.0, copies=100)
+    wanted = philox_normals(keys, (100, 1, 16, 16), CPU).flatten(0, 1)
+    assert torch.allclose(noisy, wanted, atol=1e-6)
     assert len(set(noisy.flatten().tolist())) > 0.99 * noisy.numel()
 
 
@@ -97,13 +90,9 @@ def test_exact_copies_match_plain_operations(
 def test_draws_beyond_the_table_do_not_count(kernels: NoiseKernels) -> None:
     images, table = _images((1, 3, 3)), noise_table(0.25, 255)
     short = table.cumulative[: len(table.cumulative) // 2 + 100].contiguous()
+    streams = stream_words(KEYS, CPU)
     noisy, valid = kernels.exact(
-        images,
-        stream_words(KEYS, CPU),
-        cumulative=short,
-        first=table.first,
-        levels=255,
-        copies=50,
+        images, streams, cumulative=short, first=table.first, levels=255, copies=50
     )
     wanted, counting = _plain_exact(images, short, table.first, 255, 50)
     assert torch.equal(valid, counting)
@@ -119,35 +108,34 @@ def test_the_default_dtype_does_not_matter(kernels: NoiseKernels) -> None:
         ExactNoise(sigma=0.5, levels=255, kernels=kernels),
     )
     wanted = [law.copies(images, KEYS)[0] for law in laws]
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         for law, noisy in zip(laws, wanted, strict=True):
             assert torch.equal(law.copies(images, KEYS)[0], noisy)
             with pytest.raises(ValueError, match="float32"):
                 law.copies(images.double(), KEYS)
-    finally:
-        torch.set_default_dtype(torch.float32)
+
+
+BOTH = ("exact", "float32")
 
 
 @pytest.mark.parametrize(
-    ("true", "false"),
+    ("true", "false", "kinds"),
     [
-        ("images[stream * numbers", "images[0 * numbers"),
-        ("round < 10", "round < 9"),
-        ("k1 += 0xBB67AE85u", "k1 += 0"),
-        ("stream[3])", "stream[2])"),
-        ("<= drawn[k]", "< drawn[k] - 1000000000000000ull"),
-        ("(words.a) << 30", "(words.a) << 29"),
+        ("images[stream * numbers", "images[0 * numbers", BOTH),
+        ("round < 10", "round < 9", BOTH),
+        ("k1 += 0xBB67AE85u", "k1 += 0", BOTH),
+        ("stream[3])", "stream[2])", BOTH),
+        ("<= drawn[k]", "< drawn[k] - 1000000000000000ull", ["exact"]),
+        ("(words.a) << 30", "(words.a) << 29", ["exact"]),
     ],
 )
 def test_faulty_noise_kernels_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, true: str, false: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, true: str, false: str, kinds: Sequence[str]
 ) -> None:
     """Every engine compares with plain draws, which must reveal the fault."""
     source = read_source(NOISE)
     assert true in source
-    emulator = _emulator(tmp_path, source.replace(true, false))
-    kinds = ("exact", "float32") if true in _OF_BOTH else ("exact",)
+    emulator = NoiseEmulator(tmp_path, compiler(), source.replace(true, false))
     for kind in kinds:
         engine = _engine_of_a_gpu(monkeypatch, emulator, kind)
         with pytest.warns(PreparationWarning, match="cannot be drawn by custom kernels, .*apart"):
@@ -155,11 +143,11 @@ def test_faulty_noise_kernels_are_not_used(
         assert not _uses_kernels(engine)
 
 
-@pytest.mark.parametrize("kind", ["exact", "float32"])
+@pytest.mark.parametrize("kind", BOTH)
 def test_correct_noise_kernels_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    kernels: NoiseKernels, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    engine = _engine_of_a_gpu(monkeypatch, _emulator(tmp_path), kind)
+    engine = _engine_of_a_gpu(monkeypatch, kernels._launch, kind)
     engine.prepare(torch.rand(1, 8, 8))
     assert _uses_kernels(engine)
 
@@ -169,9 +157,7 @@ def _uses_kernels(engine: VoteEngine) -> bool:
     return engine.noise._kernels is not None
 
 
-def _engine_of_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, emulator: NoiseEmulator, kind: str
-) -> VoteEngine:
+def _engine_of_a_gpu(monkeypatch: pytest.MonkeyPatch, launch: LaunchNoise, kind: str) -> VoteEngine:
     """A CPU engine whose noise, plain and fast, is that of a GPU."""
 
     def draw(_: ExactNoise, keys: list[int], count: int, device: torch.device) -> torch.Tensor:
@@ -183,7 +169,7 @@ def _engine_of_a_gpu(
     monkeypatch.setattr("sween.engine.noise._compiled_draws", lambda: normal_draws)
     monkeypatch.setattr("sween.engine.exact_noise._compiled_words", lambda: words_of_62_bits)
     monkeypatch.setattr("sween.engine.compiled_noise.supports", lambda _: True)
-    monkeypatch.setattr("sween.engine.compiled_noise.NoiseLauncher", lambda: emulator)
+    monkeypatch.setattr("sween.engine.compiled_noise.NoiseLauncher", lambda: launch)
     monkeypatch.setattr(VoteEngine, "compiled", property(lambda _: True))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
-    return SmoothedClassifier(model, sigma=0.5, num_classes=2, noise=kind).engine
+    return smoothed(model, num_classes=2, noise=kind).engine

@@ -1,6 +1,5 @@
 """Kernels on a selection of a batch, whose size the host does not read."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,14 +12,14 @@ from sween.engine.forward import FixedShapeForward, refuse_non_finite
 from sween.engine.kernels import FusedResNet, Selection
 from sween.engine.voters import Voters
 from sween.ensemble import ExitPolicy, WeightedEnsemble
-from sween.errors import ContractError, PreparationWarning
+from sween.errors import ContractError
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 from tests.engine.kernels.emulation import Emulator
 from tests.engine.kernels.networks import of_whole_numbers
 from tests.stepping import finish
 
-WANTED = torch.tensor([False, True, True, False, True, False, True])
+SOME = torch.tensor([False, True, True, False, True, False, True])
 
 
 def _members() -> list[nn.Module]:
@@ -51,30 +50,20 @@ def _images(count: int) -> torch.Tensor:
     return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_selection_names_its_rows_first() -> None:
-    selection = Selection.of(WANTED)
-    assert selection.rows.dtype == selection.count.dtype == torch.int32
-    assert selection.rows.tolist() == [1, 2, 4, 6, 0, 3, 5]
-    assert selection.count.tolist() == [4]
-
-
-@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("wanted", "at_once"),
+    [(SOME, 1), (SOME, 3), (SOME, 7), (SOME, 100), (SOME & False, 3), (SOME | True, 3)],
+)
 @torch.no_grad()
-def test_selected_images_match_the_full_batch(any_emulator: Emulator, at_once: int) -> None:
+def test_selected_images_match_the_full_batch(
+    any_emulator: Emulator, wanted: torch.Tensor, at_once: int
+) -> None:
     fused, images = FusedResNet(of_whole_numbers(8, seed=1), any_emulator), _images(7)
     before, everything = any_emulator.faults, fused(images)
-    some = fused.selected(images, Selection.of(WANTED), at_once=at_once)
-    assert torch.equal(some[WANTED], everything[WANTED])
-    assert not some[~WANTED].any()
+    some = fused.selected(images, Selection.of(wanted), at_once=at_once)
+    assert torch.equal(some[wanted], everything[wanted])
+    assert not some[~wanted].any()
     assert any_emulator.faults == before
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-@torch.no_grad()
-def test_none_or_all_of_the_images(emulator: Emulator, wanted: bool) -> None:
-    fused, images = FusedResNet(of_whole_numbers(8, seed=1), emulator), _images(3)
-    got = fused.selected(images, Selection.of(torch.full((3,), wanted)), at_once=2)
-    assert torch.equal(got, fused(images) if wanted else torch.zeros(3, 10))
 
 
 class _OnlySelected:
@@ -100,8 +89,8 @@ class _OnlySelected:
 def test_only_selected_images_are_computed(emulator: Emulator) -> None:
     launch = _OnlySelected(emulator)
     fused = FusedResNet(of_whole_numbers(8, seed=1), launch)
-    fused.selected(_images(7), Selection.of(WANTED), at_once=3)
-    assert launch.blocks == int(WANTED.sum())
+    fused.selected(_images(7), Selection.of(SOME), at_once=3)
+    assert launch.blocks == int(SOME.sum())
 
 
 class _NoQuestions(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -128,12 +117,6 @@ def _panel(policy: ExitPolicy) -> Voters:
         policy=policy,
         preparation=prepare.Preparation("float16", compile=True),
     )
-
-
-@pytest.fixture
-def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "supports", lambda device: True)
-    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
 
 
 @pytest.mark.parametrize("name", ["exact", pytest.param("paper", marks=pytest.mark.slow)])
@@ -171,16 +154,3 @@ def test_non_finite_selected_outputs_are_refused() -> None:
     finish(panel.forward.where(member, images, torch.tensor([False, False, True, False])))
     with pytest.raises(ContractError, match="finite"):
         refuse_non_finite(panel.forward.all_finite(images.device))
-
-
-@pytest.mark.usefixtures("with_kernels")
-def test_a_faulty_selection_is_found_before_voting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    right: Callable[..., torch.Tensor] = FusedResNet.selected
-    monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
-    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
-    model, images = _members()[0], _images(4)
-    with pytest.warns(PreparationWarning, match="cannot be fused"):
-        prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
-    assert prepared.arithmetic == "float16+compiled"
