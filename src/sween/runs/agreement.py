@@ -51,25 +51,6 @@ def disagreements(
     return sorted(found, key=lambda finding: finding[0])
 
 
-def fewest_members(exit: str, weights: Sequence[float]) -> int:
-    """The least number of members that an ensemble evaluates on any input.
-
-    An exact exit cannot stop before its members hold half of the weight: until then the others
-    could change any prediction.
-    """
-    name = exit.partition("(")[0]
-    if name == "none":
-        return len(weights)
-    if name == "paper":
-        return 1
-    held = 0.0
-    for number, weight in enumerate(sorted(weights, reverse=True), start=1):
-        held += weight
-        if held > 0.5 - 1e-6:
-            return number
-    return len(weights)
-
-
 def _of_one_image(
     rows: Mapping[str, Certificate],
     variants: Variants,

@@ -17,7 +17,7 @@ from sween.errors import BadInput, SmallSampleWarning
 from sween.evaluation import average_certified_radius, certified_accuracy
 from sween.paths import AnyPath
 from sween.records import CERTIFICATES, Certificate, read_rows
-from sween.runs.agreement import disagreements, fewest_members
+from sween.runs.agreement import disagreements
 from sween.runs.rows import Finding, RowAppender, RowRun, RunConfig, Types, resuming
 from sween.runs.subject import UNLABELED
 from sween.sampling import CertifySettings
@@ -242,7 +242,7 @@ class CertificationRun(RowRun[CertificationConfig, Certificate]):
     @functools.cached_property
     def _fewest(self) -> dict[str, int]:
         return {
-            name: fewest_members(self.config.exits[name], weights)
+            name: parse_exit(self.config.exits[name]).rule.fewest_members(weights)
             for name, weights in self.config.weights.items()
         }
 
