@@ -11,7 +11,7 @@ from torch import nn
 from sween.bench import REFERENCE_BATCH, calibrate_batch_norm, measure, reference_votes, to_table
 from sween.ensemble import WeightedEnsemble
 from sween.models import create_model
-from tests.cli.command import run_line, succeed
+from tests.cli.command import succeed
 
 IMAGE = torch.full((1, 8, 8), 128 / 255)
 
@@ -95,23 +95,3 @@ def test_the_verb(tmp_path: Path) -> None:
     assert content["environment"]["torch"] == torch.__version__
     for row in content["results"]:
         assert f"{row['samples_per_second']:,.0f}" in said
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ("resnet21", "'resnet21'"),
-        ("digits-mlp --seconds 0", "--seconds"),
-        ("digits-mlp --seconds inf", "--seconds"),
-        ("digits-mlp --rounds 0", "--rounds"),
-        ("digits-mlp --exit exact", "an ensemble among the models"),
-        ("digits-sween3-gaussian-sigma0.50 --sigma 3", "expected 0.5"),
-        ("digits-mlp --noise exact --sigma 1000", "at most 7.843"),
-        ("digits-mlp --forward-rows 100000000000", "forward_rows"),
-    ],
-)
-def test_bad_input(options: str, part: str) -> None:
-    code, stdout, stderr = run_line(f"bench {options}")
-    assert (code, stdout) == (2, "")
-    assert stderr.count("\n") == 1
-    assert part in stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sween.errors import BadInput
-from sween.records import RowWriter, read_certificates, read_rows, records_file, to_row
+from sween.records import CERTIFICATES, RowWriter, read_certificates, read_rows, rows_file, to_row
 
 from .test_records import SAMPLE
 
@@ -182,15 +182,14 @@ def test_numbers_that_json_lacks_are_not_written(tmp_path: Path, value: float) -
     assert path.read_bytes() == b"", "none of the rows of that call"
 
 
-def test_records_file_prefers_the_plain_one_and_names_a_missing_folder(tmp_path: Path) -> None:
+def test_plain_rows_take_precedence_and_missing_ones_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="got neither"):
-        records_file(tmp_path)
+        read_certificates(tmp_path)
     with pytest.raises(BadInput, match="got no such folder"):
         read_certificates(tmp_path / "absent")
-    (tmp_path / "certificates.jsonl.gz").touch()
-    assert records_file(tmp_path).name == "certificates.jsonl.gz"
-    (tmp_path / "certificates.jsonl").touch()
-    assert records_file(tmp_path).name == "certificates.jsonl"
+    for name in (f"{CERTIFICATES}.gz", CERTIFICATES):
+        (tmp_path / name).touch()
+        assert rows_file(tmp_path, CERTIFICATES) == tmp_path / name
 
 
 def test_the_writer_fails_in_a_missing_folder(tmp_path: Path) -> None:

@@ -18,16 +18,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, get_args, get_origin
+from typing import Any, ClassVar, Protocol, Self, TypeVar, get_args, get_origin
 
 from sween.errors import BadInput, FolderBusy
 from sween.paths import AnyPath
 
-SCHEMA = 1
-"""Version of the row schema; readers refuse rows of any other version."""
-
 ABSTAIN = -1
 """The prediction of a classifier that abstains."""
+
+CERTIFICATES = "certificates.jsonl"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,8 @@ class Certificate:
     before looking at the votes. `lower_bound` is the chosen bound's lower confidence bound on the
     probability of the class, at level 0.9 alpha for the two-class bound.
     """
+
+    SCHEMA: ClassVar[int] = 1
 
     index: int
     label: int | None
@@ -106,9 +107,14 @@ class Certificate:
         )
 
 
-_TYPES = {field.name: field.type for field in dataclasses.fields(Certificate)}
-_FIELDS = tuple(_TYPES)
-_TUPLES = ("selection_counts", "estimation_counts", "selection_scores", "estimation_scores")
+class Record(Protocol):
+    """A dataclass that is stored as JSON rows; readers refuse rows of any other `SCHEMA`."""
+
+    SCHEMA: ClassVar[int]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def row_checksum(row: Mapping[str, Any]) -> str:
@@ -118,61 +124,58 @@ def row_checksum(row: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def to_row(certificate: Certificate) -> dict[str, Any]:
-    """A certificate as a JSON object, including its checksum."""
-    row: dict[str, Any] = {"schema": SCHEMA}
-    for name in _FIELDS:
-        value = getattr(certificate, name)
-        row[name] = list(value) if isinstance(value, tuple) else value
+def to_row(record: Record) -> dict[str, Any]:
+    """A record as a JSON object, including its checksum."""
+    row: dict[str, Any] = {"schema": record.SCHEMA}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        row[field.name] = list(value) if isinstance(value, tuple) else value
     row["checksum"] = row_checksum(row)
     return row
 
 
-def from_row(row: Mapping[str, Any], *, where: str = "row") -> Certificate:
-    """Parse a certificate from a JSON object; refuse missing or unknown fields and other schemas.
+def from_row(kind: type[AnyRecord], row: Mapping[str, Any], *, where: str = "row") -> AnyRecord:
+    """Parse a JSON object; refuse missing or unknown fields, other types and other schemas.
 
-    The checksum is not verified here, so that a damaged run can be inspected; use
-    `sween.runs.CertificationRun.read` to read rows that can be relied on.
+    The checksum is not verified here, so that a damaged run can be inspected; `sween.runs` reads
+    rows that can be relied on.
     """
-    schema = row.get("schema")
-    if schema != SCHEMA:
+    what, checks = kind.__name__, _type_checks(kind)
+    if row.get("schema") != kind.SCHEMA:
         raise BadInput(
             f"{where}: schema",
-            expected=str(SCHEMA),
-            got=schema,
+            expected=f"{kind.SCHEMA}, of {what}",
+            got=row.get("schema"),
             fix="read it with the sween version that wrote it",
         )
-    missing = [name for name in _FIELDS if name not in row]
-    extra = [name for name in row if name not in {*_FIELDS, "schema", "checksum"}]
+    missing = [name for name in checks if name not in row]
+    extra = [name for name in row if name not in {*checks, "schema", "checksum"}]
     if missing or extra:
         raise BadInput(
             f"{where}: fields",
-            expected="the fields of a certificate",
+            expected=f"those of {what}",
             got=f"missing {missing}, unknown {extra}",
             fix="restore the file from its source",
         )
-    wrong = [f"{name} {row[name]!r}" for name in _FIELDS if not fits_type(row[name], _TYPES[name])]
+    wrong = [f"{name} {row[name]!r}" for name, fits in checks.items() if not fits(row[name])]
     if wrong:
         raise BadInput(
             f"{where}: values",
-            expected="values of a certificate's types",
+            expected=f"the types of {what}",
             got=", ".join(wrong),
             fix="restore the file from its source",
         )
-    values = {name: row[name] for name in _FIELDS}
-    for name in _TUPLES:
-        values[name] = None if values[name] is None else tuple(values[name])
-    return Certificate(**values)
-
-
-def fits_type(value: object, annotation: Any) -> bool:
-    """Whether a JSON value has a field's type; an integer is also a valid float."""
-    return _type_check(annotation)(value)
+    values = {name: row[name] for name in checks}
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 @functools.cache
+def _type_checks(kind: type[Record]) -> dict[str, Callable[[object], bool]]:
+    """For each field, whether a JSON value has its type; an integer is also a valid float."""
+    return {field.name: _type_check(field.type) for field in dataclasses.fields(kind)}
+
+
 def _type_check(annotation: Any) -> Callable[[object], bool]:
-    """`fits_type` for one annotation, worked out once: a run has millions of values."""
     if annotation == tuple[int, ...] | None:
         return lambda value: value is None or _is_list_of_integers(value)
     if get_origin(annotation) is tuple:
@@ -241,26 +244,32 @@ def read_rows(path: AnyPath) -> list[dict[str, Any]]:
     return rows
 
 
-def records_file(folder: AnyPath) -> Path:
-    """The folder's certificates.jsonl, or its compressed form."""
-    folder = Path(folder)
-    for name in ("certificates.jsonl", "certificates.jsonl.gz"):
-        if (folder / name).is_file():
-            return folder / name
-    raise BadInput(
-        str(folder),
-        expected="a folder with certificates.jsonl or certificates.jsonl.gz",
-        got="neither" if folder.is_dir() else "no such folder",
-        fix="pass a folder written by `sween certify`",
-    )
+def rows_file(folder: AnyPath, name: str) -> Path | None:
+    """A folder's file of rows, plain or compressed; None if it has neither."""
+    files = (Path(folder) / name, Path(folder) / f"{name}.gz")
+    return next((file for file in files if file.is_file()), None)
+
+
+def require_rows_file(folder: AnyPath, name: str, *, verb: str) -> Path:
+    """`rows_file` of a folder that must have been written by a verb."""
+    file = rows_file(folder, name)
+    if file is None:
+        raise BadInput(
+            str(folder),
+            expected=f"a folder with {name} or {name}.gz",
+            got="neither" if Path(folder).is_dir() else "no such folder",
+            fix=f"pass a folder written by `sween {verb}`",
+        )
+    return file
 
 
 def read_certificates(path: AnyPath) -> list[Certificate]:
     """All certificates of a file or run folder, without verification."""
-    path = Path(path)
-    file = records_file(path) if path.is_dir() or not path.exists() else path
+    file = Path(path)
+    if file.is_dir() or not file.exists():
+        file = require_rows_file(file, CERTIFICATES, verb="certify")
     return [
-        from_row(row, where=f"{file}, line {number}")
+        from_row(Certificate, row, where=f"{file}, line {number}")
         for number, row in enumerate(read_rows(file), start=1)
     ]
 

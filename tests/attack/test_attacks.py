@@ -145,9 +145,10 @@ def test_the_worst_point_is_the_nearest_break_then_the_nearest_abstention() -> N
 
 def test_answers_to_one_image_share_alpha_and_have_noise_of_their_own() -> None:
     classifier = smoothed(loaded(Linear(0)))
-    judge = Judge(classifier, n=200, alpha=0.03, seed=0)
+    judge = Judge(classifier, n=200, alpha=0.03, seed=0, share=3)
     grey = torch.full((1, 1, 4, 4), 0.5)
-    answers = [judge.answers(grey, [7], attempt=attempt, share=3)[0] for attempt in range(3)]
+    answers = [judge.predict(grey, [7], attempt=attempt)[0] for attempt in range(3)]
     assert [answer.alpha for answer in answers] == [0.01] * 3
     assert len({answer.counts for answer in answers}) > 1
-    assert judge.answers(grey[:0], [], attempt=0) == []
+    assert judge.predict(grey, [7])[0].alpha == 0.03, "the clean prediction does not share it"
+    assert judge.predict(grey[:0], []) == []

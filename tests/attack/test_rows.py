@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sween.attack import (
-    AttackSettings,
-    attack_images,
-    read_outcomes,
-)
+from sween.attack import AttackOutcome, AttackSettings, attack_images
 from sween.errors import BadInput, CheckpointError, UnknownName
-from sween.records import ABSTAIN, Certificate
-from sween.runs.attack_outcome import from_row, judge, to_row
+from sween.records import ABSTAIN, Certificate, from_row, to_row
+from sween.runs import AttackRun
+from sween.runs.attack_outcome import judge
 from tests.attack.linear import dataset, loaded, smoothed
 from tests.attack.quick import QUICK
 from tests.attack.quick import attack as _attack
@@ -32,12 +29,12 @@ def test_outcomes() -> None:
 def test_rows_are_read_back_strictly(tmp_path: Path) -> None:
     outcome = _attack(tmp_path / "rows", QUICK, range(2))[0]
     row = to_row(outcome)
-    assert from_row(row) == outcome
-    for change in ({"eps": 9.0}, {"schema": 1}, {"more": 1}):
+    assert from_row(AttackOutcome, row) == outcome
+    for change in ({"eps": "9"}, {"schema": 1}, {"more": 1}):
         with pytest.raises(BadInput):
-            from_row(row | change)
+            from_row(AttackOutcome, row | change)
     with pytest.raises(BadInput, match=r"attacks\.jsonl"):
-        read_outcomes(Path("nowhere"))
+        AttackRun.read(Path("nowhere"))
 
 
 def test_bad_settings_are_refused() -> None:
@@ -81,4 +78,4 @@ def test_packed_rows_are_not_attacked_again(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(BadInput, match="gunzip"):
         _attack(tmp_path / "out", QUICK, range(2))
-    assert len(read_outcomes(tmp_path / "out")) == 4
+    assert len(AttackRun.read(tmp_path / "out").rows) == 4

@@ -14,7 +14,6 @@ from sween.attack import (
     decode_image,
     empirical_accuracy,
     pgd,
-    read_outcomes,
     verify_attacks,
 )
 from sween.attack.batch import attack_batch
@@ -22,6 +21,7 @@ from sween.data import load_dataset
 from sween.errors import CheckpointError
 from sween.evaluation import certified_accuracy
 from sween.records import read_rows
+from sween.runs import AttackRun
 from sween.sampling import CertifySettings
 from tests.attack.linear import Linear, dataset, loaded, smoothed
 from tests.attack.quick import QUICK
@@ -229,7 +229,7 @@ def test_a_stopped_attack_goes_on_to_the_same_records(
     assert len(read_rows(file)) == 8
     file.write_bytes(file.read_bytes()[:-7])  # killed in the middle of a row
     assert _without_time(_attack(tmp_path / "stopped", QUICK)) == _without_time(whole)
-    assert _attack(tmp_path / "stopped", QUICK) == read_outcomes(tmp_path / "stopped")
+    assert _attack(tmp_path / "stopped", QUICK) == AttackRun.read(tmp_path / "stopped").rows
     with pytest.raises(CheckpointError, match="another config"):
         _attack(tmp_path / "stopped", dataclasses.replace(QUICK, steps=6))
 

@@ -17,7 +17,7 @@ from sween.bounds.binomial import upper_bound_of_miss
 from sween.bounds.scores import SCORE_STEPS, pairs_of, soft_miss
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput
-from sween.records import from_row, row_checksum, to_line, to_row
+from sween.records import Certificate, from_row, row_checksum, to_line, to_row
 from sween.sampling import CertifySettings
 from sween.seeding import numpy_generator
 from tests.cli.command import run_line, succeed
@@ -182,7 +182,7 @@ def test_certificates_follow_the_scores_of_the_ensemble() -> None:
         truth = float(ensemble(noisy)[:, first.candidate].mean())
     assert abs(mean - truth) < 0.02
     assert first.lower_bound < truth
-    assert from_row(to_row(first)) == first
+    assert from_row(Certificate, to_row(first)) == first
 
 
 def test_a_run_with_soft_votes_resumes_and_verifies_and_forgeries_are_found(

@@ -4,6 +4,7 @@ Tests that alter one of them copy it first.
 """
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sween.sampling import CertifySettings
 from sween.training import TrainConfig, train
 from tests.certifying import certify_into
 from tests.cli.command import Listing, listing
+from tests.cli.forging import Forgery
 
 SIGMA = 0.5
 IMAGES = 6
@@ -86,3 +88,9 @@ def made(_made: tuple[Made, Listing]) -> Made:
     folders, files = _made
     assert listing(folders.base) == files, "a test altered what all of them share"
     return folders
+
+
+@pytest.fixture
+def forgery(made: Made, tmp_path: Path) -> Forgery:
+    """A copy of the finished run, to be altered."""
+    return Forgery(Path(shutil.copytree(made.certificates, tmp_path / "run")))

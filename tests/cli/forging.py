@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sween.bounds.decision import decide, decide_soft
-from sween.records import from_row, row_checksum, to_line
+from sween.errors import CheckFailed
+from sween.records import Certificate, from_row, row_checksum, to_line
 from sween.run_folder import read_config, run_tag, to_toml
+from sween.runs import verify_attacks, verify_folder
 
 Row = dict[str, Any]
 Change = Callable[[Row], Row]
@@ -28,12 +32,12 @@ class Forgery:
     def rows(self) -> list[Row]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
-    def write(self, rows: Sequence[Row], *, tag: str | None = None) -> None:
-        """Rows as sween writes them, with the tag of the config unless another is given."""
-        tag = run_tag(read_config(self.folder)) if tag is None else tag
+    def write(self, rows: Sequence[Row], *, tagged: bool = True) -> None:
+        """Rows as sween writes them, with the tag of the config unless they keep their own."""
+        tag = {"run": run_tag(read_config(self.folder))} if tagged else {}
         lines = []
         for row in rows:
-            own = row | {"run": tag}
+            own = row | tag
             lines.append(to_line(own | {"checksum": row_checksum(own)}))
         self.path.write_bytes(b"".join(lines))
 
@@ -44,6 +48,13 @@ class Forgery:
             rows[place] |= change(rows[place])
         self.write(rows)
 
+    def refused(self) -> str:
+        """Why the run fails the check."""
+        verify = verify_attacks if self.file == "attacks.jsonl" else verify_folder
+        with pytest.raises(CheckFailed) as caught:
+            verify(self.folder)
+        return str(caught.value)
+
     def configure(self, **changes: Any) -> None:
         """Another config, of which all rows then say to be; None takes a key away."""
         config = read_config(self.folder) | changes
@@ -53,7 +64,7 @@ class Forgery:
 
 def rederived(row: Row) -> Row:
     """What the row's votes prove, so that nothing in the row itself is wrong."""
-    own = from_row(row)
+    own = from_row(Certificate, row)
     if own.votes == "soft":
         found = decide_soft(
             own.selection_counts,
@@ -80,3 +91,11 @@ def all_votes_for(label: int, row: Row) -> Row:
     selection, estimation = list(counts), list(counts)
     selection[label], estimation[label] = row["n0"], row["n"]
     return rederived(row | {"selection_counts": selection, "estimation_counts": estimation})
+
+
+def moved(counts: list[int], source: int, to: int, votes: int = 1) -> list[int]:
+    """Votes for one class given to another."""
+    changed = list(counts)
+    changed[source] -= votes
+    changed[to] += votes
+    return changed

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sween.ensemble import load_ensemble
 from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.forging import Forgery, all_votes_for
@@ -78,7 +77,7 @@ def test_labels_are_held_against_the_data_at_hand(reader: str, made: Made, tmp_p
         line = (
             f"attack {made.ensemble} --eps 0.25 {QUICK} --certificates {known} --out {tmp_path}/o"
         )
-    assert_refused(line, "index 0", "the data set says", watched=(tmp_path,))
+    assert_refused(line, "index 0", "label is", watched=(tmp_path,))
 
 
 def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) -> None:
@@ -111,27 +110,16 @@ def test_a_candidate_stands_beside_its_certificates(made: Made, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ("", "Missing option '--eps'"),
-        ("--eps 0", "eps: expected positive l2 radii"),
-        ("--eps 0.5 --eps 0.5", "eps: expected positive l2 radii, each once"),
-        ("--eps 0.5 --attack pdg", "did you mean 'pgd'"),
-        ("--eps 0.5 --samples 0", "samples: expected at least 1"),
-        ("--eps 0.5 --certificates nowhere", "nowhere"),
-        ("--eps 0.5 --n 0", "n"),
-        ("--eps 0.5 --member resnet9000", "member"),
-        ("--eps 0.5 --member {name} --exit exact", "--exit: expected none"),
+        ("--certificates nowhere", ("nowhere",)),
+        ("--member resnet9000", ("resnet9000",)),
+        ("--member digits-mlp-seed1 --exit exact", ("--exit", "exact")),
     ],
 )
-def test_bad_input_is_one_line(made: Made, tmp_path: Path, options: str, message: str) -> None:
-    options = options.format(name=load_ensemble(made.ensemble).member_names[0])
-    line = f"attack {made.ensemble} {QUICK} {options} --out {tmp_path}/out"
-    code, stdout, stderr = run_line(line)
-    assert (code, stdout) == (2, "")
-    assert message in stderr
-    assert stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+def test_bad_options(options: str, parts: tuple[str, ...], made: Made, tmp_path: Path) -> None:
+    line = f"attack {made.ensemble} --eps 0.5 {QUICK} {options} --out {tmp_path}/out"
+    assert_refused(line, *parts, watched=(tmp_path,))
 
 
 def test_certificates_of_another_ensemble_are_refused(made: Made, tmp_path: Path) -> None:

@@ -54,51 +54,14 @@ def nudge_weight(tensors: dict[str, torch.Tensor], manifest: dict[str, Any]) -> 
     tensors[min(tensors)].view(-1)[0] += 1e-3
 
 
-def drop_tensor(tensors: dict[str, torch.Tensor], manifest: dict[str, Any]) -> None:
-    del tensors[min(tensors)]
-
-
-def setting(**changes: Any) -> Callable[[dict[str, torch.Tensor], dict[str, Any]], None]:
-    return lambda tensors, manifest: manifest.update(changes)
-
-
 def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1000])
-
-
-def cut_header(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:5])
-
-
-def strip_manifest(file: Path) -> None:
-    save_file(load_file(file), file)
 
 
 BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "missing": (Path.unlink, ("no such file", "check the path")),
     "truncated": (truncate, ("a whole safetensors file", "truncated")),
-    "header cut": (cut_header, ("a whole safetensors file", "truncated")),
-    "no manifest": (strip_manifest, ("manifest", "got none", "save_checkpoint")),
     "altered weights": (lambda f: rewrite(f, nudge_weight), ("fingerprint", "altered")),
-    "missing tensor": (lambda f: rewrite(f, drop_tensor), ("does not fit", "no tensor")),
-    "unknown architecture": (
-        lambda f: rewrite(f, setting(arch="digits-next")),
-        ("got digits-next", "upgrade sween"),
-    ),
-    "other architecture": (
-        lambda f: rewrite(f, setting(arch="digits-conv")),
-        ("does not fit digits-conv", "load it with the architecture"),
-    ),
-    "newer manifest": (lambda f: rewrite(f, setting(version=2)), ("version 2", "save it again")),
-    "classes as text": (
-        lambda f: rewrite(f, setting(num_classes="10")),
-        ("num_classes '10'", "save it again"),
-    ),
-    "a shape of two": (
-        lambda f: rewrite(f, setting(image_shape=[8, 8])),
-        ("image_shape (8, 8)", "save it again"),
-    ),
-    "sigma as text": (lambda f: rewrite(f, setting(sigma="1")), ("sigma '1'", "save it again")),
 }
 
 
@@ -216,12 +179,14 @@ def test_a_factory_is_imported_only_when_named(
         CERTIFY.format(source=run, out=tmp_path / "out") + " --arch digits-mlp",
         f"weigh {run} --out {tmp_path}/out",
         f"predict {file} {tmp_path}/digit.png",
+        f"bench {run} --seconds 0.01 --rounds 1 --device cpu",
     ]
     for line in lines:
         assert_refused(line, "stranger:make", "pass --arch stranger:make", watched=(tmp_path,))
     assert "stranger" not in sys.modules
     assert not (code / "was-imported").exists()
-    succeed(f"{lines[0]} --arch stranger:make")
+    for line in (lines[0], lines[-1]):
+        succeed(f"{line} --arch stranger:make")
     assert (code / "was-imported").exists()
     # A factory that is trusted and does not fit says so, not that it should be trusted.
     (tmp_path / "out").rename(tmp_path / "done")

@@ -219,6 +219,38 @@ def test_bad_arguments_from_python(name: str) -> None:
         assert part in message, message
 
 
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    *(({"alpha": alpha}, f"alpha: .*{alpha}") for alpha in (0, 1, -1.0, 5e-100)),
+    ({"n": 0}, "n: .*got 0"),
+    ({"n": 9}, "9 of 9 votes only show p > 0.4642.*n >= 10"),
+    ({"n": 10, "bound": "two-class"}, "10 of 10 votes.*n >= 11"),
+    ({"n0": 10**12}, "n0: .*at most 1000000000"),
+    ({"seed": 10**19}, "seed"),
+    ({"sampling": "fixd"}, "'fixd'.*'fixed'"),
+    ({"sampling": "decide"}, "radii: .*pass --radius 0.5"),
+    ({"sampling": "decide", "radii": (-0.5,)}, "radii: .*-0.5"),
+    ({"sampling": "decide", "radii": (0.5, float("nan"))}, "radii: .*nan"),
+    ({"sampling": "decide", "radii": (0.5,), "bound": "two-class"}, "cohen with decide"),
+    ({"radii": (0.5,)}, "radii: .*--sampling decide"),
+    ({"sampling": "tolerance"}, "pass --tolerance"),
+    ({"sampling": "tolerance", "tolerance": 5.0}, "got 5.*0.05 is 5%"),
+    ({"tolerance": 0.1}, "expected sampling tolerance, got fixed"),
+    ({"sampling": "budget"}, "pass --budget"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), SETTINGS, ids=lambda case: str(case)[:60])
+def test_settings_that_certify_nothing(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        certify(**options) if "seed" in options else CertifySettings(**{"n": 200} | options)
+
+
+@pytest.mark.parametrize("values", [("papr",), ("paper", 0.0), ("paper", 1.0), ("paper", 0.9, 1.0)])
+def test_exits_that_cannot_be(values: tuple[Any, ...]) -> None:
+    with pytest.raises(BadInput, match=str(values[-1])):
+        sween.ExitPolicy(*values)
+
+
 def test_a_well_made_model_is_not_refused(made: Made) -> None:
     loaded = sween.load(made.ensemble)
     modules = [net(), nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(), net())]

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sween.errors import CheckpointError
 from sween.records import to_line
 from sween.run_folder import read_config, to_toml
-from tests.cli.command import assert_check_failed, assert_refused, run_line, succeed
+from sween.runs import verify_folder
+from tests.cli.command import assert_refused, succeed
 from tests.cli.conftest import IMAGES, Made
-from tests.cli.forging import Forgery, Row, all_votes_for, rederived
+from tests.cli.forging import Forgery, Row, all_votes_for, moved, rederived
 from tests.cli.rows import rows_of
 
 CERTIFY = f"certify {{ensemble}} --indices 0:{IMAGES} --n 200 --members --quiet --out {{folder}}"
@@ -25,11 +27,6 @@ READERS = {
 }
 LAST = 3 * IMAGES - 1
 """The place of the last row, which is the ensemble's."""
-
-
-@pytest.fixture
-def forgery(made: Made, tmp_path: Path) -> Forgery:
-    return Forgery(Path(shutil.copytree(made.certificates, tmp_path / "run")))
 
 
 def stopped(forgery: Forgery) -> None:
@@ -49,10 +46,6 @@ def broken_checksum(forgery: Forgery) -> None:
     forgery.path.write_bytes(b"".join(lines))
 
 
-def of_another_run(forgery: Forgery) -> None:
-    forgery.write(forgery.rows(), tag="0" * 16)
-
-
 def one_more_image(forgery: Forgery) -> None:
     """Rows as they are, beside a config that was edited."""
     config = read_config(forgery.folder)
@@ -69,13 +62,6 @@ def against_its_members(forgery: Forgery) -> None:
 REFUSED: dict[str, tuple[Callable[[Forgery], None], str]] = {
     "radius": (lambda forgery: forgery.change(other_radius, 1), "line 2 (index 0): radius is"),
     "checksum": (broken_checksum, "checksum does not match"),
-    "another run": (of_another_run, "line 1 (index 0): it belongs to a run of another config"),
-    "seed": (lambda forgery: forgery.change(lambda row: {"seed": 7}, 4), "seed is 7"),
-    "exit": (lambda forgery: forgery.change(lambda row: {"exit": "exact"}, 2), "exit is 'exact'"),
-    "noise": (
-        lambda forgery: forgery.change(lambda row: {"noise": "exact(levels=16)"}, 2),
-        "noise is 'exact(levels=16)', not 'float32'",
-    ),
     "a contradiction": (against_its_members, "line 3 (index 0): selection_counts have 0 votes"),
 }
 
@@ -90,26 +76,17 @@ def test_every_reader_of_a_run_checks_its_rows(
     alter(forgery)
     line = READERS[reader].format(ensemble=made.ensemble, folder=forgery.folder, tmp=tmp_path)
     assert_refused(line, "certificates.jsonl", said, "restore", watched=(tmp_path,))
-    assert_check_failed(run_line(f"verify {forgery.folder}"), "certificates.jsonl", said)
+    assert said in forgery.refused()
 
 
-@pytest.mark.parametrize("reader", ["report", "attack"])
-def test_an_edited_config_does_not_make_a_run_complete(
+@pytest.mark.parametrize("reader", READERS)
+def test_rows_do_not_belong_to_an_edited_config(
     reader: str, made: Made, forgery: Forgery, tmp_path: Path
 ) -> None:
+    """Not even if the command fits it."""
     one_more_image(forgery)
-    line = READERS[reader].format(ensemble=made.ensemble, folder=forgery.folder, tmp=tmp_path)
-    assert_refused(line, "a run of another config", "restore", watched=(tmp_path,))
-
-
-def test_a_run_does_not_go_on_from_an_edited_config(
-    made: Made, forgery: Forgery, tmp_path: Path
-) -> None:
-    """The command fits the config, but the rows were certified under another one."""
-    one_more_image(forgery)
-    line = CERTIFY.replace(f"0:{IMAGES}", "0:7").format(
-        ensemble=made.ensemble, folder=forgery.folder
-    )
+    line = READERS[reader].replace(f"0:{IMAGES}", "0:7")
+    line = line.format(ensemble=made.ensemble, folder=forgery.folder, tmp=tmp_path)
     assert_refused(line, "line 1 (index 0)", "a run of another config", watched=(tmp_path,))
 
 
@@ -123,49 +100,28 @@ def test_an_honest_stopped_run_is_reported_and_resumed(
     assert rows_of(forgery.folder) == rows_of(made.certificates)
 
 
-def fewer_classes(row: Row) -> Row:
-    """Two classes: those with the most votes."""
-    selection, estimation = row["selection_counts"], row["estimation_counts"]
-    one = max(range(10), key=lambda k: selection[k])
-    kept = {"candidate": 0, "label": 0}
-    return rederived(
-        row
-        | kept
-        | {
+def test_counts_of_fewer_classes_than_the_data_set_has(forgery: Forgery) -> None:
+    def fewer_classes(row: Row) -> Row:
+        """Two classes: the most frequent and the rest."""
+        selection, estimation = row["selection_counts"], row["estimation_counts"]
+        one = max(range(10), key=lambda k: selection[k])
+        changes = {
+            "candidate": 0,
+            "label": 0,
             "selection_counts": [selection[one], row["n0"] - selection[one]],
             "estimation_counts": [estimation[one], row["n"] - estimation[one]],
         }
-    )
+        return rederived(row | changes)
 
-
-ROWS: dict[str, tuple[Callable[[Row], Row], str]] = {
-    "two classes of ten": (fewer_classes, "counts are of 2 classes, digits has 10"),
-    "label beyond the classes": (lambda row: {"label": 99}, "label is 99, not one of 10"),
-    "negative label": (lambda row: {"label": -1}, "label is -1, not one of 10"),
-    "no label": (lambda row: {"label": None}, "label is missing"),
-    "time that runs backwards": (lambda row: {"seconds": -1.0}, "seconds is -1.0, below 0"),
-    "negative evaluations": (
-        lambda row: {"member_evaluations": -row["member_evaluations"]},
-        "member_evaluations -",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_rows_that_no_run_has(name: str, forgery: Forgery) -> None:
-    change, said = ROWS[name]
-    forgery.change(change)
-    assert_check_failed(run_line(f"verify {forgery.folder}"), "line 1 (index 0)", said)
+    forgery.change(fewer_classes)
+    assert "counts are of 2 classes" in forgery.refused()
 
 
 CONFIGS: dict[str, tuple[dict[str, object], str]] = {
-    "labels taken away": ({"labels": "none"}, "but digits has labels"),
-    "fewer images than indices": ({"images": 5}, "images is 5, but indices name 6"),
+    "labels taken away": ({"labels": "none"}, "labels is 'none'"),
+    "fewer images than indices": ({"images": 5}, "images is 5"),
     "indices beyond the data set": ({"indices": "355:361"}, "a split of 360 images"),
-    "a quintillion indices": (
-        {"indices": "0:999999999999999999"},
-        "at most 360 test images, got 999,999,999,999,999,999",
-    ),
+    "a quintillion indices": ({"indices": "0:999999999999999999"}, "at most 360 test images"),
     "a quintillion of unknown data": (
         {"indices": "0:999999999999999999", "dataset": "image_folder"},
         "at most 10,000,000 test images",
@@ -173,21 +129,21 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
     "indices in another spelling": ({"indices": "0:3,3:6"}, "which sween writes as '0:6'"),
     "an index twice": ({"indices": "0:6,5"}, "5 twice"),
     "skipped and certified": ({"skipped": "5:8"}, "image 5 is among both"),
-    "skipped files of embedded data": ({"skipped": "50"}, "digits has no image files"),
+    "skipped files of embedded data": ({"skipped": "50"}, "skipped is '50'"),
     "skipped beyond the data set": ({"skipped": "900"}, "a split of 360 images"),
+    "skipped as a number": ({"skipped": 5}, "skipped is 5"),
     "weights that do not sum to 1": ({"weights": [0.5, 0.6]}, "sum 1.1"),
-    "a negative weight": ({"weights": [1.5, -0.5]}, "non-negative numbers"),
-    "more weights than members": ({"weights": [0.5, 0.25, 0.25]}, "2 numbers, one per member"),
-    "weights that are text": ({"weights": ["a", "b"]}, "not a list of numbers"),
-    "a weighting off the simplex": ({"weightings": {"w": [2.0, 3.0]}}, "w: weights: expected non"),
-    "members that are not the candidates": (
-        {"members": ["digits-mlp-seed1"]},
-        "members is ['digits-mlp-seed1'], not",
-    ),
-    "another device": ({"device": "tpu"}, "device is 'tpu', none of cpu, cuda"),
-    "an unknown arithmetic": ({"precision": "float8"}, "'float8' is none that sween"),
+    "a negative weight": ({"weights": [1.5, -0.5]}, "-0.5"),
+    "more weights than members": ({"weights": [0.5, 0.25, 0.25]}, "2 numbers"),
+    "weights that are text": ({"weights": ["a", "b"]}, "weights are ['a', 'b']"),
+    "a weighting off the simplex": ({"weightings": {"w": [2.0, 3.0]}}, "w: weights"),
+    "a candidate twice": ({"candidates": ["a", "a"]}, "candidates are ['a', 'a']"),
+    "members that are not the candidates": ({"members": ["digits-mlp-seed1"]}, "members is"),
+    "another device": ({"device": "tpu"}, "device is 'tpu'"),
+    "an unknown arithmetic": ({"precision": "float8"}, "'float8'"),
+    "an arithmetic too many": ({"precision": "float32, tf32, tf32"}, "precision is of 3"),
     "no rows in a forward pass": ({"forward_rows": 0}, "forward_rows is 0"),
-    "another grid": ({"noise": "exact(levels=255)"}, "digits has 16 levels"),
+    "another grid": ({"noise": "exact(levels=255)"}, "noise is 'exact(levels=255)'"),
     "the training images": ({"split": "train"}, "split is 'train'"),
 }
 
@@ -197,21 +153,28 @@ def test_configs_that_no_run_has(name: str, forgery: Forgery) -> None:
     """With tags and checksums made to fit."""
     changes, said = CONFIGS[name]
     forgery.configure(**changes)
-    assert_check_failed(run_line(f"verify {forgery.folder}"), "config.toml", said)
+    found = forgery.refused()
+    assert "config.toml: " in found
+    assert said in found
 
 
 @pytest.mark.parametrize("value", ["nan", "1979-05-27"])
 def test_a_config_that_cannot_be_named(value: str, forgery: Forgery) -> None:
     path = forgery.folder / "config.toml"
     path.write_text(f"odd = {value}\n{path.read_text()}")
-    code, _, stderr = run_line(f"verify {forgery.folder}")
-    assert (code, stderr.count("\n")) == (2, 1)
+    with pytest.raises(CheckpointError, match=r"config\.toml"):
+        verify_folder(forgery.folder)
 
 
-def test_an_ensemble_cannot_outvote_members_that_agree(forgery: Forgery) -> None:
-    against_its_members(forgery)
-    said = "0 votes for class 3, but all members agree on it in at least 100 of 100"
-    assert_check_failed(run_line(f"verify {forgery.folder}"), "line 3 (index 0)", said)
+SETTINGS = ("model", "indices", "exit", "n0", "n", "alpha", "sigma", "bound", "seed")
+BAD_SETTINGS = {**dict.fromkeys(SETTINGS), "sampling": 1, "members": 3}
+
+
+@pytest.mark.parametrize("name", BAD_SETTINGS)
+def test_a_config_without_a_setting_verifies_nothing(name: str, forgery: Forgery) -> None:
+    forgery.configure(**{name: BAD_SETTINGS[name]})
+    with pytest.raises(CheckpointError, match=rf"config\.toml: .*\b{name}\b.*restore"):
+        verify_folder(forgery.folder)
 
 
 @pytest.fixture
@@ -237,18 +200,11 @@ def weighed(made: Made, tmp_path: Path) -> Forgery:
 def test_the_same_classifier_has_the_same_votes(model: str, twin: str, weighed: Forgery) -> None:
     place = next(i for i, row in enumerate(weighed.rows()) if row["model"] == model)
 
-    def moved(row: Row) -> Row:
-        counts = list(row["selection_counts"])
-        ranked = sorted(range(10), key=lambda k: -counts[k])
-        counts[ranked[0]] -= 1
-        counts[ranked[1]] += 1
-        return rederived(row | {"selection_counts": counts})
-
-    weighed.change(moved, place)
-    said = "which is the same classifier"
-    assert_check_failed(
-        run_line(f"verify {weighed.folder}"), "selection_counts are not those", said
-    )
+    counts = weighed.rows()[place]["selection_counts"]
+    ranked = sorted(range(10), key=lambda k: -counts[k])
+    other = {"selection_counts": moved(counts, ranked[0], ranked[1])}
+    weighed.change(lambda row: rederived(row | other), place)
+    assert f"selection_counts are not those of {twin}" in weighed.refused()
 
 
 def test_an_exact_exit_needs_members_of_half_the_weight(made: Made, tmp_path: Path) -> None:
@@ -258,7 +214,7 @@ def test_an_exact_exit_needs_members_of_half_the_weight(made: Made, tmp_path: Pa
     forgery.configure(weights=[0.4, 0.6])
     succeed(f"verify {forgery.folder}")
     forgery.change(lambda row: {"member_evaluations": row["samples"] - 1}, 1)
-    assert_check_failed(run_line(f"verify {forgery.folder}"), "is not between 300 and 600")
+    assert "is not between 300 and 600" in forgery.refused()
 
 
 def test_scores_fit_the_votes_of_the_same_draws(made: Made, tmp_path: Path) -> None:
@@ -269,17 +225,11 @@ def test_scores_fit_the_votes_of_the_same_draws(made: Made, tmp_path: Path) -> N
     votes = row["estimation_counts"][row["candidate"]]
     assert 0 < votes < 500
     for changes, said in (
-        ({"estimation_scores": [1022, 500]}, "estimation_scores have 500 above 1/2, but"),
-        ({"selection_scores": [1022, 100]}, "selection_scores have 100 above 1/2, but"),
+        ({"estimation_scores": [1022, 500]}, "estimation_scores have 500 above 1/2"),
+        ({"selection_scores": [1022, 100]}, "selection_scores have 100 above 1/2"),
         ({"estimation_scores": [90, 500]}, "estimation_scores have only 0 of 1/10 or more"),
-        (
-            {"estimation_scores": [200, 499, 100, 1]},
-            "estimation_scores are not a histogram as sween writes it",
-        ),
-        (
-            {"estimation_scores": [100, 0, 200, 500]},
-            "estimation_scores are not a histogram as sween writes it",
-        ),
+        ({"estimation_scores": [200, 499, 100, 1]}, "estimation_scores are not a histogram"),
+        ({"estimation_scores": [100, 0, 200, 500]}, "estimation_scores are not a histogram"),
     ):
         forgery.write([rederived(row | changes)])
-        assert_check_failed(run_line(f"verify {forgery.folder}"), "line 1 (index 0)", said)
+        assert said in forgery.refused()

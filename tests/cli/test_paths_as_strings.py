@@ -15,7 +15,6 @@ from sween.attack import (
     AttackSettings,
     attack_images,
     outcomes_file,
-    read_outcomes,
     verify_attacks,
 )
 from sween.data import load_dataset, read_image
@@ -30,13 +29,12 @@ from sween.ensemble import (
 from sween.errors import BadInput
 from sween.models import load_checkpoint, read_manifest, save_checkpoint
 from sween.paths import AnyPath, as_paths
-from sween.records import read_certificates, records_file
+from sween.records import read_certificates
 from sween.report import load_run, write_report
 from sween.report.attacked import load_attacked
 from sween.report.published_logs import read_tsv_log
 from sween.run_folder import read_config
 from sween.runs import TrainingRun, verify_folder
-from sween.runs.attacked_certificates import read_certified
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, read_recipe, train, train_many
@@ -104,7 +102,7 @@ def _attack(at: Place) -> object:
     )
     load_attacked(at.new("attacked"))
     assert outcomes_file(at.new("attacked")) == at.tmp / "attacked" / "attacks.jsonl"
-    return verify_attacks(at.new("attacked")), read_outcomes(at.new("attacked"))
+    return verify_attacks(at.new("attacked"))
 
 
 def _photos(at: Place) -> object:
@@ -155,8 +153,6 @@ DOORS: dict[str, Callable[[Place], object]] = {
     "certify_dataset": _certify,
     "verify_folder": lambda at: verify_folder(at.given(at.made.certificates)),
     "read_certificates": lambda at: read_certificates(at.given(at.made.certificates)),
-    "records_file": lambda at: records_file(at.given(at.made.certificates)),
-    "read_certified": lambda at: read_certified(at.given(at.made.certificates), "SWEEN-2"),
     "read_config": lambda at: read_config(at.given(at.made.certificates)),
     "attack_images": _attack,
     "load_run": lambda at: load_run(at.given(at.made.certificates)),

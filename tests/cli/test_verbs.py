@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 
 import sween
+from sween.cli.app import app
 from sween.errors import SmallSampleWarning
 from sween.models import load_checkpoint, read_manifest
 from tests.cli.command import run_cli, run_line, succeed
 from tests.cli.conftest import IMAGES, Made
 from tests.cli.rows import rows_of
 
-VERBS = ("demo", "train", "weigh", "certify", "predict", "report", "verify", "plan", "zoo", "bench")
+VERBS = (
+    *("demo", "train", "weigh", "certify", "predict", "attack"),
+    *("report", "verify", "plan", "zoo", "bench"),
+)
 THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"
 
 
@@ -36,14 +41,21 @@ def test_help_names_every_verb(arguments: list[str]) -> None:
     code, stdout, stderr = run_cli(*arguments)
     assert (code, stderr) == (0, "")
     for verb in VERBS:
-        assert verb in stdout
+        assert f"  {verb} " in stdout
+    assert "..." not in stdout.partition("Commands")[2], "a summary is cut"
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb(verb: str) -> None:
+def test_help_of_a_verb_is_whole(verb: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bracket is taken for markup, and no word is cut."""
+    monkeypatch.setenv("COLUMNS", columns)
     code, stdout, stderr = run_cli(verb, "--help")
     assert (code, stderr) == (0, "")
-    assert f"sween {verb}" in stdout
+    shown = "".join(stdout.split())
+    command = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
+    for text in (f"sween {verb}", *(option.help for option in command.params)):
+        assert "".join(text.split()) in shown, text
 
 
 def test_as_a_module() -> None:

@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from sween.attack import outcomes_file, read_outcomes
+from sween.attack import AttackOutcome, outcomes_file
 from sween.errors import RunMismatch
-from sween.records import read_certificates, read_rows, records_file, row_checksum
+from sween.records import (
+    CERTIFICATES,
+    from_row,
+    read_certificates,
+    read_rows,
+    require_rows_file,
+    row_checksum,
+)
 from sween.runs import AttackConfig, AttackRun, CertificationConfig, CertificationRun
 
 
 def read_run_by_its_checksums(folder: Path) -> CertificationRun:
-    config, file = CertificationConfig.read(folder), records_file(folder)
+    file = require_rows_file(folder, CERTIFICATES, verb="certify")
+    config = CertificationConfig.read(folder)
     for number, row in enumerate(read_rows(file), start=1):
         if row.get("checksum") != row_checksum(row):
             where = f"{file}, line {number} (index {row.get('index')})"
@@ -25,7 +33,8 @@ def read_run_by_its_checksums(folder: Path) -> CertificationRun:
 def read_attack_by_its_checksums(folder: Path) -> AttackRun:
     file = outcomes_file(folder)
     assert file is not None
-    return AttackRun(file, AttackConfig.read(folder), read_outcomes(folder))
+    rows = [from_row(AttackOutcome, row) for row in read_rows(file)]
+    return AttackRun(file, AttackConfig.read(folder), rows)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from sween.attack import AttackOutcome
 from sween.data.selection import format_indices
 from sween.records import Certificate, RowWriter, to_row
 from sween.run_folder import to_toml, write_json, write_text
-from sween.runs.attack_outcome import to_row as to_attack_row
 from tests.evaluation.certificates import abstained, certificate, wrong
 
 CANDIDATES = ("ant", "bee")
@@ -136,7 +135,7 @@ def write_attacked(
     folder.mkdir(parents=True)
     write_text(folder / "config.toml", to_toml(attack_config(outcomes, **config)))
     with RowWriter(folder / "attacks.jsonl") as writer:
-        writer.append(to_attack_row(row) for row in outcomes)
+        writer.append(to_row(row) for row in outcomes)
     return folder
 
 

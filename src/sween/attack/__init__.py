@@ -15,7 +15,6 @@ from sween.runs.attack_outcome import (
     decode_image,
     empirical_accuracy,
     outcomes_file,
-    read_outcomes,
     without_attack,
 )
 from sween.runs.attack_settings import ATTACKS, AttackSettings
@@ -36,7 +35,6 @@ __all__ = [
     "empirical_accuracy",
     "outcomes_file",
     "pgd",
-    "read_outcomes",
     "verify_attacks",
     "without_attack",
 ]

@@ -14,14 +14,19 @@ from sween.attack.ddn import ddn
 from sween.attack.geometry import distances, inside
 from sween.attack.gradients import deterministic_convolutions
 from sween.attack.pgd import along, pgd
-from sween.attack.record import outcome_of
 from sween.attack.scoring import Judge, Scored, is_broken, worst
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.errors import BadInput
 from sween.models.device import evaluating, is_out_of_memory
 from sween.records import Certificate
-from sween.runs.attack_outcome import AttackOutcome
+from sween.runs.attack_outcome import (
+    AttackOutcome,
+    encode_image,
+    is_alarm,
+    judge,
+    radius_of_label,
+)
 from sween.runs.attack_settings import (
     SURROGATE_ROWS,
     TRIES,
@@ -35,8 +40,8 @@ from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities, S
 Attack = Callable[..., torch.Tensor]
 """From images and labels, and eps by name, to attacked images."""
 
-Found = list[tuple[Scored | None, int]]
-"""At each radius the attacked image, if any, and the number of predictions that share alpha."""
+Found = list[dict[int, Scored]]
+"""At each radius, the attacked images by their position in the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +79,16 @@ def attack_batch(
         settings: of the attack.
         certificates: by index.
     """
-    device = target.classifier.engine.device
+    device, rows = target.classifier.engine.device, SURROGATE_ROWS
     images = dataset.test.images(unit).to(device)
     labels = torch.tensor([int(dataset.test.labels[index]) for index in unit], device=device)
     known = [certificates.get(index) for index in unit]
-    began, rows = time.perf_counter(), SURROGATE_ROWS
+    began = time.perf_counter()
     while True:
         try:
             with gradients_of_images_alone(target.loaded):
-                batch = _Batch(target, images, labels, unit, number, settings, rows)
-                found = batch.run(known)
+                batch = _Batch(target, images, labels, unit, known, number, settings, rows)
+                outcomes = batch.run()
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -100,26 +105,8 @@ def attack_batch(
             target = dataclasses.replace(target, probabilities=PlainProbabilities(target.loaded))
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    seconds = (time.perf_counter() - began) / len(unit) / len(settings.eps)
-    return [
-        outcome_of(
-            index,
-            int(label),
-            eps,
-            clean,
-            answer,
-            certificates.get(index),
-            scored,
-            tries,
-            settings=settings,
-            loaded=target.loaded,
-            gradients=target.probabilities.name,
-            surrogate_rows=rows,
-            seconds=seconds,
-        )
-        for index, label, clean, answer, per_eps in zip(unit, labels, *found, strict=True)
-        for eps, (scored, tries) in zip(settings.eps, per_eps, strict=True)
-    ]
+    seconds = (time.perf_counter() - began) / len(outcomes)
+    return [dataclasses.replace(outcome, seconds=seconds) for outcome in outcomes]
 
 
 @contextlib.contextmanager
@@ -144,15 +131,20 @@ class _Batch:
         images: torch.Tensor,
         labels: torch.Tensor,
         indices: Sequence[int],
+        certificates: Sequence[Certificate | None],
         number: int,
         settings: AttackSettings,
         rows: int,
     ) -> None:
-        self.images, self.labels, self.indices = images, labels, indices
-        self.settings, self.classes = settings, target.classifier.num_classes
-        self.share = answers_of_an_image(settings, classes=self.classes, rows=images.shape[2])
+        self.target, self.images, self.labels = target, images, labels
+        self.indices, self.certificates, self.settings = indices, certificates, settings
+        self.classes = target.classifier.num_classes
         self.judge = Judge(
-            target.classifier, n=settings.n, alpha=settings.alpha, seed=settings.seed
+            target.classifier,
+            n=settings.n,
+            alpha=settings.alpha,
+            seed=settings.seed,
+            share=answers_of_an_image(settings, classes=self.classes, rows=images.shape[2]),
         )
         self.surrogate = SmoothedLogits(
             target.probabilities,
@@ -164,29 +156,63 @@ class _Batch:
             rows=rows,
         )
 
-    def run(
-        self, certificates: Sequence[Certificate | None]
-    ) -> tuple[list[Prediction], list[int], list[Found]]:
-        """Predictions on clean images, and the result of the attack for each image and radius.
-
-        A certificate's prediction takes precedence unless it abstains: it has more votes.
-        """
-        clean = self.judge.answers(self.images, self.indices, attempt=-1)
-        answers = [
-            answer.prediction if known is None or known.abstained else known.prediction
-            for answer, known in zip(clean, certificates, strict=True)
+    def run(self) -> list[AttackOutcome]:
+        """The outcomes, without their time."""
+        clean = self.judge.predict(self.images, self.indices)
+        # A certificate's prediction takes precedence unless it abstains: it has more votes.
+        predictions = [
+            own.prediction if known is None or known.abstained else known.prediction
+            for own, known in zip(clean, self.certificates, strict=True)
         ]
-        right = [i for i, answer in enumerate(answers) if answer == int(self.labels[i])]
-        found: list[Found] = [[] for _ in clean]
-        if self.settings.attack == "ddn":
-            self._nearest(right, found)
-        else:
-            self._in_balls(right, found)
-        return clean, answers, found
+        right = [i for i, class_ in enumerate(predictions) if class_ == int(self.labels[i])]
+        found = self._nearest(right) if self.settings.attack == "ddn" else self._in_balls(right)
+        return [
+            self._outcome(i, eps, predictions[i], clean[i], at_eps.get(i))
+            for i in range(len(clean))
+            for eps, at_eps in zip(self.settings.eps, found, strict=True)
+        ]
 
-    def _nearest(self, right: list[int], found: list[Found]) -> None:
+    def _outcome(
+        self, i: int, eps: float, clean_prediction: int, clean: Prediction, scored: Scored | None
+    ) -> AttackOutcome:
+        """The row of one image at one radius; `scored` is its attacked version, if there is one."""
+        label, settings = int(self.labels[i]), self.settings
+        judged = clean if scored is None else scored.answer
+        distance = 0.0 if scored is None else scored.distance
+        outcome = judge(label, clean_prediction, judged.prediction)
+        certified = radius_of_label(self.certificates[i], label)
+        alarm = is_alarm(outcome, distance, certified)
+        return AttackOutcome(
+            index=self.indices[i],
+            label=label,
+            attack=settings.attack,
+            eps=eps,
+            outcome=outcome,
+            clean_prediction=clean_prediction,
+            prediction=judged.prediction,
+            counts=tuple(judged.counts),
+            distance=distance,
+            n=settings.n,
+            alpha=settings.alpha,
+            tries=0 if scored is None else self.judge.share,
+            judge_alpha=judged.alpha,
+            judge_seed=judged.seed,
+            samples=settings.samples,
+            gradients=self.target.probabilities.name,
+            surrogate_rows=self.surrogate.rows,
+            steps=settings.steps,
+            sigma=self.target.loaded.sigma,
+            seed=settings.seed,
+            model=self.target.loaded.name,
+            certified_radius=certified,
+            alarm=alarm,
+            attacked_image=None if scored is None or not alarm else encode_image(scored.image),
+        )
+
+    def _nearest(self, right: list[int]) -> Found:
+        """A minimum-norm attack, which is the same at all radii."""
         images, labels = self.images[right], self.labels[right]
-        points, share = dict[int, list[Scored]](), self.share
+        points = dict[int, list[Scored]]()
         if right:
             with deterministic_convolutions():
                 attacked = ddn(
@@ -197,54 +223,58 @@ class _Batch:
                     start=self.surrogate.sigma,
                 )
             indices = [self.indices[i] for i in right]
-            rays = self.judge.along_rays(images, attacked, labels, indices, share=share)
+            rays = self.judge.along_rays(images, attacked, labels, indices)
             points = dict(zip(right, rays, strict=True))
+        found = Found()
         for position, eps in enumerate(self.settings.eps):
-            self._further(points, eps, attempt=TRIES + position, share=share)
-            for i, own in enumerate(found):
-                scored = worst(_inside(points.get(i, ()), eps), int(self.labels[i]))
-                own.append((scored, 0 if scored is None else share))
+            self._further(points, eps, attempt=TRIES + position)
+            found.append(self._worst({i: _inside(own, eps) for i, own in points.items()}))
+        return found
 
-    def _further(
-        self, points: dict[int, list[Scored]], eps: float, *, attempt: int, share: int
-    ) -> None:
-        """Also score the point at distance eps, where none within the ball is misclassified."""
-        short = dict[int, Scored]()
-        for i, own in points.items():
-            points_inside = [point for point in _inside(own, eps) if point.distance > 0]
-            scored = worst(points_inside, int(self.labels[i]))
-            if scored is not None and not self._is_broken([scored], i):
-                short[i] = scored
+    def _further(self, points: dict[int, list[Scored]], eps: float, *, attempt: int) -> None:
+        """Also score the point at distance eps if none within the ball is misclassified."""
+        moved = {
+            i: [point for point in _inside(own, eps) if point.distance > 0]
+            for i, own in points.items()
+        }
+        short = {
+            i: scored
+            for i, scored in self._worst(moved).items()
+            if not self._is_broken([scored], i)
+        }
         if not short:
             return
         images = self.images[list(short)]
         reached = torch.stack([scored.image for scored in short.values()])
         border = inside(images, along(images, reached, eps / distances(images, reached)), eps)
         indices = [self.indices[i] for i in short]
-        scores = self.judge.score(images, border, indices, attempt=attempt, share=share)
+        scores = self.judge.score(images, border, indices, attempt=attempt)
         for i, scored in zip(short, scores, strict=True):
             points[i].append(scored)
 
-    def _in_balls(self, right: list[int], found: list[Found]) -> None:
+    def _in_balls(self, right: list[int]) -> Found:
         """One attack after another, each on the images that no earlier one broke.
 
         An attack judges its own success by few noise samples. A one-off misclassification does not
         count: if the judge disagrees, the image goes on to the next attack.
         """
-        attacks, share = self._attacks(), self.share
+        attacks, found = self._attacks(), Found()
         points = {i: list[Scored]() for i in right}
         for position, eps in enumerate(self.settings.eps):
             tried = set[int]()
             for number, (attack, on_all) in enumerate(attacks):
                 left = [i for i in right if not self._is_broken(points[i], i)]
                 left = [i for i in left if on_all or i not in tried]
-                scores = self._scored(attack, left, eps, position * len(attacks) + number, share)
+                scores = self._scored(attack, left, eps, position * len(attacks) + number)
                 tried |= set(scores)
                 for i, scored in scores.items():
                     points[i].append(scored)
-            for i, own in enumerate(found):
-                result = worst(points.get(i, ()), int(self.labels[i]))
-                own.append((result, 0 if result is None else share))
+            found.append(self._worst(points))
+        return found
+
+    def _worst(self, points: Mapping[int, Sequence[Scored]]) -> dict[int, Scored]:
+        worsts = {i: worst(own, int(self.labels[i])) for i, own in points.items()}
+        return {i: scored for i, scored in worsts.items() if scored is not None}
 
     def _is_broken(self, points: Sequence[Scored], i: int) -> bool:
         return any(is_broken(point.answer, int(self.labels[i])) for point in points)
@@ -264,7 +294,7 @@ class _Batch:
         return [*attacks, (by_pgd, False)]
 
     def _scored(
-        self, attack: Attack, left: list[int], eps: float, attempt: int, share: int
+        self, attack: Attack, left: list[int], eps: float, attempt: int
     ) -> dict[int, Scored]:
         """Predictions on the images that an attack perturbed."""
         if not left:
@@ -276,9 +306,7 @@ class _Batch:
         if not moved:
             return {}
         indices = [self.indices[left[place]] for place in moved]
-        scores = self.judge.score(
-            images[moved], attacked[moved], indices, attempt=attempt, share=share
-        )
+        scores = self.judge.score(images[moved], attacked[moved], indices, attempt=attempt)
         return {left[place]: scored for place, scored in zip(moved, scores, strict=True)}
 
 

@@ -9,15 +9,15 @@ from sween.attack.batch import Target, attack_batch, gradients_of_images_alone
 from sween.attack.gradients import probabilities_of
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.errors import BadInput, RunMismatch
+from sween.errors import BadInput
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate
-from sween.runs.attack import ROWS, writing_attack
+from sween.runs.attack import AttackRun
 from sween.runs.attack_outcome import AttackOutcome, radius_of_label
 from sween.runs.attack_settings import PARTS, AttackSettings, answers_of_an_image
 from sween.runs.attacked_certificates import digest, digest_of_radii
-from sween.runs.certification import RESTORE
+from sween.runs.rows import resuming
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.dataset import subject_config
 from sween.smoothing.prediction import check_predict_settings
@@ -72,19 +72,20 @@ def attack_images(
     config["gradients"] = probabilities.name
     target, size = Target(loaded, classifier, probabilities), settings.batch_size
     batches = [positions[start : start + size] for start in range(0, len(positions), size)]
-    with writing_attack(out, config) as run:
-        radii = radii_given(certificates, dataset, positions)
-        _refuse_other_subjects(run.outcomes, radii, dataset, out)
+    labels = {index: int(dataset.test.labels[index]) for index in positions}
+    radii = radii_given(certificates, dataset, positions)
+    with resuming(AttackRun, out, config, label=labels, certified_radius=radii) as run:
+        left = set(run.left)
         with track(
             f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
         ) as advance:
             for number, batch in enumerate(batches):
-                if run.lacks(batch):
+                if left.intersection(batch):
                     run.append(
                         attack_batch(target, dataset, batch, number, settings, certificates or {})
                     )
                 advance(len(batch), "images")
-        return run.outcomes
+        return run.rows
 
 
 def radii_given(
@@ -93,27 +94,6 @@ def radii_given(
     """The radius certified for the true class of each attacked image; None without one."""
     known, labels = certificates or {}, dataset.test.labels
     return {index: radius_of_label(known.get(index), int(labels[index])) for index in positions}
-
-
-def _refuse_other_subjects(
-    outcomes: Sequence[AttackOutcome],
-    radii: Mapping[int, float | None],
-    dataset: Dataset,
-    folder: AnyPath,
-) -> None:
-    """Refuse existing rows whose label or certified radius differs from what is given now."""
-    for number, row in enumerate(outcomes, start=1):
-        label = int(dataset.test.labels[row.index])
-        for name, own, wanted in (
-            ("label", row.label, label),
-            ("certified_radius", row.certified_radius, radii[row.index]),
-        ):
-            if own != wanted:
-                raise RunMismatch(
-                    f"{folder}/{ROWS}, line {number} (index {row.index})",
-                    f"{name} is {own}, the attack was given {wanted}",
-                    fix=RESTORE,
-                )
 
 
 def attack_config(

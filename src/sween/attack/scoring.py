@@ -12,7 +12,7 @@ from scipy import special
 
 from sween.attack.geometry import distances
 from sween.attack.pgd import along
-from sween.runs.attack_settings import TRIES, judge_seed
+from sween.runs.attack_settings import CLEAN, TRIES, judge_seed
 from sween.smoothing import Prediction, SmoothedClassifier
 
 
@@ -33,38 +33,36 @@ class Judge:
         n: votes per prediction.
         alpha: failure probability of all predictions on attacked versions of one image together.
         seed: of the noise, which is independent for each attempt.
+        share: how many predictions divide alpha among them.
     """
 
-    def __init__(self, classifier: SmoothedClassifier, *, n: int, alpha: float, seed: int) -> None:
-        self.classifier, self.n, self.alpha, self.seed = classifier, n, alpha, seed
+    def __init__(
+        self, classifier: SmoothedClassifier, *, n: int, alpha: float, seed: int, share: int = TRIES
+    ) -> None:
+        self.classifier, self.n, self.alpha = classifier, n, alpha
+        self.seed, self.share = seed, share
 
-    def answers(
-        self, images: torch.Tensor, indices: Sequence[int], *, attempt: int, share: int = 1
+    def predict(
+        self, images: torch.Tensor, indices: Sequence[int], *, attempt: int = CLEAN
     ) -> list[Prediction]:
-        """`predict` on each image; `share` predictions divide alpha among them."""
+        """Predictions of one attempt; that on the clean image has alpha to itself."""
         if not len(images):
             return []
-        seed = judge_seed(self.seed, attempt)
         return self.classifier.predict_batch(
-            images, n=self.n, alpha=self.alpha / share, seed=seed, indices=indices
+            images,
+            n=self.n,
+            alpha=self.alpha if attempt == CLEAN else self.alpha / self.share,
+            seed=judge_seed(self.seed, attempt),
+            indices=indices,
         )
 
     def score(
-        self,
-        images: torch.Tensor,
-        attacked: torch.Tensor,
-        indices: Sequence[int],
-        *,
-        attempt: int,
-        share: int = 1,
+        self, images: torch.Tensor, attacked: torch.Tensor, indices: Sequence[int], *, attempt: int
     ) -> list[Scored]:
         """Attacked images with their predictions."""
-        answers = self.answers(attacked, indices, attempt=attempt, share=share)
+        predictions = self.predict(attacked, indices, attempt=attempt)
         lengths = distances(images, attacked).tolist()
-        return [
-            Scored(image, distance, answer)
-            for image, distance, answer in zip(attacked, lengths, answers, strict=True)
-        ]
+        return [Scored(*each) for each in zip(attacked, lengths, predictions, strict=True)]
 
     def along_rays(
         self,
@@ -72,22 +70,19 @@ class Judge:
         attacked: torch.Tensor,
         labels: torch.Tensor,
         indices: Sequence[int],
-        *,
-        share: int = TRIES,
     ) -> list[list[Scored]]:
         """Points on each ray from image to attacked image, moving towards the decision boundary.
 
         The votes tell how far a point lies beyond the boundary between two classes: at distance s
-        the probabilities are Phi(-s / sigma) and Phi(s / sigma) where the boundary is flat. The
-        next point lies just far enough beyond it not to abstain. `share` predictions divide alpha
-        among them.
+        the probabilities are Phi(-s / sigma) and Phi(s / sigma) if the boundary is flat. The next
+        point lies just far enough beyond it not to abstain.
         """
         sigma = self.classifier.sigma
-        enough = _needed(self.n, self.alpha / share) * sigma
+        enough = _needed(self.n, self.alpha / self.share) * sigma
         points, found = attacked, [list[Scored]() for _ in indices]
         for attempt in range(TRIES):
             factors = []
-            scored = self.score(images, points, indices, attempt=attempt, share=share)
+            scored = self.score(images, points, indices, attempt=attempt)
             for own, point, label in zip(found, scored, labels.tolist(), strict=True):
                 own.append(point)
                 beyond = _beyond(point.answer.counts, label) * sigma

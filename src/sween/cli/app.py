@@ -33,6 +33,9 @@ app = typer.Typer(
     help="Certified robust image classification by randomized smoothing of weighted ensembles.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Not rich: it takes [brackets] for markup and cuts words that are longer than their column.
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
 )
 for verb in (
     demo,

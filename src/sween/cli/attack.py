@@ -34,7 +34,8 @@ from sween.ensemble import ExitPolicy
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
 from sween.run_folder import read_config
-from sween.runs.attacked_certificates import certified_name, differences, read_certified
+from sween.runs import CertificationRun
+from sween.runs.attacked_certificates import certified_name, differences
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 
@@ -49,7 +50,7 @@ def run(
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
     samples: Annotated[int, typer.Option(help="noise draws per gradient of the attack")] = 128,
     steps: Annotated[int, typer.Option(help="of pgd and ddn; AutoAttack has its own")] = 100,
-    n: Annotated[int, typer.Option(help="votes that evaluate an adversarial example")] = 10_000,
+    n: Annotated[int, typer.Option(help="votes that judge an adversarial example")] = 10_000,
     alpha: Alpha = 0.001,
     certificates: Annotated[
         Path | None,
@@ -76,7 +77,10 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Search for adversarial examples of test images; each one is evaluated with fresh noise."""
+    """Search for adversarial examples of test images.
+
+    Each one is judged by the smoothed classifier with fresh noise. An interrupted run resumes.
+    """
     settings = AttackSettings(
         attack=attack,
         eps=tuple(sorted(eps)),
@@ -164,10 +168,10 @@ def _certificates_of(
         contents = dataset.test.pixels.contents(certified)
         own = {**own, "indices": config["indices"], "contents": contents}
     others = differences(own, config)
-    labels = None if others else dataset.test.labels.tolist()
-    certificates = read_certified(
-        folder, certified_name(own, config) or own["model"], labels=labels
-    )
+    run = CertificationRun.read(folder)
+    certificates = {row.index: row for row in run.of(certified_name(own, config) or own["model"])}
+    if not others:
+        run.check_values("label", dict(enumerate(dataset.test.labels.tolist())), "the data set")
     if not certificates and not others:
         others = [f"none of {own['model']}"]
     if others:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from sween.cli.options import (
     ForwardRows,
     NoiseOption,
     Precision,
+    TrustedArch,
     choose_device,
 )
 from sween.ensemble import ExitPolicy, WeightedEnsemble
@@ -48,10 +50,14 @@ def run(
     compile: Compile = None,
     noise: NoiseOption = "float32",
     forward_rows: ForwardRows = None,
+    arch: TrustedArch = None,
     device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="JSON file for all measurements")] = None,
 ) -> None:
-    """Measure the throughput of this machine, compared with the loop of the published code."""
+    """Measure the throughput of this machine.
+
+    Each model votes on noisy images, and so does the loop of the published code, alternately.
+    """
     for name, value in (("--seconds", seconds), ("--rounds", rounds), ("--n", n)):
         if not (math.isfinite(value) and value > 0):
             raise BadInput(name, expected="a positive number", got=value, fix="leave it out")
@@ -66,7 +72,9 @@ def run(
         )
     chosen = choose_device(device)
     results: list[BenchResult] = []
-    found = [_model(name, sigma) for name in names]  # bad names fail before any measurement
+    found = [
+        _model(name, sigma, arch or ()) for name in names
+    ]  # bad names fail before any measurement
     for name, (model, shape, classes, level) in zip(names, found, strict=True):
         results.append(
             measure(
@@ -93,7 +101,9 @@ def run(
         typer.echo(f"all measurements are in {out}")
 
 
-def _model(name: str, sigma: float | None) -> tuple[nn.Module, tuple[int, int, int], int, float]:
+def _model(
+    name: str, sigma: float | None, archs: Sequence[str]
+) -> tuple[nn.Module, tuple[int, int, int], int, float]:
     """The module, its image shape, its classes and its noise level."""
     if name in list_models():
         shape = (1, 8, 8) if name.startswith("digits") else CIFAR
@@ -101,7 +111,7 @@ def _model(name: str, sigma: float | None) -> tuple[nn.Module, tuple[int, int, i
             shape = (3, 224, 224)
         model = create_model(name, num_classes=10, image_shape=shape)
         return calibrate_batch_norm(model, shape), shape, 10, 0.5 if sigma is None else sigma
-    loaded = load(name)
+    loaded = load(name, archs=archs)
     if sigma not in (None, loaded.sigma):
         raise BadInput(
             "--sigma", expected=f"{loaded.sigma}, as in {name}", got=sigma, fix="leave it out"

@@ -45,7 +45,7 @@ def run(
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
     n0: Annotated[
         int | None,
-        typer.Option(help="votes that select the class [100; 1000 for tolerance and budget]"),
+        typer.Option(help="votes that select the class [100; with tolerance or budget 1000]"),
     ] = None,
     n: Annotated[int, typer.Option(help="votes that bound its probability")] = N,
     alpha: Alpha = ALPHA,
@@ -64,13 +64,16 @@ def run(
         str, typer.Option(help="hard, or soft: certify the mean probability instead")
     ] = "hard",
     radius: Annotated[
-        list[float] | None, typer.Option(help="l2 radius to decide, for decide; may be repeated")
+        list[float] | None,
+        typer.Option(help="with --sampling decide: l2 radius to certify or not; may be repeated"),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="share of the radius that may be lost, for tolerance")
+        float | None,
+        typer.Option(help="with --sampling tolerance: share of the radius that may be lost"),
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(help="total noisy images, pilots included, for budget")
+        int | None,
+        typer.Option(help="with --sampling budget: noisy images in total, pilots included"),
     ] = None,
     members: Annotated[
         bool, typer.Option("--members", help="also certify each member, in the same pass")
@@ -93,7 +96,10 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Certify test images and print the certified accuracy; an interrupted run is resumed."""
+    """Certify test images and print their certified accuracy.
+
+    An interrupted run resumes.
+    """
     settings = CertifySettings(
         n0=n0,  # type: ignore[arg-type]  # None is the strategy's default
         n=n,

@@ -16,10 +16,10 @@ def run(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Run the whole workflow on the bundled digits: train, weigh, certify, report."""
+    """Train, weigh, certify and report on the bundled digits."""
     result = run_demo(out, seed=seed, samples=n, quiet=quiet)
     report = write_report([result.folder], out / "report", radii=RADII)
     typer.echo(report.read_text(encoding="utf-8"))
-    typer.echo(f"Certificates, ensemble and report are in {out}; to check them: sween verify "
-               f"{result.folder}")  # fmt: skip
+    typer.echo(f"Certificates, ensemble and report are in {out}")
+    typer.echo(f"To check them: sween verify {result.folder}")
     typer.echo(f"Open {report.with_name('report.html')} in a browser")

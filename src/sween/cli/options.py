@@ -20,7 +20,9 @@ Source = Annotated[
 ]
 TrustedDataset = Annotated[
     str | None,
-    typer.Option("--dataset", help="your own package.module:factory that the checkpoint names"),
+    typer.Option(
+        "--dataset", help="package.module:factory that the checkpoint names and you trust"
+    ),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
 ImageSize = Annotated[
@@ -39,7 +41,10 @@ Seed = Annotated[int, typer.Option(help="random seed")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress display")]
 TrustedArch = Annotated[
     list[str] | None,
-    typer.Option("--arch", help="your own package.module:factory that the checkpoint may import"),
+    typer.Option(
+        "--arch",
+        help="package.module:factory that the checkpoint names and you trust; may be repeated",
+    ),
 ]
 Alpha = Annotated[float, typer.Option(help="failure probability of each answer")]
 Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or exact")]

@@ -24,7 +24,11 @@ def run(
     alpha: Annotated[float, typer.Option(help="failure probability of a certificate")] = 0.001,
     sigma: Annotated[float, typer.Option(help="noise level")] = 0.5,
 ) -> None:
-    """The sizes Theorem 2 asks for, what yours guarantee, or the certified radius to expect."""
+    """Plan an ensemble or a certification before running it.
+
+    With --epsilon, the sizes that Theorem 2 asks for; with --members, --images and --samples, what
+    those sizes guarantee; with --p, the certified radius to expect.
+    """
     have = {"members": members, "images": images, "samples": samples}
     sizes = [f"--{name}" for name, value in have.items() if value is not None]
     modes = {"--epsilon": epsilon is not None, ", ".join(sizes): bool(sizes), "--p": p is not None}

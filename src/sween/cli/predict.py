@@ -81,7 +81,10 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Predict the class of each image, or abstain; with --certify also print the l2 radius."""
+    """Predict the class of each image, or abstain.
+
+    With --certify, also print the certified l2 radius.
+    """
     asked = {"n0": n0, "bound": bound, "votes": votes}
     given = {name: value for name, value in asked.items() if value is not None}
     if given and not certify:

@@ -44,7 +44,9 @@ def run(
     method: Annotated[
         str | None, typer.Option(help=f"{', '.join(OBJECTIVES)} [{_default('method')}]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help=f"[{_default('epochs')}]")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help=f"passes over the training images [{_default('epochs')}]")
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help=f"images per step [{_default('batch_size')}]")
     ] = None,
@@ -67,10 +69,10 @@ def run(
         typer.Option(help="epoch at which --schedule step divides the rate by 10; may be repeated"),
     ] = None,
     warmup: Annotated[
-        float | None, typer.Option(help="fraction of the run with a rising rate")
+        float | None, typer.Option(help="fraction of the run in which the learning rate rises")
     ] = None,
     label_smoothing: Annotated[
-        float | None, typer.Option(help="of the cross-entropy [off]")
+        float | None, typer.Option(help="label smoothing of the cross-entropy loss [off]")
     ] = None,
     decay_norms: Annotated[
         bool | None, typer.Option(help="apply weight decay to batch norms and biases too [yes]")
@@ -94,7 +96,10 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train candidates with Gaussian noise, all at once; an interrupted run resumes."""
+    """Train candidates with Gaussian noise.
+
+    Several are trained at the same time. An interrupted run resumes.
+    """
     options = {
         "dataset": dataset,
         "sigma": sigma,

@@ -44,12 +44,13 @@ def run(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Re-derive every row from its votes; exit code 1 reports the first mismatch.
+    """Re-derive every row of a run from its votes.
 
-    This needs no model, and finds rows that are inconsistent with their votes, the run's config or
-    each other. It cannot prove that the votes were ever cast: fabricated votes, labels or seeds and
-    swapped images, with recomputed checksums, are found by --recount, which counts the votes of
-    some images again with the model and the data and compares them bit for bit.
+    Exit code 1 reports the first mismatch. This needs no model, and finds rows that are
+    inconsistent with their votes, the run's config or each other. It cannot prove that the votes
+    were ever cast: fabricated votes, labels or seeds and swapped images, with recomputed checksums,
+    are found by --recount, which counts the votes of some images again with the model and the data
+    and compares them bit for bit.
     """
     given = any(option is not None for option in (model, trusted, data_root, arch, seed))
     if recount is None and (given or device != "auto"):

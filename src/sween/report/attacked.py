@@ -134,7 +134,7 @@ def load_attacked(folder: AnyPath) -> AttackedRun:
     """
     folder = Path(folder)
     checked = AttackRun.read(folder)
-    outcomes = checked.outcomes
+    outcomes = checked.rows
     run = AttackedRun(folder.resolve().name, checked.config, outcomes, read_environment(folder))
     if not outcomes:
         raise BadInput(str(folder), expected="rows of attacks", got="none", fix="run it to the end")

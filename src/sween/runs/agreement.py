@@ -1,7 +1,7 @@
-"""What the rows of one image say about each other: one label, and votes on the same noise.
+"""Consistency of the rows of one image: one label, and votes on the same noise.
 
-Members, weightings and exits of a run see the same noisy copies, so their votes are bound to each
-other draw by draw. Counts alone still show some of it:
+Members, weightings and exits of a run see the same noisy copies, so their votes are related draw by
+draw. Counts alone still show some of that:
 
 - An exact exit answers as the full ensemble does, and all weight on one member answers as that
   member does: the counts are the same.
@@ -14,15 +14,12 @@ other draw by draw. Counts alone still show some of it:
 from collections.abc import Iterator, Mapping, Sequence
 
 from sween.records import Certificate
+from sween.runs.rows import Finding
 
 ROUNDED_TIES = 1
-"""Votes that may go to a lower class where rounding makes a tie of unanimous members' sums."""
+"""Votes that may go to a lower class if rounding makes a tie of the sums of unanimous members."""
 
 _COUNTS = ("selection_counts", "estimation_counts")
-
-Finding = tuple[int, str]
-"""The place of a row, and what is wrong with it."""
-
 
 Variants = Mapping[str, tuple[tuple[float, ...], str]]
 """Weights and exit of each ensemble."""
@@ -43,40 +40,15 @@ def disagreements(
         weights: of every ensemble.
     """
     images: dict[int, dict[str, int]] = {}
-    found = list[Finding]()
     for place, certificate in enumerate(certificates):
-        own = images.setdefault(certificate.index, {})
-        if certificate.model in own:
-            found.append((place, f"row of {certificate.model} comes twice"))
-        own.setdefault(certificate.model, place)
-        classes = [len(row.selection_counts) for row in (certificate, certificates[0])]
-        if classes[0] != classes[1]:
-            return [(place, f"counts are of {classes[0]} classes, line 1 has {classes[1]}")]
+        images.setdefault(certificate.index, {})[certificate.model] = place
     variants = {name: (own, exits[name]) for name, own in weights.items()}
+    found = list[Finding]()
     for places in images.values():
         rows = {model: certificates[place] for model, place in places.items()}
         for model, what in _of_one_image(rows, variants, members):
             found.append((places[model], what))
     return sorted(found, key=lambda finding: finding[0])
-
-
-def fewest_members(exit: str, weights: Sequence[float]) -> int:
-    """How many members an ensemble evaluates on every input at least.
-
-    An exact exit cannot stop before its members hold half of the weight: until then those left
-    could change any answer.
-    """
-    name = exit.partition("(")[0]
-    if name == "none":
-        return len(weights)
-    if name == "paper":
-        return 1
-    held = 0.0
-    for number, weight in enumerate(sorted(weights, reverse=True), start=1):
-        held += weight
-        if held > 0.5 - 1e-6:
-            return number
-    return len(weights)
 
 
 def _of_one_image(
@@ -109,7 +81,7 @@ def _twin(
     rows: Mapping[str, Certificate],
     members: Sequence[str],
 ) -> str | None:
-    """Another model of the run that must have the same votes, if there is one."""
+    """Another model of the run that must have the same votes, if any."""
     weights, exit = variants[model]
     for other, (same, exited) in variants.items():
         # Of a full ensemble and one with an exact exit, the latter is reported.

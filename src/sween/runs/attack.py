@@ -1,67 +1,28 @@
-"""Re-deriving every outcome of an attack from its votes, without a model."""
+"""Attack runs: a folder of outcomes with the config that they belong to."""
 
 import base64
 import binascii
-import collections
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import UnionType
-from typing import Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sween.bounds.decision import decide_prediction
-from sween.bounds.radius import check_sigma
-from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
+from sween.errors import BadInput, RunMismatch
 from sween.paths import AnyPath
-from sween.records import ABSTAIN, RowWriter, read_lines, read_rows, to_line
-from sween.run_folder import read_config, run_folder, run_tag
-from sween.runs.attack_outcome import (
-    AttackOutcome,
-    is_alarm,
-    judge,
-    outcomes_file,
-    read_outcomes,
-    to_row,
-)
+from sween.records import ABSTAIN
+from sween.runs.attack_outcome import OUTCOME_ROWS, AttackOutcome, is_alarm, judge
 from sween.runs.attack_settings import (
+    CLEAN,
     SURROGATE_ROWS,
     AttackSettings,
     answers_of_an_image,
     judge_seed,
 )
 from sween.runs.attacked_certificates import digest_of_radii
-from sween.runs.certification import RESTORE, failing_the_check
-from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
+from sween.runs.rows import RESTORE, Finding, RowRun, RunConfig, Types
 from sween.sampling.rederive import LOST_VOTES
-
-_CONFIG: dict[str, type | UnionType] = {
-    "dataset": str,
-    "images": int,
-    "model": str,
-    "indices": str,
-    "candidates": list,
-    "weights": list,
-    "sigma": int | float,
-    "eps": list,
-    "n": int,
-    "alpha": float,
-    "attack": str,
-    "samples": int,
-    "steps": int,
-    "seed": int,
-    "batch_size": int,
-    "certificates": str,
-    "forward_rows": int,
-    "precision": str,
-    "noise": str,
-    "gradients": str,
-}
-"""What rows are checked against, and its types."""
-
-ROWS = "attacks.jsonl"
 
 SAME_OF_ONE_IMAGE = ("label", "clean_prediction", "certified_radius")
 """Fields that an image's rows share at all radii of the attack."""
@@ -80,281 +41,169 @@ class VerifiedAttack:
     alarms: int
 
 
-@dataclasses.dataclass(frozen=True)
-class AttackConfig(SubjectConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttackConfig(RunConfig):
     """The config of an attack run: what was attacked, and how.
 
     Attributes:
-        content: the whole of it, as config.toml has it.
         settings: of the attack.
-        indices: of the test images.
-        tag: what rows of this config carry.
     """
 
-    content: Mapping[str, Any]
+    VERB: ClassVar[str] = "attack"
+    TYPES: ClassVar[Types] = {
+        "eps": list,
+        "alpha": float,
+        "attack": str,
+        "samples": int,
+        "steps": int,
+        "batch_size": int,
+        "certificates": str,
+        "gradients": str,
+    }
+    REPEATED: ClassVar[tuple[str, ...]] = (
+        *("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model"),
+    )
+
     settings: AttackSettings
-    indices: tuple[int, ...]
-    tag: str
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], *, where: str = "config") -> Self:
-        """A config whose parts fit together.
-
-        Raises:
-            CheckpointError: a setting is missing, or settings that no attack can have.
-            RunMismatch: what it says of images, members and weights contradicts itself.
-        """
-        wrong = [name for name, kind in _CONFIG.items() if not isinstance(content.get(name), kind)]
-        if wrong:
-            raise CheckpointError(
-                where,
-                expected=f"the config of `sween attack` with {', '.join(wrong)}",
-                got=", ".join(repr(content.get(name)) for name in wrong),
-                fix="restore the file from its source",
-            )
+    def parse(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         names = {field.name for field in dataclasses.fields(AttackSettings)}
         values = {name: value for name, value in content.items() if name in names}
-        try:
-            check_sigma(content["sigma"])
-            settings = AttackSettings(**values | {"eps": tuple(content["eps"])})
-            tag = run_tag(content)
-        except (BadInput, TypeError, ValueError) as error:
-            raise CheckpointError(
-                where, expected="settings that fit together", got=error, fix="restore it"
-            ) from None
-        problems = subject_problems(content)
-        if problems:
-            raise RunMismatch(where, "; ".join(problems), fix=RESTORE)
-        return cls(content, settings, tuple(indices_of(content)), tag)
+        return {"settings": AttackSettings(**values | {"eps": tuple(content["eps"])})}
 
     @property
-    def model(self) -> str:
-        """The attacked model."""
-        return str(self.content["model"])
+    def parts(self) -> Sequence[float]:
+        return self.settings.eps
 
     @property
     def given_certificates(self) -> bool:
         """Whether the attack was given certificates to contradict."""
         return bool(self.content["certificates"])
 
-    @classmethod
-    def read(cls, folder: AnyPath) -> Self:
-        """The config of a run folder."""
-        return cls.of(read_config(folder), where=f"{folder}/config.toml")
 
+class AttackRun(RowRun[AttackConfig, AttackOutcome]):
+    """An attack run whose rows were checked; some may still be missing."""
 
-@dataclasses.dataclass(frozen=True)
-class AttackRun:
-    """An attack run whose rows were checked; some may still be missing.
-
-    Attributes:
-        file: its rows.
-        config: its config.toml.
-        outcomes: in the order of the file.
-    """
-
-    file: Path
-    config: AttackConfig
-    outcomes: Sequence[AttackOutcome]
+    FILE: ClassVar[str] = OUTCOME_ROWS
+    PART: ClassVar[str] = "eps"
 
     @classmethod
-    def read(cls, folder: AnyPath) -> Self:
-        """The outcomes of a folder, each of them checked.
+    def kinds(cls) -> tuple[type[AttackConfig], type[AttackOutcome]]:
+        return AttackConfig, AttackOutcome
 
-        Each row must match its checksum, be of this run by its tag, have the settings of the
-        config, and say what its votes say; rows of one image must agree with each other.
+    def counts(self, row: AttackOutcome) -> Sequence[int]:
+        return row.counts
 
-        Raises:
-            CheckpointError: a config that no attack can have.
-            RunMismatch: naming the first row that differs, and what differs in it.
-            BadInput: rows that cannot be read.
-        """
-        folder = Path(folder)
-        outcomes, file = read_outcomes(folder), outcomes_file(folder)
-        assert file is not None  # it was read
-        run = cls(file, AttackConfig.read(folder), outcomes)
-        content = run.config.content
-        # The data set's own number if it is known; else all rows must have that of the first.
-        classes = classes_of(content) or (len(outcomes[0].counts) if outcomes else 2)
-        expected = _Expected.of(run.config, classes)
-        texts = zip(read_rows(file), read_lines(file), strict=False)
-        for place, (outcome, (row, line)) in enumerate(zip(outcomes, texts, strict=True)):
+    def row_problems(self) -> Iterator[list[str]]:
+        content, settings = self.config.content, self.config.settings
+        # Two numbers of predictions may share alpha, since the image height is not known.
+        shares = {
+            answers_of_an_image(settings, classes=self.classes, rows=rows) for rows in (1, 999)
+        }
+        seeds = {judge_seed(settings.seed, attempt) for attempt in range(max(shares))}
+        for row in self.rows:
             try:
-                problems = list(_problems(outcome, content, expected))
+                problems = [*_vote_problems(row, content, self.classes)]
+                yield [*problems, *_try_problems(row, content, shares, seeds)]
             except (BadInput, TypeError, ValueError, IndexError) as error:
-                problems = [str(error)]
-            if to_line(row) != line:
-                problems.append("the text is not as sween writes this row")
-            if problems:
-                raise RunMismatch(run.where(place), "; ".join(problems), fix=RESTORE)
-        for place, finding in _disagreements(outcomes):
-            raise RunMismatch(run.where(place), finding, fix=RESTORE)
-        certified, radii = content.get("certified"), certified_radii(outcomes)
-        if certified is not None and len(radii) == len(run.config.indices):
+                yield [str(error)]
+
+    def disagreements(self) -> Iterator[Finding]:
+        yield from _disagreements(self.rows)
+        certified = self.config.content.get("certified")
+        radii = {row.index: row.certified_radius for row in self.rows}
+        if certified is not None and len(radii) == len(self.config.indices):
             found = digest_of_radii(radii)
             if found != certified:
                 raise RunMismatch(
-                    str(file),
+                    str(self.file),
                     f"the certified radii are not those that the attack was given ({found}, the "
                     f"run's config says {certified})",
                     fix=RESTORE,
                 )
-        return run
-
-    def check_complete(self) -> None:
-        """Whether every image has a row at every radius.
-
-        Raises:
-            CheckFailed: naming the first that is missing.
-        """
-        seen = {(outcome.index, outcome.eps) for outcome in self.outcomes}
-        keys = [(i, eps) for i in sorted(self.config.indices) for eps in self.config.settings.eps]
-        missing = [key for key in keys if key not in seen]
-        if missing:
-            index, eps = missing[0]
-            raise CheckFailed(
-                f"{self.file}: {len(missing)} of {len(keys)} rows are missing, the first that of "
-                f"index {index} at {eps}; run the same `sween attack` again to finish"
-            )
-
-    def where(self, place: int) -> str:
-        """The line of a row, in words."""
-        return f"{self.file}, line {place + 1} (index {self.outcomes[place].index})"
 
 
 def verify_attacks(folder: AnyPath) -> VerifiedAttack:
     """Check each row against its checksum, its own votes, the run's config and the other rows.
 
-    The answer and the outcome are derived from the counts again, and the alarm from distance and
-    certified radius. What votes cannot prove is guarded by the checksum alone: the label, the
-    distance, the answer without an attack where the row has an attacked image, and the time. Nor
-    can a folder prove that its votes were ever cast.
+    Prediction and outcome are derived from the counts again, and the alarm from distance and
+    certified radius. Some fields no votes can prove, and only the checksum guards: the label, the
+    distance, the clean prediction of an attacked image, and the time. Nor can a folder prove that
+    its votes were ever cast.
 
     Raises:
-        CheckFailed: naming the first row that differs and what differs in it.
+        CheckFailed: names the first row that differs, and what differs in it.
     """
-    folder = Path(folder)
-    with failing_the_check():
-        run = AttackRun.read(folder)
-    run.check_complete()
+    run = AttackRun.verify(folder)
     return VerifiedAttack(
-        rows=len(run.outcomes),
-        images=len({outcome.index for outcome in run.outcomes}),
-        broken=sum(outcome.outcome == "broken" for outcome in run.outcomes),
-        alarms=sum(outcome.alarm for outcome in run.outcomes),
+        rows=len(run.rows),
+        images=len(run.config.indices),
+        broken=sum(row.outcome == "broken" for row in run.rows),
+        alarms=sum(row.alarm for row in run.rows),
     )
 
 
-def certified_radii(outcomes: Sequence[AttackOutcome]) -> dict[int, float | None]:
-    """The certified radius of each image that has a row."""
-    return {outcome.index: outcome.certified_radius for outcome in outcomes}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Expected:
-    """What a config implies for every row, computed once."""
-
-    tag: str
-    indices: frozenset[int]
-    eps: frozenset[float]
-    shares: frozenset[int]
-    """How many predictions may share alpha: two numbers, since the image height is not known."""
-    clean_seed: int
-    seeds: frozenset[int]
-    classes: int
-
-    @classmethod
-    def of(cls, config: AttackConfig, classes: int) -> Self:
-        settings = config.settings
-        shares = {answers_of_an_image(settings, classes=classes, rows=rows) for rows in (1, 999)}
-        return cls(
-            config.tag,
-            frozenset(config.indices),
-            frozenset(settings.eps),
-            frozenset(shares),
-            judge_seed(settings.seed, -1),
-            frozenset(judge_seed(settings.seed, attempt) for attempt in range(max(shares))),
-            classes,
-        )
-
-
-def _problems(
-    outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
-) -> Iterator[str]:
-    """What in a row contradicts its votes or the config."""
-    for name in ("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model"):
-        if getattr(outcome, name) != config.get(name):
-            got, wanted = getattr(outcome, name), config.get(name)
-            yield f"{name} is {got!r}, the run's config says {wanted!r}"
-    if outcome.run != expected.tag:
-        yield f"it belongs to a run of another config ({outcome.run}, not {expected.tag})"
-    if outcome.index not in expected.indices or outcome.eps not in expected.eps:
-        yield f"the row of index {outcome.index} at {outcome.eps} is not of this run"
+def _vote_problems(row: AttackOutcome, config: Mapping[str, Any], classes: int) -> Iterator[str]:
+    """What in a row contradicts its votes."""
     # With exact noise a vote may, very rarely, be lost.
     lost = LOST_VOTES if str(config["noise"]).startswith("exact") else 0
-    if not outcome.n - lost <= sum(outcome.counts) <= outcome.n or min(outcome.counts) < 0:
-        yield f"counts sum to {sum(outcome.counts)}, n is {outcome.n}"
+    if not row.n - lost <= sum(row.counts) <= row.n or min(row.counts) < 0:
+        yield f"counts sum to {sum(row.counts)}, n is {row.n}"
         return
-    classes = expected.classes
-    if len(outcome.counts) != classes:
-        yield f"counts are of {len(outcome.counts)} classes, {config['dataset']} has {classes}"
-    if not 0 <= outcome.label < classes:
-        yield f"label is {outcome.label}, not one of {classes} classes"
-    if not ABSTAIN <= outcome.clean_prediction < classes:
-        yield f"clean_prediction is {outcome.clean_prediction}, not one of {classes} classes"
-    yield from _problems_of_tries(outcome, config, expected)
-    answer, _ = decide_prediction(outcome.counts, alpha=outcome.judge_alpha, n=outcome.n)
-    if outcome.prediction != answer:
-        yield f"prediction is {outcome.prediction}, the votes say {answer}"
-    wanted = judge(outcome.label, outcome.clean_prediction, outcome.prediction)
-    if outcome.outcome != wanted:
-        yield f"outcome is {outcome.outcome!r}, the answers say {wanted!r}"
-    if not 0 <= outcome.distance <= outcome.eps:
-        yield f"distance {outcome.distance} is not between 0 and {outcome.eps}"
-    radius = outcome.certified_radius
+    if not ABSTAIN <= row.clean_prediction < classes:
+        yield f"clean_prediction is {row.clean_prediction}, not one of {classes} classes"
+    prediction, _ = decide_prediction(row.counts, alpha=row.judge_alpha, n=row.n)
+    if row.prediction != prediction:
+        yield f"prediction is {row.prediction}, the votes say {prediction}"
+    outcome = judge(row.label, row.clean_prediction, row.prediction)
+    if row.outcome != outcome:
+        yield f"outcome is {row.outcome!r}, the predictions say {outcome!r}"
+    if not 0 <= row.distance <= row.eps:
+        yield f"distance {row.distance} is not between 0 and {row.eps}"
+    radius = row.certified_radius
     if radius is not None and (not config["certificates"] or radius < 0):
-        yield f"certified_radius is {radius}, where no certificates were given or none is so small"
-    if outcome.alarm != is_alarm(outcome.outcome, outcome.distance, outcome.certified_radius):
-        yield f"alarm is {outcome.alarm}, distance and radius say otherwise"
-    kept = outcome.attacked_image is not None
-    if kept != (outcome.alarm and outcome.tries > 0):
+        yield f"certified_radius is {radius}, which no certificate given to the attack has"
+    if row.alarm != is_alarm(row.outcome, row.distance, radius):
+        yield f"alarm is {row.alarm}, at distance {row.distance} and certified radius {radius}"
+    if (row.attacked_image is not None) != (row.alarm and row.tries > 0):
         yield "an alarm under attack, and nothing else, has its attacked image"
-    if outcome.attacked_image is not None and not _is_image(outcome.attacked_image):
+    if row.attacked_image is not None and not _is_image(row.attacked_image):
         yield "attacked_image is not an image in [0, 1]"
-    if outcome.gradients not in {config["gradients"], "plain"}:
-        yield f"gradients are {outcome.gradients!r}, the run's config says {config['gradients']!r}"
-    if outcome.surrogate_rows not in {SURROGATE_ROWS >> halvings for halvings in range(13)}:
-        yield f"surrogate_rows is {outcome.surrogate_rows}, not {SURROGATE_ROWS} or a halving of it"
-    if outcome.seconds < 0:
-        yield f"seconds is {outcome.seconds}, below 0"
+    if row.gradients not in {config["gradients"], "plain"}:
+        yield f"gradients are {row.gradients!r}, the run's config says {config['gradients']!r}"
+    if row.surrogate_rows not in {SURROGATE_ROWS >> halvings for halvings in range(13)}:
+        yield f"surrogate_rows is {row.surrogate_rows}, not {SURROGATE_ROWS} or a halving of it"
+    if row.seconds < 0:
+        yield f"seconds is {row.seconds}, below 0"
 
 
-def _problems_of_tries(
-    outcome: AttackOutcome, config: Mapping[str, Any], expected: _Expected
+def _try_problems(
+    row: AttackOutcome, config: Mapping[str, Any], shares: set[int], seeds: set[int]
 ) -> Iterator[str]:
-    """Whether the number of predictions that share alpha, and their seeds, fit this attack."""
-    if outcome.judge_alpha != outcome.alpha / max(1, outcome.tries):
-        yield f"judge_alpha is {outcome.judge_alpha}, not alpha over {outcome.tries}"
-    if outcome.tries == 0:
-        if outcome.judge_seed != expected.clean_seed:
-            yield f"judge_seed is {outcome.judge_seed}, not that of answers without an attack"
-        if outcome.distance != 0:
-            yield f"distance is {outcome.distance} of an image that was not attacked"
-        if not config["certificates"] and outcome.prediction != outcome.clean_prediction:
+    """Whether the number of predictions that share alpha, and their seeds, fit the attack."""
+    if row.judge_alpha != row.alpha / max(1, row.tries):
+        yield f"judge_alpha is {row.judge_alpha}, not alpha over {row.tries}"
+    if row.tries == 0:
+        if row.judge_seed != judge_seed(row.seed, CLEAN):
+            yield f"judge_seed is {row.judge_seed}, not that of predictions on clean images"
+        if row.distance != 0:
+            yield f"distance is {row.distance} of an image that was not attacked"
+        if not config["certificates"] and row.prediction != row.clean_prediction:
             yield (
-                f"clean_prediction is {outcome.clean_prediction}, the votes without an attack say "
-                f"{outcome.prediction}"
+                f"clean_prediction is {row.clean_prediction}, the votes on the clean image say "
+                f"{row.prediction}"
             )
         return
-    if outcome.tries not in expected.shares:
-        wanted = " or ".join(map(str, sorted(expected.shares)))
-        yield f"tries is {outcome.tries}, this attack has {wanted} answers for an image"
-    if outcome.judge_seed not in expected.seeds:
-        yield f"judge_seed is {outcome.judge_seed}, which no attempt of this attack has"
-    if outcome.clean_prediction != outcome.label:
+    if row.tries not in shares:
+        wanted = " or ".join(map(str, sorted(shares)))
+        yield f"tries is {row.tries}, this attack makes {wanted} predictions for an image"
+    if row.judge_seed not in seeds:
+        yield f"judge_seed is {row.judge_seed}, which no attempt of this attack has"
+    if row.clean_prediction != row.label:
         yield (
-            f"tries is {outcome.tries} of an image that is answered {outcome.clean_prediction} "
-            f"without an attack, not {outcome.label}"
+            f"tries is {row.tries}, but the clean image was misclassified as "
+            f"{row.clean_prediction}, not {row.label}, and such images are not attacked"
         )
 
 
@@ -366,13 +215,10 @@ def _is_image(text: str) -> bool:
     return bool(len(values)) and bool(np.all((values >= 0) & (values <= 1)))
 
 
-def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[tuple[int, str]]:
-    """Rows that contradict another row of their image, with their places."""
-    times = collections.Counter((outcome.index, outcome.eps) for outcome in outcomes)
+def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[Finding]:
+    """Rows that contradict another row of their image."""
     images: dict[int, list[int]] = {}
     for place, outcome in enumerate(outcomes):
-        if times[outcome.index, outcome.eps] > 1:
-            yield place, f"there are two rows of index {outcome.index} at {outcome.eps}"
         images.setdefault(outcome.index, []).append(place)
     for places in images.values():
         places.sort(key=lambda place: outcomes[place].eps)
@@ -397,51 +243,8 @@ def _disagreements(outcomes: Sequence[AttackOutcome]) -> Iterator[tuple[int, str
 
 def _changed(
     place: int, outcome: AttackOutcome, other: AttackOutcome, names: Sequence[str]
-) -> Iterator[tuple[int, str]]:
+) -> Iterator[Finding]:
     for name in names:
         got, wanted = getattr(outcome, name), getattr(other, name)
         if got != wanted:
             yield place, f"{name} is {got}, but {wanted} at {other.eps}"
-
-
-class OutcomeAppender:
-    """Appends outcomes to a run that is being written; see `writing_attack`."""
-
-    def __init__(
-        self, writer: RowWriter, config: AttackConfig, outcomes: Sequence[AttackOutcome]
-    ) -> None:
-        self._writer, self._config = writer, config
-        self.outcomes = list(outcomes)
-        self._known = {(outcome.index, outcome.eps) for outcome in outcomes}
-
-    def lacks(self, indices: Sequence[int]) -> bool:
-        """Whether some of these images have no row at some radius."""
-        radii = self._config.settings.eps
-        return any((index, eps) not in self._known for index in indices for eps in radii)
-
-    def append(self, outcomes: Iterable[AttackOutcome]) -> None:
-        """Write outcomes, those that are not there yet, with the run's tag."""
-        fresh = [
-            dataclasses.replace(outcome, run=self._config.tag)
-            for outcome in outcomes
-            if (outcome.index, outcome.eps) not in self._known
-        ]
-        self._writer.append(to_row(outcome) for outcome in fresh)
-        self._known |= {(outcome.index, outcome.eps) for outcome in fresh}
-        self.outcomes += fresh
-
-
-@contextlib.contextmanager
-def writing_attack(folder: AnyPath, content: Mapping[str, Any]) -> Iterator[OutcomeAppender]:
-    """An attack run to append to: new, or resumed after `AttackRun.read` has checked it.
-
-    Args:
-        folder: of the run.
-        content: of its config; a folder with another one is refused.
-    """
-    folder = Path(folder)
-    with run_folder(folder, content, rows=ROWS) as path:
-        outcomes = AttackRun.read(folder).outcomes if path.exists() else ()
-        config = AttackConfig.read(folder)
-        with RowWriter(path) as writer:
-            yield OutcomeAppender(writer, config, outcomes)

@@ -2,18 +2,17 @@
 
 import base64
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from sween.errors import BadInput
 from sween.paths import AnyPath
-from sween.records import ABSTAIN, Certificate, fits_type, read_rows, row_checksum
+from sween.records import ABSTAIN, Certificate, rows_file
 
-SCHEMA = 2
+OUTCOME_ROWS = "attacks.jsonl"
 
 OUTCOMES = ("robust", "broken", "abstained", "wrong", "declined")
 """robust: correct when clean and under attack. broken: correct when clean, misclassified under
@@ -55,6 +54,8 @@ class AttackOutcome:
         run: tag of the run's config.
     """
 
+    SCHEMA: ClassVar[int] = 2
+
     index: int
     label: int
     attack: str
@@ -88,67 +89,9 @@ class AttackOutcome:
         return self.outcome in ("robust", "abstained")
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(AttackOutcome))
-_TYPES = get_type_hints(AttackOutcome)
-
-
-def to_row(outcome: AttackOutcome) -> dict[str, Any]:
-    """The JSON object of an outcome, checksum included."""
-    row: dict[str, Any] = {"schema": SCHEMA, **dataclasses.asdict(outcome)}
-    row["counts"] = list(outcome.counts)
-    row["checksum"] = row_checksum(row)
-    return row
-
-
-def from_row(row: Mapping[str, Any], *, where: str = "row") -> AttackOutcome:
-    """The outcome of a JSON object; refuses unknown fields, damaged rows and newer schemas."""
-    names = {*_FIELDS, "schema", "checksum"}
-    if row.get("schema") != SCHEMA or set(row) != names:
-        raise BadInput(
-            where,
-            expected=f"an attack's row of schema {SCHEMA}",
-            got=f"schema {row.get('schema')}, other fields {sorted(set(row) ^ names)}",
-            fix="read it with the sween version that wrote it",
-        )
-    wrong = [f"{name} {row[name]!r}" for name in _FIELDS if not fits_type(row[name], _TYPES[name])]
-    if wrong or row["outcome"] not in OUTCOMES:
-        raise BadInput(
-            f"{where}: values",
-            expected=f"those of an attack, with one of {', '.join(OUTCOMES)}",
-            got=", ".join(wrong) or row["outcome"],
-            fix="restore the file from its source",
-        )
-    if row["checksum"] != row_checksum(row):
-        expected, got = f"checksum {row['checksum']}", row_checksum(row)
-        raise BadInput(where, expected=expected, got=got, fix="restore it from its source")
-    values = {name: row[name] for name in _FIELDS}
-    return AttackOutcome(**values | {"counts": tuple(row["counts"])})
-
-
 def outcomes_file(folder: AnyPath) -> Path | None:
-    """The folder's attacks.jsonl, or its compressed form; None where there is neither."""
-    folder = Path(folder)
-    for name in ("attacks.jsonl", "attacks.jsonl.gz"):
-        if (folder / name).is_file():
-            return folder / name
-    return None
-
-
-def read_outcomes(path: AnyPath) -> list[AttackOutcome]:
-    """All outcomes of a file or of a run folder."""
-    path = Path(path)
-    file = outcomes_file(path) if path.is_dir() else path
-    if file is None or not file.exists():
-        raise BadInput(
-            str(path),
-            expected="a folder with attacks.jsonl or attacks.jsonl.gz",
-            got="neither",
-            fix="pass a folder written by `sween attack`",
-        )
-    return [
-        from_row(row, where=f"{file}, line {number}")
-        for number, row in enumerate(read_rows(file), start=1)
-    ]
+    """The folder's attacks.jsonl, plain or compressed; None if it has neither."""
+    return rows_file(folder, OUTCOME_ROWS)
 
 
 def encode_image(image: torch.Tensor) -> str:

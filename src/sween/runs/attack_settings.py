@@ -23,6 +23,9 @@ ATTACKS = (*PARTS, "pgd", "ddn")
 SURROGATE_ROWS = 4096
 """Noisy images per pass of the attack; halved on running out of memory."""
 
+CLEAN = -1
+"""The attempt that is the prediction on the clean image."""
+
 TRIES = 3
 """Points that are scored on the ray through a minimum-norm adversarial example."""
 
@@ -93,5 +96,5 @@ def answers_of_an_image(settings: AttackSettings, *, classes: int, rows: int) ->
 
 
 def judge_seed(seed: int, attempt: int) -> int:
-    """The seed of an attempt's votes, from that of the attack; -1 is for clean images."""
+    """The seed of an attempt's votes, from that of the attack."""
     return derive_key(seed, "rescore", attempt) & (2**62 - 1)

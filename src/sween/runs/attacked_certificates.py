@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sween.paths import AnyPath
 from sween.records import Certificate
-from sween.runs.certification import CertificationRun
 
 SAME = ("fingerprint", "data", "sigma", "noise", "precision")
 """Config keys that, with the exit, identify a classifier on a data set; votes must be hard."""
@@ -53,36 +51,22 @@ def differences(attack: Mapping[str, Any], certificates: Mapping[str, Any]) -> l
     return found
 
 
-def read_certified(
-    folder: AnyPath, model: str, *, labels: Sequence[int] | None = None
-) -> dict[int, Certificate]:
-    """One model's certificates by index, each checked by `CertificationRun.read`.
-
-    Args:
-        folder: of a certification run.
-        model: its name in the run.
-        labels: the data set's true classes, if known; certificates with other labels are refused.
-    """
-    run = CertificationRun.read(folder)
-    if labels is not None:
-        run.check_labels(labels)
-    return {row.index: row for row in run.of(model)}
-
-
 def digest_of_radii(radii: Mapping[int, float | None]) -> str:
     """A short digest of the certified radii, by index, that rows are checked against."""
-    content = [
+    return _digest(
         [index, None if radii[index] is None else repr(radii[index])] for index in sorted(radii)
-    ]
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    )
 
 
 def digest(certificates: Mapping[int, Certificate] | None) -> str:
     """A short digest of the certificates that an attack was given; empty for none."""
     if certificates is None:
         return ""
-    content = [
+    return _digest(
         [index, certificates[index].prediction, repr(certificates[index].radius)]
         for index in sorted(certificates)
-    ]
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    )
+
+
+def _digest(content: Iterable[object]) -> str:
+    return hashlib.blake2b(json.dumps(list(content)).encode(), digest_size=8).hexdigest()

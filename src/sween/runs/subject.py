@@ -1,7 +1,7 @@
-"""Which ensemble on which test images: what the configs of certificates and of attacks share.
+"""The ensemble and the test images of a run: what the configs of certificates and attacks share.
 
-A config is only text. What it says of images, members and weights must fit together, and fit the
-data set where its size is known, before any row is held against it.
+A config is only text. Its images, members and weights must be consistent with each other, and with
+the data set if its size is known, before any row is checked against it.
 """
 
 import re
@@ -14,7 +14,10 @@ from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput
 
 MOST_IMAGES = 10_000_000
-"""Of one run: ten times the largest split in use, and a list that fits in memory."""
+"""Of one run: ten times the largest split in use, as a list that still fits in memory."""
+
+UNLABELED = "none"
+"""In place of a fingerprint, for images without labels."""
 
 DEVICES = ("cpu", "cuda")
 
@@ -32,6 +35,11 @@ class SubjectConfig:
         return str(self.content["dataset"])
 
     @property
+    def model(self) -> str:
+        """The ensemble or member that the run is about."""
+        return str(self.content["model"])
+
+    @property
     def skipped(self) -> int:
         """How many images could not be read and are not counted."""
         return count_indices(self.content["skipped"]) if "skipped" in self.content else 0
@@ -44,7 +52,7 @@ class SubjectConfig:
 
 
 def classes_of(config: Mapping[str, Any]) -> int | None:
-    """The number of classes, where the data set's name says it."""
+    """The number of classes, if the data set is registered."""
     entry = DATASETS.get(str(config.get("dataset")))
     return None if entry is None else entry.classes
 
@@ -62,16 +70,20 @@ def indices_of(config: Mapping[str, Any], key: str = "indices") -> list[int]:
 
 
 def subject_problems(config: Mapping[str, Any]) -> list[str]:
-    """What in a config of certificates or of an attack contradicts the rest of it."""
+    """What in a config contradicts the rest of it."""
     try:
-        return [*_image_problems(config), *_member_problems(config), *_arithmetic_problems(config)]
+        problems = [*_image_problems(config), *_member_problems(config)]
+        problems += _arithmetic_problems(config)
     except BadInput as error:
         return [str(error)]
+    if config.get("labels") == UNLABELED and classes_of(config) is not None:
+        problems.append(f"labels is {UNLABELED!r}, but {config['dataset']} has labels")
+    return problems
 
 
 def _image_problems(config: Mapping[str, Any]) -> Iterator[str]:
     if config.get("split", "test") != "test":
-        yield f"split is {config['split']!r}, but runs are of test images"
+        yield f"split is {config['split']!r}, but only test images are certified or attacked"
     known = dict[str, list[int]]()
     for key in ("indices", "skipped"):
         if key not in config:
@@ -118,12 +130,12 @@ def _member_problems(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:
     if config.get("device", "cpu") not in DEVICES:
-        yield f"device is {config['device']!r}, none of {', '.join(DEVICES)}"
+        yield f"device is {config['device']!r}, not one of {', '.join(DEVICES)}"
     parts = str(config["precision"]).split(", ")
     for part in parts:
         name = re.fullmatch(r"(\w+)(\+compiled|\+fused)?", part)
         if name is None or name[1] not in ARITHMETICS:
-            yield f"precision {part!r} is none that sween computes in"
+            yield f"precision {part!r} is not one of {', '.join(ARITHMETICS)}"
     if len(parts) not in {1, len(config["candidates"])}:
         yield f"precision is of {len(parts)} members, not {len(config['candidates'])}"
     if config["forward_rows"] < 1:

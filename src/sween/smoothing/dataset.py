@@ -20,7 +20,8 @@ from sween.models.source_code import source_digest
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate, format_radius
-from sween.runs.certification import UNLABELED, CertificationRun, writing
+from sween.runs.certification import CertificationRun, writing
+from sween.runs.subject import UNLABELED
 from sween.sampling import CertifySettings
 from sween.sampling.settings import ALPHA, N
 from sween.smoothing import pipeline

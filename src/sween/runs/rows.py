@@ -1,0 +1,376 @@
+"""What run folders of rows share: checked configs, checked rows, and resuming.
+
+Every row is read with the same care, whatever it says: its text, its checksum, the tag of its run,
+the settings it repeats, and whether it is the only row of its image and model or radius.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from sween.bounds.radius import check_sigma
+from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
+from sween.paths import AnyPath
+from sween.records import (
+    Record,
+    RowWriter,
+    from_row,
+    read_lines,
+    read_rows,
+    require_rows_file,
+    row_checksum,
+    to_line,
+    to_row,
+)
+from sween.run_folder import read_config, run_folder, run_tag
+from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
+
+Types = Mapping[str, type | UnionType]
+
+SUBJECT_TYPES: Types = {
+    "dataset": str,
+    "images": int,
+    "model": str,
+    "indices": str,
+    "candidates": list,
+    "weights": list,
+    "sigma": int | float,
+    "n": int,
+    "seed": int,
+    "forward_rows": int,
+    "precision": str,
+    "noise": str,
+}
+"""Settings that every config has, with their types."""
+
+RESTORE = "restore the folder from its source, or run it again into a fresh one"
+
+Finding = tuple[int, str]
+"""The position of a row, and what is wrong with it."""
+
+
+class ImageRow(Record, Protocol):
+    """A row about one test image."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def label(self) -> int | None: ...
+    @property
+    def run(self) -> str | None: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig(SubjectConfig, abc.ABC):
+    """A config.toml whose parts fit together.
+
+    Attributes:
+        content: all of it.
+        indices: of the test images.
+        tag: identifies the config in its rows.
+    """
+
+    VERB: ClassVar[str]
+    TYPES: ClassVar[Types]
+    REPEATED: ClassVar[tuple[str, ...]]
+    """Settings that every row repeats."""
+
+    content: Mapping[str, Any]
+    indices: tuple[int, ...]
+    tag: str
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], *, where: str = "config") -> Self:
+        """Check a config.
+
+        Raises:
+            CheckpointError: a setting is missing, or no run can have these settings.
+            RunMismatch: images, members and weights contradict each other.
+        """
+        wrong = cls.wrong_types(content)
+        if wrong:
+            raise CheckpointError(
+                where,
+                expected=f"the config of `sween {cls.VERB}` with {', '.join(wrong)}",
+                got=", ".join(repr(content.get(name)) for name in wrong),
+                fix="restore the file from its source",
+            )
+        try:
+            check_sigma(content["sigma"])
+            tag = run_tag(content)  # fails on dates and NaN, which JSON lacks
+            settings = cls.parse(content)
+        except (BadInput, TypeError, ValueError) as error:
+            raise CheckpointError(
+                where, expected="settings that fit together", got=error, fix="restore it"
+            ) from None
+        problems = subject_problems(content)
+        if problems:
+            raise RunMismatch(where, "; ".join(problems), fix=RESTORE)
+        return cls(content=content, indices=tuple(indices_of(content)), tag=tag, **settings)
+
+    @classmethod
+    def wrong_types(cls, content: Mapping[str, Any]) -> list[str]:
+        """Settings that are missing or of another type: without them, any row would pass."""
+        types = {**SUBJECT_TYPES, **cls.TYPES}
+        return [name for name, kind in types.items() if not isinstance(content.get(name), kind)]
+
+    @classmethod
+    @abc.abstractmethod
+    def parse(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that a subclass adds."""
+
+    @classmethod
+    def read(cls, folder: AnyPath) -> Self:
+        """The config of a run folder."""
+        return cls.of(read_config(folder), where=f"{folder}/config.toml")
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> Sequence[object]:
+        """What there is one row of for every image, such as models or radii."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows a complete run has."""
+        return len(self.indices) * len(self.parts)
+
+    def row_keys(self) -> Iterator[tuple[int, object]]:
+        """The image and part of each of these rows, in order."""
+        return ((index, part) for index in self.indices for part in self.parts)
+
+
+Config = TypeVar("Config", bound=RunConfig)
+Row = TypeVar("Row", bound=ImageRow)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRun(abc.ABC, Generic[Config, Row]):
+    """A run folder whose rows were checked; some may still be missing.
+
+    Attributes:
+        file: its rows.
+        config: its config.toml.
+        rows: in the order of the file.
+    """
+
+    FILE: ClassVar[str]
+    PART: ClassVar[str]
+    """The field in which the rows of one image differ; `RunConfig.parts` are its values."""
+
+    file: Path
+    config: Config
+    rows: Sequence[Row]
+
+    @classmethod
+    @abc.abstractmethod
+    def kinds(cls) -> tuple[type[Config], type[Row]]:
+        """The classes of its config and of its rows."""
+
+    @classmethod
+    def read(cls, folder: AnyPath) -> Self:
+        """The rows of a folder, each of them checked.
+
+        Each row must match its checksum, carry the tag of this run, have the settings of the
+        config, and say what its votes say; rows of one image must agree with each other. Rows may
+        be missing if the run is unfinished: see `check_complete`.
+
+        Raises:
+            CheckpointError: a config that no run can have.
+            RunMismatch: names the first row that differs, and what differs in it.
+            BadInput: rows that cannot be read.
+        """
+        config_kind, row_kind = cls.kinds()
+        file = require_rows_file(folder, cls.FILE, verb=config_kind.VERB)
+        config = config_kind.read(folder)
+        rows, texts = list[Row](), list[list[str]]()
+        lines = zip(read_rows(file), read_lines(file), strict=False)
+        for number, (content, line) in enumerate(lines, start=1):
+            where = f"{file}, line {number} (index {content.get('index')})"
+            rows.append(from_row(row_kind, content, where=where))
+            texts.append(_text_problems(content, line))
+        run = cls(file, config, rows)
+        for place, problems in enumerate(run.row_problems()):
+            run.refuse(place, [*problems, *run.config_problems(rows[place]), *texts[place]])
+        seen = set[object]()
+        for place, row in enumerate(rows):
+            if run.key(row) in seen:
+                part = getattr(row, cls.PART)
+                run.refuse(
+                    place, [f"the row of index {row.index} and {cls.PART} {part} comes twice"]
+                )
+            seen.add(run.key(row))
+        for place, finding in run.disagreements():
+            run.refuse(place, [finding])
+        return run
+
+    @abc.abstractmethod
+    def row_problems(self) -> Iterable[Sequence[str]]:
+        """For each row, what does not follow from its votes."""
+
+    @abc.abstractmethod
+    def disagreements(self) -> Iterable[Finding]:
+        """Rows that contradict other rows."""
+
+    @abc.abstractmethod
+    def counts(self, row: Row) -> Sequence[int]:
+        """A row's votes for each class."""
+
+    @functools.cached_property
+    def classes(self) -> int:
+        """The data set's number of classes if it is known, else that of the first row."""
+        known = classes_of(self.config.content)
+        return known or (len(self.counts(self.rows[0])) if self.rows else 2)
+
+    def key(self, row: Row) -> tuple[int, object]:
+        """What no two rows share."""
+        return row.index, getattr(row, self.PART)
+
+    @functools.cached_property
+    def _images(self) -> frozenset[int]:
+        return frozenset(self.config.indices)
+
+    def config_problems(self, row: Row) -> Iterator[str]:
+        """What in a row differs from the config."""
+        for name in self.config.REPEATED:
+            own, said = getattr(row, name), self.config.content[name]
+            if own != said:
+                yield f"{name} is {own!r}, the run's config says {said!r}"
+        if row.run != self.config.tag:
+            yield f"it belongs to a run of another config ({row.run}, not {self.config.tag})"
+        part = getattr(row, self.PART)
+        if row.index not in self._images or part not in self.config.parts:
+            yield f"the row of index {row.index} and {self.PART} {part} is not of this run"
+        found = len(self.counts(row))
+        if found != self.classes:
+            yield f"counts are of {found} classes, the run has {self.classes}"
+        if row.label is not None and not 0 <= row.label < self.classes:
+            yield f"label is {row.label}, not one of {self.classes} classes"
+
+    def where(self, place: int) -> str:
+        """The line of a row, in words."""
+        return f"{self.file}, line {place + 1} (index {self.rows[place].index})"
+
+    def refuse(self, place: int, problems: Sequence[str]) -> None:
+        """Refuse a row that has problems."""
+        if problems:
+            raise RunMismatch(self.where(place), "; ".join(problems), fix=RESTORE)
+
+    def check_values(self, name: str, values: Mapping[int, object], source: str) -> None:
+        """Refuse rows in which a field differs from what a source says of their image."""
+        for place, row in enumerate(self.rows):
+            own, other = getattr(row, name), values[row.index]
+            if own != other:
+                self.refuse(place, [f"{name} is {own}, {source} says {other}"])
+
+    def check_complete(self) -> None:
+        """Check that no row is missing.
+
+        Raises:
+            CheckFailed: names the first that is.
+        """
+        missing = self.config.rows - len(self.rows)  # none comes twice
+        if missing:
+            seen = {self.key(row) for row in self.rows}
+            index, part = next(key for key in self.config.row_keys() if key not in seen)
+            raise CheckFailed(
+                f"{self.file}: {missing} of {self.config.rows} rows are missing, the first that of "
+                f"index {index} and {self.PART} {part}; run the same `sween {self.config.VERB}` "
+                "again to finish"
+            )
+
+    @classmethod
+    def verify(cls, folder: AnyPath) -> Self:
+        """Read a folder that must be complete; what a reader would refuse fails the check.
+
+        Raises:
+            CheckFailed: names the first row that differs, and what differs in it.
+        """
+        # Another kind of folder, or no config to check rows against, is bad input.
+        require_rows_file(folder, cls.FILE, verb=cls.kinds()[0].VERB)
+        try:
+            run = cls.read(folder)
+        except CheckpointError:
+            raise
+        except RunMismatch as error:
+            raise CheckFailed(error.finding) from None
+        except BadInput as error:
+            raise CheckFailed(str(error)) from None
+        run.check_complete()
+        return run
+
+
+def _text_problems(row: Mapping[str, Any], line: bytes) -> list[str]:
+    problems = []
+    if row.get("checksum") != row_checksum(row):
+        problems.append("checksum does not match the row's content")
+    if to_line(row) != line:
+        # Other digits may read back as the same number; of a repeated name one value is lost.
+        problems.append("the text is not as sween writes this row")
+    return problems
+
+
+class RowAppender(Generic[Config, Row]):
+    """Appends rows to a run that is being written.
+
+    Attributes:
+        rows: those that were there, and those appended.
+    """
+
+    def __init__(self, writer: RowWriter, run: RowRun[Config, Row]) -> None:
+        self._writer, self._run = writer, run
+        self._missing = set(run.config.row_keys()) - {run.key(row) for row in run.rows}
+        self.rows = list(run.rows)
+
+    @property
+    def left(self) -> list[int]:
+        """Images that lack a row."""
+        lacking = {index for index, _ in self._missing}
+        return [index for index in self._run.config.indices if index in lacking]
+
+    def append(self, rows: Iterable[Row]) -> list[Row]:
+        """Write those rows that are missing, with the run's tag; returns them."""
+        fresh = [
+            dataclasses.replace(row, run=self._run.config.tag)
+            for row in rows
+            if self._run.key(row) in self._missing
+        ]
+        self._writer.append([to_row(row) for row in fresh])
+        self._missing -= {self._run.key(row) for row in fresh}
+        self.rows += fresh
+        return fresh
+
+
+@contextlib.contextmanager
+def resuming(
+    kind: type[RowRun[Config, Row]],
+    folder: AnyPath,
+    content: Mapping[str, Any],
+    **values: Mapping[int, object] | None,
+) -> Iterator[RowAppender[Config, Row]]:
+    """A run to append to, new or interrupted; no other writer may use the folder meanwhile.
+
+    A kill at any instant loses at most the row being written. Existing rows are read as `sween
+    verify` reads them: rows that it refuses are not added to.
+
+    Args:
+        kind: of run.
+        folder: of the run.
+        content: of its config; a folder with another one is refused.
+        values: what fields of existing rows must be, by index.
+    """
+    folder = Path(folder)
+    with run_folder(folder, content, rows=kind.FILE) as path:
+        if path.exists():
+            run = kind.read(folder)
+            for name, wanted in values.items():
+                if wanted is not None:
+                    run.check_values(name, wanted, "this command")
+        else:
+            run = kind(path, kind.kinds()[0].read(folder), ())
+        with RowWriter(path) as writer:
+            yield RowAppender(writer, run)
