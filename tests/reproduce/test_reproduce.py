@@ -95,7 +95,7 @@ def test_attacks_use_the_networks_of_their_base(done: Path) -> None:
     plans = done
     printed = succeed(_line(plans, "attacks"))
     run = AttackRun.read(plans / "out/attacks/standard-fast-sigma0.50/SWEEN-2")
-    assert len(run.outcomes) == 8
+    assert len(run.rows) == 8
     assert "| 0.50 | digits-conv | sween | empirical |" in printed
 
 

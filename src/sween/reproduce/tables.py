@@ -214,7 +214,7 @@ def _attacks(space: Workspace) -> Table | None:
         for model in attack.models:
             folder = space.attacked(model, sigma)
             if (folder / "config.toml").is_file():
-                outcomes = AttackRun.read(folder).outcomes
+                outcomes = AttackRun.read(folder).rows
                 cells = {
                     f"at_{eps:g}": 100
                     * empirical_accuracy([row for row in outcomes if row.eps == eps])
