@@ -109,6 +109,8 @@ def test_members_must_be_modules_with_the_same_number_of_classes() -> None:
         WeightedEnsemble([])
     with pytest.raises(ContractError, match="member 0"):
         WeightedEnsemble([lambda x: x])  # type: ignore[list-item]
+    with pytest.raises(ContractError, match="a WeightedEnsemble, which returns probabilities"):
+        WeightedEnsemble([_ensemble(1.0)])
     other = create_model("digits-mlp", num_classes=7, image_shape=SHAPE)
     with pytest.raises(ContractError, match=r"expected 10 classes.*got 7"):
         WeightedEnsemble([_member(0), other])(images())
