@@ -82,6 +82,8 @@ def test_certificates_come_one_by_one_and_the_rest_resumes(tmp_path: Path) -> No
     coming.close()  # type: ignore[attr-defined]
     with pytest.raises(CheckFailed, match="rows are missing"):
         verify_folder(out)
+    with pytest.raises(CheckFailed, match="rows are missing"):
+        recount_folder(out, classifier.model, (IMAGES, LABELS), quiet=True)
     assert counts(certify(out)) == counts(whole)
     assert verify_folder(out).images == 6
 
@@ -132,8 +134,27 @@ ZOO_RUN = {"data": DIGITS, "indices": range(2)}
             {"classifier": smoothed(linear(10, nn.Tanh()))},
             "fingerprint ",
         ),
+        (
+            {"classifier": smoothed(linear(10, nn.LeakyReLU(0.1)))},
+            {"classifier": smoothed(linear(10, nn.LeakyReLU(0.2)))},
+            "fingerprint ",
+        ),
+        (
+            {},
+            {"classifier": smoothed(sween.WeightedEnsemble(small.members(), [0.3, 0.5, 0.2]))},
+            "fingerprint ",
+        ),
     ],
-    ids=["pixels", "labels", "images", "parameters", "parameters of a loaded model", "code"],
+    ids=[
+        "pixels",
+        "labels",
+        "images",
+        "parameters",
+        "parameters of a loaded model",
+        "code",
+        "settings of a layer",
+        "weights",
+    ],
 )
 def test_a_run_resumes_only_with_the_same_model_and_data(
     first: dict[str, Any], then: dict[str, Any], message: str, tmp_path: Path
