@@ -44,7 +44,7 @@ def check_sigma(sigma: float) -> None:
         raise BadInput(
             "sigma",
             expected="a positive number within float32's range, for pixels scaled to [0,1]",
-            got=sigma,
+            got=repr(sigma),
             fix="try 0.25, 0.5 or 1.0",
         )
 

@@ -347,11 +347,12 @@ def class_scales(outputs: torch.Tensor) -> torch.Tensor:
     """By how much each class's output (B, M) varies, relative to its row's largest output: (M,).
 
     Class by class, since a single large constant output, such as that of a masked class, would make
-    any other difference look small. A tenth of the magnitude allows for the rounding of outputs
-    that hardly vary.
+    any other difference look small. The shares of the magnitudes allow for rounding where outputs
+    hardly vary, or where one class always leads.
     """
     behind = outputs - outputs.amax(dim=1, keepdim=True)
-    return behind.amax(dim=0) - behind.amin(dim=0) + 0.1 * behind.abs().amax(dim=0)
+    ranges = behind.amax(dim=0) - behind.amin(dim=0)
+    return ranges + 0.1 * behind.abs().amax(dim=0) + 0.01 * outputs.abs().amax(dim=0)
 
 
 def largest_difference(outputs: torch.Tensor, wanted: torch.Tensor, scales: torch.Tensor) -> float:
