@@ -10,6 +10,8 @@ import torch
 import sween
 from sween.bounds import BOUNDS, Bound, radius_cohen, register_bound
 from sween.bounds.binomial import Counts, Floats
+from sween.ensemble import EXITS, ExitPolicy
+from sween.ensemble.early_exit import ExitRule, Partial, parse_exit
 from sween.records import Certificate
 from sween.runs import verify_folder
 from sween.sampling import SamplingStrategy, register_sampling, strategy
@@ -89,3 +91,38 @@ def test_names_that_are_not_registered_are_refused() -> None:
         smoothed.certify(torch.zeros(1, 8, 8), n=500, sampling="doubled")
     with pytest.raises(sween.SweenError, match="half"):
         smoothed.certify(torch.zeros(1, 8, 8), n=500, bound="half")
+
+
+@pytest.mark.parametrize("name", ["cohen", "two-class", "my bound", ""])
+def test_a_bound_cannot_take_a_built_in_or_odd_name(name: str) -> None:
+    with pytest.raises(sween.SweenError, match="bound name"):
+        register_bound(Bound(name, _half))
+
+
+@pytest.mark.parametrize("name", ["fixed", "budget", "a\nb"])
+def test_a_strategy_cannot_take_a_built_in_or_odd_name(name: str) -> None:
+    toy = type("Toy", (Doubled,), {"name": name})()
+    with pytest.raises(sween.SweenError, match="sampling name"):
+        register_sampling(toy)
+
+
+def test_an_exit_is_one_rule_and_records_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A toy: stop as soon as the leading class has so much of the weight seen so far."""
+
+    def stops(partial: Partial, policy: ExitPolicy) -> torch.Tensor:
+        seen = sum(partial.weights[: len(partial.seen)])
+        return partial.scores.amax(dim=1) > policy.threshold * seen
+
+    rule = ExitRule(stops, fewest_members=lambda _: 1, parameters=("threshold",))
+    monkeypatch.setitem(EXITS, "share", rule)
+    texts = [ExitPolicy("share", threshold=value).describe() for value in (0.2, 0.9)]
+    assert texts == ["share(threshold=0.2)", "share(threshold=0.9)"]
+    assert [parse_exit(text).threshold for text in texts] == [0.2, 0.9]
+    rows = [
+        sween.SmoothedClassifier.load(ZOO, exit=ExitPolicy("share", threshold=value)).certify_one(
+            torch.zeros(1, 8, 8), n=300, seed=0
+        )
+        for value in (0.2, 0.9)
+    ]
+    assert [row.exit for row in rows] == texts
+    assert rows[0].member_evaluations < rows[1].member_evaluations

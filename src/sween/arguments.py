@@ -2,6 +2,8 @@
 
 import numbers
 import operator
+import re
+from collections.abc import Container
 
 from sween.errors import BadInput
 
@@ -18,3 +20,14 @@ def real_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadInput(name, expected="a number", got=repr(value), fix=f"pass {name} as float")
     return float(value)
+
+
+def check_new_name(kind: str, name: str, built_in: Container[str]) -> None:
+    """Refuse a name to register that is built in, or that configs and tables could not hold."""
+    if name in built_in or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise BadInput(
+            f"{kind} name",
+            expected="letters, digits, dots and dashes, and none of the built-in names",
+            got=repr(name),
+            fix="choose another name",
+        )

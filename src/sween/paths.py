@@ -20,3 +20,12 @@ def as_paths(what: str, paths: Iterable[AnyPath]) -> list[Path]:
             fix="put it in a list",
         )
     return [Path(path) for path in paths]
+
+
+def as_folder(what: str, path: AnyPath) -> Path:
+    """A folder to write to, which may be new; refuses anything that cannot be one."""
+    if not isinstance(path, str | os.PathLike):
+        raise BadInput(what, expected="a path", got=repr(path), fix="pass a folder, new or not")
+    if Path(path).exists() and not Path(path).is_dir():
+        raise BadInput(what, expected="a folder", got=f"the file {path}", fix="name another")
+    return Path(path)

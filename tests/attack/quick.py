@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import sween
-from sween.attack import AttackOutcome, AttackSettings, attack_images
+from sween.attack import AttackOutcome, AttackSettings, attack_dataset
 from sween.data import load_dataset
 from sween.ensemble import LoadedEnsemble
 from sween.records import Certificate
@@ -26,7 +26,7 @@ def attack(
 ) -> list[AttackOutcome]:
     ensemble, classifier = digits()
     data = load_dataset("digits")
-    return attack_images(
+    return attack_dataset(
         ensemble, data, positions, settings, out, classifier=classifier, quiet=True
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sween.attack import AttackSettings, attack_images, empirical_accuracy, verify_attacks
+from sween.attack import AttackSettings, attack_dataset, empirical_accuracy, verify_attacks
 from sween.data import Dataset
 from sween.data.dataset import StoredPixels
 from sween.evaluation import certified_accuracy
@@ -35,7 +35,7 @@ def test_images_that_autoattack_passes_over_are_attacked_too(tmp_path: Path, ver
     """Its first noisy look takes images near the border to be wrong, and gives them back."""
     model, data = _near_the_border(0.02, 12)
     ensemble = loaded(model)
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(12),
@@ -60,7 +60,7 @@ def test_ddn_goes_on_to_the_balls_border_where_the_nearest_image_abstains(
     model = Linear(3)
     data, ensemble = dataset(model, 20, seed=3), loaded(model)
     furthest = float(model.signed_distance(data.test.images(range(20))).detach().abs().max())
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(20),
@@ -87,7 +87,7 @@ def test_what_a_certificate_answers_stands_where_few_votes_decline(tmp_path: Pat
     )
     certified = {row.index: row for row in rows}
     assert sum(row.correct for row in rows) >= 4
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(8),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sween.attack import AttackOutcome, AttackSettings, attack_images
+from sween.attack import AttackOutcome, AttackSettings, attack_dataset
 from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.records import ABSTAIN, Certificate, from_row, to_row
 from sween.runs import AttackRun
@@ -53,7 +53,7 @@ def test_a_run_is_not_taken_up_with_other_certificates(tmp_path: Path) -> None:
     data, ensemble = dataset(model, 20, seed=1), loaded(model)
 
     def attack(known: Mapping[int, Certificate] | None) -> None:
-        attack_images(
+        attack_dataset(
             ensemble,
             data,
             range(4),

@@ -10,7 +10,7 @@ from sween.attack import (
     AttackOutcome,
     AttackSettings,
     SmoothedLogits,
-    attack_images,
+    attack_dataset,
     decode_image,
     empirical_accuracy,
     pgd,
@@ -54,7 +54,7 @@ def test_attacked_accuracy_is_never_below_certified_accuracy(
         labels=data.test.labels[list(positions)],
         indices=list(positions),
     )
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         positions,
@@ -80,7 +80,7 @@ def test_the_alarm_is_raised_for_false_certificates_alone(
 ) -> None:
     model, certificates = _certificates(scale)
     data, ensemble = dataset(model, 20, seed=1), loaded(model)
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(20),
@@ -139,7 +139,7 @@ def test_what_the_judge_does_not_confirm_goes_on_to_the_next_attack(
         return (images + 2 * side * model.normal.detach()).clamp(0, 1)
 
     monkeypatch.setattr("sween.attack.batch.autoattack", lucky_first)
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(12),
@@ -165,7 +165,7 @@ def test_on_a_linear_model_attacked_accuracy_is_never_below_certified(
     certificates = classifier.certify(
         data.test.images(range(16)), settings=CertifySettings(n=10_000), labels=data.test.labels
     )
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(16),
@@ -197,7 +197,7 @@ def test_autoattack_with_two_classes(tmp_path: Path, version: str) -> None:
     model = Linear(2)
     data, ensemble = dataset(model, 3, seed=2), loaded(model)
     true = float(model.signed_distance(data.test.images(range(3))).detach().abs().max())
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         ensemble,
         data,
         range(3),
@@ -262,7 +262,7 @@ def test_answers_at_all_radii_share_alpha(tmp_path: Path) -> None:
 
 def test_weights_keep_their_gradients_out_of_it(tmp_path: Path) -> None:
     ensemble, classifier = _digits()
-    attack_images(
+    attack_dataset(
         ensemble, load_dataset("digits"), range(2), QUICK, tmp_path / "out",
         classifier=classifier, quiet=True,
     )  # fmt: skip

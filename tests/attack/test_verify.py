@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sween
-from sween.attack import AttackSettings, attack_images, verify_attacks
+from sween.attack import AttackSettings, attack_dataset, verify_attacks
 from sween.data import load_dataset
 from sween.errors import BadInput, CheckFailed, CheckpointError
 from sween.records import row_checksum
@@ -29,7 +29,7 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Some digits under attack: robust ones and broken ones."""
     out: Path = tmp_path_factory.mktemp("attacked") / request.param
     ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
-    attack_images(
+    attack_dataset(
         ensemble,
         load_dataset("digits"),
         range(6),

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sween.bounds.binomial import upper_bound_of_miss
-from sween.bounds.scores import SCORE_STEPS, pairs_of, soft_miss
+from sween.bounds.scores import LARGEST_BET, MARGIN, SCORE_STEPS, pairs_of, soft_miss
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput
 from sween.records import Certificate, from_row, row_checksum, to_line, to_row
@@ -119,6 +120,19 @@ def test_the_bet_is_made_by_the_pilot_alone(seed: int) -> None:
         low, high = (low, middle) if wealth(middle) < goal else (middle, high)
     assert got == pytest.approx(1 - low, rel=1e-6)
     assert abs(got - soft_miss(histogram(scores), histogram(scores), n=2000, alpha=0.001)) > 1e-4
+
+
+def test_the_bound_keeps_its_margin_in_exact_arithmetic() -> None:
+    """The mean it gives is rejected with room for the rounding of its logarithms.
+
+    A pilot without variance bets `LARGEST_BET`, so the wealth is a product of fractions.
+    """
+    n, alpha, bet = 400, Fraction(1, 1024), Fraction(LARGEST_BET)
+    scores = {Fraction(1): 390, Fraction(1, 2): 10}
+    bound = soft_miss((1024, 10), (1024, 390, 512, 10), n=n, alpha=float(alpha))
+    mean = 1 - Fraction(bound)
+    wealth = math.prod((1 + bet * (score / mean - 1)) ** count for score, count in scores.items())
+    assert 1 + Fraction(MARGIN) < wealth * alpha < 1 + 2 * Fraction(MARGIN)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -96,7 +96,7 @@ BAD: dict[str, Refusal] = {
     "negative sigma": (lambda: smoothed(sigma=-0.5), BadInput, ("sigma", "-0.5", "try")),
     "zero sigma": (lambda: smoothed(sigma=0.0), BadInput, ("sigma", "got 0.0", "try")),
     "NaN sigma": (lambda: smoothed(sigma=float("nan")), BadInput, ("sigma", "nan", "try")),
-    "sigma in words": (lambda: smoothed(sigma="a"), BadInput, ("sigma", "got a", "try")),
+    "sigma in words": (lambda: smoothed(sigma="a"), BadInput, ("sigma", "got 'a'", "try")),
     "classes as a float": (lambda: smoothed(num_classes=10.0), BadInput, ("num_classes", "10.0")),
     "half a row": (lambda: smoothed(forward_rows=2.5), BadInput, ("forward_rows", "2.5")),
     "half a level": (

@@ -13,7 +13,7 @@ import pytest
 
 from sween.attack import (
     AttackSettings,
-    attack_images,
+    attack_dataset,
     outcomes_file,
     verify_attacks,
 )
@@ -91,7 +91,7 @@ def _attack(at: Place) -> object:
     classifier = SmoothedClassifier(
         loaded, sigma=loaded.sigma, num_classes=loaded.num_classes, name=loaded.name
     )
-    attack_images(
+    attack_dataset(
         loaded,
         load_dataset("digits"),
         [0],
@@ -154,7 +154,7 @@ DOORS: dict[str, Callable[[Place], object]] = {
     "verify_folder": lambda at: verify_folder(at.given(at.made.certificates)),
     "read_certificates": lambda at: read_certificates(at.given(at.made.certificates)),
     "read_config": lambda at: read_config(at.given(at.made.certificates)),
-    "attack_images": _attack,
+    "attack_dataset": _attack,
     "load_run": lambda at: load_run(at.given(at.made.certificates)),
     "write_report": _page,
     "read_tsv_log": _log,

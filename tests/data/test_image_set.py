@@ -1,6 +1,7 @@
 """What a torch user has, as images and labels: the same pixels in every form, or one clear line."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Sampler,
     Subset,
     TensorDataset,
 )
@@ -152,6 +154,8 @@ def test_fingerprints_tell_pixels_and_labels_apart() -> None:
         assert _both(ours) != _both(theirs)
     assert lazily(PIXELS).contents([2, 5]) == lazily(other).contents([5, 2])
     assert lazily(PIXELS).contents([7]) != lazily(other).contents([7])
+    alike = lazily(PIXELS[:1].expand_as(PIXELS))
+    assert alike.contents([1, 2]) != alike.contents([1, 3])
     assert lazily(PIXELS).fingerprint() != lazily(PIXELS.float() / 255).fingerprint()
     assert StoredPixels(PIXELS).fingerprint() != StoredPixels(WANTED).fingerprint()
     relabelled = as_image_set((PIXELS, LABELS.flip(0)))
@@ -186,6 +190,16 @@ class Streamed(IterableDataset[Any]):
         return iter([pair(0)])
 
 
+class Turned(Sampler[int]):
+    """A custom order, which starts one image later each time."""
+
+    starts = itertools.count()
+
+    def __iter__(self) -> Iterator[int]:
+        start = next(self.starts)
+        return iter([(start + place) % 12 for place in range(12)])
+
+
 def altered(index: int, **changes: Any) -> Any:
     return lambda i: changes["item"] if i == index else pair(i)
 
@@ -194,9 +208,9 @@ def altered(index: int, **changes: Any) -> Any:
     ("source", "words"),
     {
         "a generator": (iter([pair(0)]), "map-style torch Dataset"),
-        "a stream": (Streamed(), "Streamed"),
+        "a stream": (Streamed(), "of type 'Streamed'"),
         "a loader of a stream": (DataLoader(Streamed()), "Streamed"),
-        "a path": ("photos", "a str"),
+        "a path": ("photos", "of type 'str'"),
         "nothing": ([], "at least one image"),
         "one image": ((PIXELS[0], [1]), r"a batch \(N, C, H, W\)"),
         "labels missing": ((PIXELS, LABELS[:5]), r"12 whole numbers.*\(5,\)"),
@@ -211,6 +225,7 @@ def altered(index: int, **changes: Any) -> Any:
             ),
             "RandomSampler",
         ),
+        "a new order each time": (DataLoader(Listed(pair), sampler=Turned()), "one with a Turned"),
         "an item that is a dictionary": ([{"image": 1}] * 3, r"dataset\[0\].*a dict of 1"),
         "a batch as an item": ([(PIXELS, 1)], r"dataset\[0\].*one image"),
         "a word as a label": (Listed(altered(5, item=(PIXELS[5], "cat"))), r"\[5\]: label.*'cat'"),
@@ -260,3 +275,9 @@ def test_an_image_that_changes_later_is_refused() -> None:
     pixels[2] ^= 1
     with pytest.raises(BadInput, match=r"dataset\[2\]: expected the same image"):
         found.images([1, 2])
+
+
+def test_a_label_that_changes_is_refused() -> None:
+    labels = itertools.count()
+    with pytest.raises(BadInput, match=r"dataset\[0\]: expected the same image and label"):
+        as_image_set(Listed(lambda i: (PIXELS[i], next(labels))))

@@ -130,6 +130,8 @@ def test_a_biased_member_gets_little_weight() -> None:
     [
         ({"method": "konvex"}, "did you mean 'convex'"),
         ({"sigma": -1}, "sigma"),
+        ({"sigma": ".5"}, r"sigma: expected a number, got '\.5'"),
+        ({"epochs": "9"}, "epochs: expected a whole number, got '9'"),
         ({"samples": 0}, "samples"),
         ({"method": "sgd", "batch_size": 0}, "batch_size"),
         ({"labels": torch.zeros(3, dtype=torch.long)}, "labels"),

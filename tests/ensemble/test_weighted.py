@@ -15,6 +15,7 @@ from sween.ensemble import (
     load_members,
     save_ensemble,
 )
+from sween.ensemble.early_exit import exit_order
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput, CheckpointError, ContractError
 from sween.models import Manifest, create_model, save_checkpoint
@@ -36,6 +37,12 @@ def test_probabilities_are_the_weighted_mean_of_softmaxes() -> None:
     torch.testing.assert_close(ensemble(images()), 0.2 * first + 0.5 * second + 0.3 * third)
     assert float(ensemble(images()).sum(1).sub(1).abs().max()) < 1e-6
     assert ensemble.order == [1, 2, 0]
+
+
+def test_members_of_equal_weight_keep_their_order() -> None:
+    """With an exit and without: sums in another order could round differently."""
+    weights = [0.25, 0.5, 0.25]
+    assert _ensemble(*weights).order == exit_order(weights) == [1, 0, 2]
 
 
 def test_weights_are_uniform_by_default_and_stay_on_the_simplex() -> None:
@@ -109,6 +116,8 @@ def test_members_must_be_modules_with_the_same_number_of_classes() -> None:
         WeightedEnsemble([])
     with pytest.raises(ContractError, match="member 0"):
         WeightedEnsemble([lambda x: x])  # type: ignore[list-item]
+    with pytest.raises(ContractError, match="a WeightedEnsemble, which returns probabilities"):
+        WeightedEnsemble([_ensemble(1.0)])
     other = create_model("digits-mlp", num_classes=7, image_shape=SHAPE)
     with pytest.raises(ContractError, match=r"expected 10 classes.*got 7"):
         WeightedEnsemble([_member(0), other])(images())

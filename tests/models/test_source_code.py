@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ def test_built_in_networks_have_no_custom_code(tmp_path: Path) -> None:
         assert source_digest(model, [name]) is None
     train(config(epochs=1), few_digits(), tmp_path, quiet=True)
     assert "source_code" not in read_config(tmp_path)
+
+
+def test_of_a_script_only_the_class_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook or script may change elsewhere between kill and resume."""
+    net = "from torch import nn\nclass Net(nn.Module):\n    scale = 1\n"
+
+    def digest(source: str) -> str | None:
+        path = tmp_path / f"script{len(source)}.py"
+        path.write_text(source)
+        script = types.ModuleType("__main__")
+        script.__file__ = str(path)
+        exec(compile(source, path, "exec"), script.__dict__)
+        monkeypatch.setitem(sys.modules, "__main__", script)
+        return source_digest(script.Net())
+
+    assert digest(net) == digest(net + "epochs = 100\n") is not None
+    assert digest(net) != digest(net.replace("scale = 1", "scale = 10"))
 
 
 def test_training_does_not_resume_with_changed_code(

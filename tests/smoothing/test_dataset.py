@@ -1,13 +1,14 @@
 """Data sets of any kind certified into a folder: resumed, checked, recounted."""
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sween
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
@@ -29,6 +30,14 @@ def certify(
     return sween.certify_dataset(
         classifier or smoothed(), data, out=out, settings=SETTINGS, quiet=True, **options
     )
+
+
+def begin(out: Path, classifier: SmoothedClassifier, settings: CertifySettings = SETTINGS) -> None:
+    """Certify the first image, then stop."""
+    data = (IMAGES, LABELS)
+    rows = iter_certificates(classifier, data, out=out, settings=settings, quiet=True)
+    next(rows)
+    cast(Generator[Certificate, None, None], rows).close()
 
 
 def start(out: Path, classifier: SmoothedClassifier) -> Iterator[Certificate]:
@@ -73,6 +82,8 @@ def test_certificates_come_one_by_one_and_the_rest_resumes(tmp_path: Path) -> No
     coming.close()  # type: ignore[attr-defined]
     with pytest.raises(CheckFailed, match="rows are missing"):
         verify_folder(out)
+    with pytest.raises(CheckFailed, match="rows are missing"):
+        recount_folder(out, classifier.model, (IMAGES, LABELS), quiet=True)
     assert counts(certify(out)) == counts(whole)
     assert verify_folder(out).images == 6
 
@@ -123,8 +134,27 @@ ZOO_RUN = {"data": DIGITS, "indices": range(2)}
             {"classifier": smoothed(linear(10, nn.Tanh()))},
             "fingerprint ",
         ),
+        (
+            {"classifier": smoothed(linear(10, nn.LeakyReLU(0.1)))},
+            {"classifier": smoothed(linear(10, nn.LeakyReLU(0.2)))},
+            "fingerprint ",
+        ),
+        (
+            {},
+            {"classifier": smoothed(sween.WeightedEnsemble(small.members(), [0.3, 0.5, 0.2]))},
+            "fingerprint ",
+        ),
     ],
-    ids=["pixels", "labels", "images", "parameters", "parameters of a loaded model", "code"],
+    ids=[
+        "pixels",
+        "labels",
+        "images",
+        "parameters",
+        "parameters of a loaded model",
+        "code",
+        "settings of a layer",
+        "weights",
+    ],
 )
 def test_a_run_resumes_only_with_the_same_model_and_data(
     first: dict[str, Any], then: dict[str, Any], message: str, tmp_path: Path
@@ -235,3 +265,130 @@ def test_smoothed_logits_leave_the_model_as_it_is() -> None:
     assert next(logits.parameters()).device == IMAGES.device
     again = classifier.certify_one(IMAGES[0], n=300, seed=1, indices=0)
     assert again.estimation_counts == first.estimation_counts
+
+
+class Shifted(nn.Module):
+    """A network that reads a plain attribute, which no fingerprint of tensors covers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.shift = linear(), 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.network(images)
+        return outputs.roll(self.shift, dims=1)
+
+
+def _shift(model: Shifted) -> None:
+    model.shift = 1
+
+
+def _hook(model: Shifted) -> None:
+    model.register_forward_hook(lambda _module, _inputs, outputs: outputs.roll(1, dims=1))
+
+
+def _patch(model: Shifted) -> None:
+    model.forward = lambda images: model.network(images).roll(1, dims=1)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("change", [_shift, _hook, _patch])
+def test_a_run_does_not_resume_if_a_certified_image_gets_other_votes(
+    change: Callable[[Shifted], None], tmp_path: Path
+) -> None:
+    model = Shifted()
+    begin(tmp_path, smoothed(model))
+    rows = (tmp_path / "certificates.jsonl").read_bytes()
+    change(model)
+    with pytest.raises(BadInput, match="votes of model on image 0"):
+        certify(tmp_path, classifier=smoothed(model))
+    assert (tmp_path / "certificates.jsonl").read_bytes() == rows
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "decide", "tolerance", "budget"])
+def test_every_kind_of_run_resumes_after_its_votes_were_compared(
+    sampling: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"decide": {"radii": [0.1]}, "tolerance": {"tolerance": 0.5}}
+    options["budget"] = {"budget": 9000}
+    settings = CertifySettings(n0=20, n=3000, sampling=sampling, **options.get(sampling, {}))
+    data = (IMAGES, LABELS)
+    begin(tmp_path / "a", smoothed(), settings)
+    runs = [
+        sween.certify_dataset(smoothed(), data, out=tmp_path / name, settings=settings, quiet=True)
+        for name in ("a", "b")
+    ]
+    assert counts(runs[0]) == counts(runs[1])
+
+
+def weight_of(model: nn.Sequential) -> torch.Tensor:
+    return cast(nn.Linear, model[1]).weight
+
+
+class Negating(Dataset[tuple[torch.Tensor, int]]):
+    """Data whose `at`-th reading changes the model in the middle of a run."""
+
+    def __init__(self, model: nn.Sequential, at: int | None = None) -> None:
+        self.weight, self.at, self.reads = weight_of(model), at, 0
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.reads += 1
+        if self.reads == self.at:
+            self.weight.data.neg_()
+        return IMAGES[index], int(LABELS[index])
+
+
+def test_changing_the_model_during_a_run_does_not_change_its_votes(tmp_path: Path) -> None:
+    data, model = Negating(linear()), linear()
+    wanted = counts(certify(tmp_path / "a", data, smoothed(linear())))
+    before = weight_of(model).clone()
+    found = counts(certify(tmp_path / "b", Negating(model, data.reads), smoothed(model)))
+    assert torch.equal(weight_of(model), -before)
+    assert found == wanted
+
+
+class Uncopied(nn.Module):
+    """A network that cannot be copied, so that it votes itself."""
+
+    def __init__(self, network: nn.Sequential) -> None:
+        super().__init__()
+        self.network, self.lock = network, threading.Lock()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.network(images)
+        return outputs
+
+
+def test_a_model_that_cannot_be_copied_must_not_change(tmp_path: Path) -> None:
+    data, model = Negating(linear()), linear()
+    wanted = counts(certify(tmp_path / "a", data, smoothed(linear())))
+    assert counts(certify(tmp_path / "b", classifier=smoothed(Uncopied(linear())))) == wanted
+    with pytest.raises(BadInput, match="changed between two certificates"):
+        certify(tmp_path / "c", Negating(model, data.reads), smoothed(Uncopied(model)))
+    assert not (tmp_path / "c" / "certificates.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"smoothed": linear()}, "expected a SmoothedClassifier, got a Sequential"),
+        ({"out": None}, "out: expected a path, got None"),
+        ({"out": __file__}, "out: expected a folder, got the file"),
+        ({"n": 300, "settings": SETTINGS}, "n: expected no separate options"),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments: dict[str, Any], said: str, tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"smoothed": smoothed(), "data": (IMAGES, LABELS)}
+    usual["out"] = tmp_path / "out"
+    with pytest.raises(sween.SweenError, match=said):
+        sween.certify_dataset(**usual | arguments, quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_and_classifiers_print_in_one_short_line(tmp_path: Path) -> None:
+    run = certify(tmp_path / "run")
+    assert repr(run).endswith("run', model='model', 6 of 6 images)")
+    assert "sigma=0.5" in repr(smoothed())
+    assert run.certified_accuracy(0.1) == run.certified_accuracy([0.1])

@@ -1,5 +1,6 @@
 """What a call costs: members are probed once, and predictions evaluate what they count."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Self
@@ -12,6 +13,7 @@ from torch import nn
 
 from sween.ensemble import WeightedEnsemble
 from sween.errors import ContractError
+from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 from tests.smoothing import small
 from tests.smoothing.small import ZOO, smoothed
@@ -177,3 +179,54 @@ def test_a_prediction_of_a_known_tiny_model_costs_little_more_than_the_published
         published, own = np.median(seconds, axis=1)
         ratios.append(own / published)
     assert float(np.median(ratios[1:])) <= 1.3
+
+
+class Odd(nn.Module):
+    """A linear network with a masked class, and something that it must not do."""
+
+    def __init__(self, oddity: str, mask: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.oddity, self.mask = nn.Linear(64, 10), oddity, mask
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pixels = images.flatten(1)
+        if self.oddity == "smallest deviation":  # not a number if a row is constant
+            pixels = pixels / pixels.std(dim=1).min()
+        outputs: torch.Tensor = self.layer(pixels)
+        if self.oddity in ("mean", "smallest deviation"):
+            outputs = outputs - outputs.mean(dim=0)
+        if self.oddity == "noise":
+            outputs = outputs + 0.01 * torch.randn_like(outputs)
+        outputs[:, 4] = -self.mask
+        return outputs
+
+
+@pytest.mark.parametrize("mask", [1.0, 3e4, 1e9])
+@pytest.mark.parametrize("oddity", ["mean", "smallest deviation", "noise"])
+def test_a_masked_class_hides_nothing(oddity: str, mask: float) -> None:
+    """The range of all outputs is not what those of the other classes are compared with."""
+    for model in (Odd(oddity, mask), WeightedEnsemble([Odd(oddity, mask)])):
+        with pytest.raises(ContractError, match=r"of their range"):
+            SmoothedClassifier(model, sigma=0.5, num_classes=10).certify(small.images(2), n=200)
+    harmless = SmoothedClassifier(Odd("", mask), sigma=0.5, num_classes=10)
+    assert len(harmless.certify(small.images(2), n=200)) == 2
+
+
+@pytest.mark.parametrize(("size", "refused"), [(1e-6, False), (3e-3, True)])
+def test_rounding_is_not_mixing(size: float, refused: bool) -> None:
+    """A thousandth of what an output varies by is no rounding error."""
+
+    class Slightly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.layer(images.flatten(1))
+            return outputs + size * outputs.mean(dim=0)
+
+    classifier = SmoothedClassifier(Slightly(), sigma=0.5, num_classes=10)
+    with pytest.raises(ContractError) if refused else contextlib.nullcontext():
+        classifier.certify(small.images(2), n=200)

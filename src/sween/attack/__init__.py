@@ -6,7 +6,7 @@ The robust accuracy under attack is an upper bound, as certified accuracy is a l
 from sween.attack.autoattack import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.pgd import pgd
-from sween.attack.run import attack_images
+from sween.attack.run import attack_dataset
 from sween.attack.scoring import Judge
 from sween.runs.attack import verify_attacks
 from sween.runs.attack_outcome import (
@@ -27,7 +27,7 @@ __all__ = [
     "Judge",
     "PlainProbabilities",
     "SmoothedLogits",
-    "attack_images",
+    "attack_dataset",
     "autoattack",
     "contradicts",
     "ddn",

@@ -23,7 +23,7 @@ from sween.smoothing.dataset import subject_config
 from sween.smoothing.prediction import check_predict_settings
 
 
-def attack_images(
+def attack_dataset(
     loaded: LoadedEnsemble,
     dataset: Dataset,
     positions: Sequence[int],

@@ -19,6 +19,7 @@ from typing import cast
 import numpy as np
 from scipy import special
 
+from sween.arguments import check_new_name
 from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound
 from sween.errors import BadInput, UnknownName
 
@@ -43,7 +44,7 @@ def check_sigma(sigma: float) -> None:
         raise BadInput(
             "sigma",
             expected="a positive number within float32's range, for pixels scaled to [0,1]",
-            got=sigma,
+            got=repr(sigma),
             fix="try 0.25, 0.5 or 1.0",
         )
 
@@ -145,18 +146,18 @@ def _radius_of_class_alone(
     return radius_cohen(count, n, alpha=alpha, sigma=sigma)
 
 
-BOUNDS: dict[str, Bound] = {}
-"""All registered bounds, by name."""
+BOUNDS = {
+    "cohen": Bound("cohen", _radius_of_class_alone),
+    "two-class": Bound("two-class", radius_two_class, SHARE_OF_CLASS_A),
+}
+"""All bounds, by name."""
 
 
 def register_bound(bound: Bound) -> Bound:
     """Register a bound for `certify`, the command line and `sween verify`."""
+    check_new_name("bound", bound.name, ("cohen", "two-class"))
     BOUNDS[bound.name] = bound
     return bound
-
-
-register_bound(Bound("cohen", _radius_of_class_alone))
-register_bound(Bound("two-class", radius_two_class, SHARE_OF_CLASS_A))
 
 
 def bound_of(name: str) -> Bound:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_images, empirical_accuracy
+from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_dataset, empirical_accuracy
 from sween.attack.run import attack_config
 from sween.cli.options import (
     Alpha,
@@ -120,7 +120,7 @@ def run(
         classifier.engine.prepare(dataset.test.images(positions[:1])[0])
         own = attack_config(loaded, dataset, positions, settings, classifier, None, ensemble)
         known = _certificates_of(certificates, own, positions, dataset)
-    outcomes = attack_images(
+    outcomes = attack_dataset(
         loaded,
         dataset,
         positions,

@@ -67,7 +67,7 @@ class Registry(dict[str, Entry]):
                 raise
             raise BadInput(
                 f"{self.kind} {name!r}",
-                expected="a factory that returns",
+                expected="a factory that runs without raising",
                 got=describe_error(error),
                 fix="call it on its own to see where it fails",
             ) from error

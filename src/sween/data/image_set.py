@@ -140,7 +140,7 @@ class DatasetPixels:
             raise BadInput(
                 name,
                 expected="a map-style torch Dataset, a DataLoader or (images, labels)",
-                got=f"a {type(items).__name__}",
+                got=f"an object of type {type(items).__name__!r}",
                 fix="give images that can be read by their index",
             )
         if not len(items):

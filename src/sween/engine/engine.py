@@ -136,6 +136,11 @@ class VoteEngine:
         return self.device.type == "cuda" and all(m.compiled for m in self._voters.members)
 
     @property
+    def shared(self) -> bool:
+        """Whether a member votes with the model's own parameters rather than with a copy."""
+        return any(member.shared for member in self._voters.members)
+
+    @property
     def batch_blocks(self) -> int:
         """Noise blocks per batch."""
         size = self._batch_size
@@ -169,12 +174,14 @@ class VoteEngine:
 
     @property
     def is_current(self) -> bool:
-        """Whether the model is as it was when prepared: members, weights, parameters and modes.
+        """Whether the model is as it was when prepared: members, weights, parameters and hooks.
 
-        Members are in evaluation mode while votes are counted; one that was put back into training
-        mode has changed.
+        Also its mode, while votes are being counted; at other times counting would restore it.
         """
-        return self._voters.is_current(self._image.shape)
+        if self._counting:
+            return self._voters.is_current(self._image.shape)
+        with evaluating(self.model):
+            return self._voters.is_current(self._image.shape)
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
         """The prepared ensemble's probabilities (B, M) on noisy inputs."""

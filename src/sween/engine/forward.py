@@ -13,7 +13,7 @@ import torch
 
 from sween.engine.cuda_graph import Forward
 from sween.engine.kernels import Selection
-from sween.engine.prepare import Member
+from sween.engine.prepare import SAME_OUTPUT, Member, class_scales, largest_difference
 from sween.errors import BadInput, ContractError
 from sween.interleave import Steps, to_host_async
 from sween.seeding import NOISE_BLOCK, standard_normal
@@ -32,9 +32,6 @@ GPU_FORWARD_NUMBERS = MAX_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
 
 MAX_FORWARD_ROWS = 10**6
 """Far more than keeps any device busy."""
-
-BATCH_MATE_TOLERANCE = 1e-4
-"""Rounding changes outputs by far less, and a module that mixes its batch by far more."""
 
 
 def default_forward_rows(device: torch.device, image_numbers: int) -> int:
@@ -172,8 +169,8 @@ def check_row_independence(
     """Refuse a module whose output for one noisy image changes with the rest of the batch.
 
     A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch), then
-    at other positions among images of a different scale. The outputs may differ by rounding only,
-    relative to their range.
+    at other positions among images of a different scale. The outputs of each class may differ by
+    rounding only, relative to its range (see `class_scales`).
     """
     if forward.rows == 1:
         return
@@ -189,14 +186,14 @@ def check_row_independence(
     wanted = outputs[places]
     answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
     forward.forget_non_finite()  # caused by all-zero images, or by the different scale
-    spread = float(outputs.max() - outputs.min())
-    difference = max(float((answer - wanted).abs().max()) for answer in answers)
-    if difference > BATCH_MATE_TOLERANCE * spread:
+    scales = class_scales(outputs)
+    differences = [largest_difference(answer, wanted, scales) for answer in answers]
+    if not all(difference <= SAME_OUTPUT for difference in differences):
         raise ContractError(
             "model",
             expected="an output for each image that does not depend on the rest of its batch",
-            got=f"outputs that change by {difference / spread if spread else 1:.2g} of their range "
-            "with the rest of the batch",
+            got=f"outputs that change by {max(differences):.2g} of their range with the rest of "
+            "the batch",
             fix="put batch norm in evaluation mode, turn off dropout, normalise each image "
             "separately",
         )

@@ -28,6 +28,10 @@ PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 KERNEL_TOLERANCE = 0.02
 """How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
 
+SAME_OUTPUT = 1e-4
+"""Rounding changes outputs by far less, in units of `class_scales`; randomness, or a module that
+mixes its batch, by far more."""
+
 _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
 """How far preparation may change outputs, relative to their range: more is not just rounding."""
 
@@ -103,6 +107,11 @@ class Member:
         if self._prepared is None:
             raise RuntimeError("refresh the member first")
         return self._prepared
+
+    @property
+    def shared(self) -> bool:
+        """Whether the prepared form changes with the module; known after `refresh`."""
+        return self._ready.shared
 
     @property
     def fused(self) -> FusedResNet | None:
@@ -187,11 +196,19 @@ def _same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A prepared forward pass, whether it was compiled, and its arithmetic."""
+    """A prepared forward pass.
+
+    Attributes:
+        run: the pass.
+        compiled: whether it was compiled.
+        arithmetic: for records.
+        shared: whether it uses the module's own parameters, so that it changes with them.
+    """
 
     run: Forward
     compiled: bool
     arithmetic: str
+    shared: bool = False
 
 
 @torch.no_grad()
@@ -220,7 +237,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 got=f"{change:.2g}",
                 fix="use --precision float32; turn off dropout and anything else that is random",
             )
-    plain = Prepared(ready, False, preparation.describe(device))
+    plain = Prepared(ready, False, preparation.describe(device), ready.shared)
     if not preparation.compiles(device):
         return plain
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
@@ -234,7 +251,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
                 _check_kernels(run, ready, images)
-            return Prepared(run, True, preparation.describe(device, how))
+            shared = ready.shared and how == "compiled"
+            return Prepared(run, True, preparation.describe(device, how), shared)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
@@ -312,28 +330,58 @@ def _refuse_random(first: object, second: object) -> None:
     Tracing would freeze its random draws and make it look deterministic.
     """
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return  # refused later, with a better message
+    if first.ndim != 2 or first.shape != second.shape or not torch.isfinite(first).all():
         return
-    spread = float(first.max() - first.min()) if first.numel() else 0.0
-    if not torch.isfinite(first).all():
-        return
-    difference = float((first - second).abs().max())
-    if difference > 1e-4 * spread:
+    difference = largest_difference(second, first, class_scales(first))
+    if not difference <= SAME_OUTPUT:
         raise ContractError(
             "model",
             expected="the same outputs each time it sees a batch",
-            got=f"outputs that change by {_share(difference, spread):.2g} of their range",
+            got=f"outputs that change by {difference:.2g} of their range",
             fix="put dropout in evaluation mode and turn off anything else that is random",
         )
 
 
+def class_scales(outputs: torch.Tensor) -> torch.Tensor:
+    """By how much each class's output (B, M) varies, relative to its row's largest output: (M,).
+
+    Class by class, since a single large constant output, such as that of a masked class, would make
+    any other difference look small. The shares of the magnitudes allow for rounding where outputs
+    hardly vary, or where one class always leads.
+    """
+    behind = outputs - outputs.amax(dim=1, keepdim=True)
+    ranges = behind.amax(dim=0) - behind.amin(dim=0)
+    return ranges + 0.1 * behind.abs().amax(dim=0) + 0.01 * outputs.abs().amax(dim=0)
+
+
+def largest_difference(outputs: torch.Tensor, wanted: torch.Tensor, scales: torch.Tensor) -> float:
+    """The largest difference between two outputs (B, M), in units of `class_scales`; NaN if any."""
+    behind, wanted_behind = (own - own.amax(dim=1, keepdim=True) for own in (outputs, wanted))
+    difference = (behind - wanted_behind).abs()
+    return float(torch.where(difference == 0, 0.0, difference / scales).max())
+
+
 class InArithmetic(nn.Module):
-    """A module evaluated in a given arithmetic: float32 images in, float32 outputs out."""
+    """A copy of a module in a given arithmetic: float32 images in, float32 outputs out.
+
+    A copy, so that changing the module while votes are counted does not change them. One that
+    cannot be copied is used itself, in float32.
+
+    Attributes:
+        shared: whether it is the module itself.
+    """
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
-        self.device_type, self.dtype = device.type, dtype
-        if dtype != torch.float32:
+        self.device_type, self.dtype, self.shared = device.type, dtype, False
+        try:
             module = copy.deepcopy(module)
+        except Exception:  # a user's module may hold anything, such as a lock
+            if dtype != torch.float32:
+                raise
+            self.shared = True
+        if dtype != torch.float32:
             for part in module.modules():
                 if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
                     part.to(dtype)  # once, whereas autocast would convert at every pass

@@ -6,7 +6,6 @@ over a batch would not be such a function.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,11 +43,13 @@ class ExitRule:
             that never stops.
         fewest_members: from all weights to the number of members that it evaluates at least.
         exact: whether the answer is always that of the full ensemble.
+        parameters: fields of `ExitPolicy` that it reads, for records.
     """
 
     stops: Callable[[Partial, "ExitPolicy"], torch.Tensor] | None
     fewest_members: Callable[[Sequence[float]], int]
     exact: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,17 +87,17 @@ class ExitPolicy:
 
     def describe(self) -> str:
         """The policy as one string for records."""
-        if self.name == "paper":
-            return f"paper(threshold={self.threshold},alpha={self.alpha})"
-        return self.name
+        values = [f"{name}={getattr(self, name)}" for name in self.rule.parameters]
+        return f"{self.name}({','.join(values)})" if values else self.name
 
 
 def parse_exit(text: str) -> ExitPolicy:
     """The inverse of `ExitPolicy.describe`; refuse any text that it would not write."""
-    parts = re.fullmatch(r"paper\(threshold=([0-9.e-]+),alpha=([0-9.e-]+)\)", text)
+    name, _, parameters = text.removesuffix(")").partition("(")
     try:
-        policy = ExitPolicy("paper", *map(float, parts.groups())) if parts else ExitPolicy(text)
-    except ValueError:
+        pairs = [pair.split("=") for pair in parameters.split(",") if pair]
+        policy = ExitPolicy(name, **{key: float(value) for key, value in pairs})
+    except (TypeError, ValueError):
         policy = ExitPolicy()
     if policy.describe() != text:
         raise BadInput(
@@ -163,7 +164,7 @@ def _paper_stops(partial: Partial, policy: ExitPolicy) -> torch.Tensor:
 
 EXITS = {
     "none": ExitRule(None, fewest_members=len, exact=True),
-    "paper": ExitRule(_paper_stops, fewest_members=lambda _: 1),
+    "paper": ExitRule(_paper_stops, fewest_members=lambda _: 1, parameters=("threshold", "alpha")),
     "exact": ExitRule(_exact_stops, fewest_members=_fewest_with_half_the_weight, exact=True),
 }
 """All rules, by name."""

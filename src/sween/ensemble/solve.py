@@ -7,6 +7,7 @@ import time
 import numpy as np
 import torch
 
+from sween.arguments import real_number, whole_number
 from sween.data.validation import check_images
 from sween.ensemble.probabilities import (
     noisy_probabilities,
@@ -71,9 +72,8 @@ def solve_weights(
         softmax is averaged over `samples` independent noise draws, then the convex program is
         solved; the optimality gap is reported.
     sgd: the paper's practice, stochastic gradient descent with Gaussian augmentation, one noisy
-    copy
-        at a time; here by exponentiated gradient steps, which stay on the simplex, with averaged
-        iterates. It minimises E[-log sum_k w_k p_k(x + noise)], another convex objective.
+        copy at a time; here by exponentiated gradient steps, which stay on the simplex, with
+        averaged iterates. It minimises E[-log sum_k w_k p_k(x + noise)], another convex objective.
     uniform: equal weights, with their loss and gap.
 
     Args:
@@ -90,7 +90,7 @@ def solve_weights(
     """
     _check(images, labels, sigma=sigma, method=method)
     for name, value in (("samples", samples), ("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
+        if whole_number(name, value) < 1:
             raise BadInput(name, expected="at least 1", got=value, fix="raise it")
     started = time.perf_counter()
     with evaluating(ensemble):
@@ -186,7 +186,7 @@ def _check(
             got=f"images {tuple(images.shape)}, labels {tuple(labels.shape)}",
             fix="pass images (N, C, H, W) and labels (N,)",
         )
-    if not 0 < sigma < float("inf"):
+    if not 0 < real_number("sigma", sigma) < float("inf"):
         raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")
 
 

@@ -79,6 +79,13 @@ class WeightedEnsemble(nn.Module):
                     got=type(member).__name__,
                     fix="wrap a function in a module",
                 )
+            if isinstance(member, WeightedEnsemble):
+                raise ContractError(
+                    f"member {position}",
+                    expected="a module that returns logits",
+                    got="a WeightedEnsemble, which returns probabilities",
+                    fix="pass its members, with the products of the weights",
+                )
         self.members = nn.ModuleList(modules)
         uniform = [1 / len(modules)] * len(modules)
         # Plain numbers, so that no computation depends on a tensor's values and the module can be

@@ -278,9 +278,10 @@ class CertificationRun(RowRun[CertificationConfig, Certificate]):
         """The mean radius over all images; misclassified images and abstentions count as 0."""
         return average_certified_radius(self.certificates)
 
-    def certified_accuracy(self, radii: Iterable[float]) -> list[float]:
+    def certified_accuracy(self, radii: Iterable[float] | float) -> list[float]:
         """At each radius, the share of images classified correctly with at least that radius."""
-        return [float(share) for share in certified_accuracy(self.certificates, list(radii))]
+        asked = list(radii) if isinstance(radii, Iterable) else [radii]
+        return [float(share) for share in certified_accuracy(self.certificates, asked)]
 
 
 def writing(

@@ -166,6 +166,13 @@ class RowRun(abc.ABC, Generic[Config, Row]):
     config: Config
     rows: Sequence[Row]
 
+    def __repr__(self) -> str:
+        images = len({row.index for row in self.rows})
+        return (
+            f"{type(self).__name__}({str(self.file.parent)!r}, model={self.config.model!r}, "
+            f"{images} of {len(self.config.indices)} images)"
+        )
+
     @classmethod
     @abc.abstractmethod
     def kinds(cls) -> tuple[type[Config], type[Row]]:

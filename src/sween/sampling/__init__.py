@@ -10,6 +10,7 @@ from sween.sampling.settings import VOTES, CertifySettings
 from sween.sampling.soft import Soft
 from sween.sampling.strategy import (
     SamplingStrategy,
+    add_built_in,
     register_sampling,
     sampling_names,
     strategy_of,
@@ -17,7 +18,7 @@ from sween.sampling.strategy import (
 from sween.sampling.tolerance import Tolerance
 
 for _strategy in (Fixed(), Decide(), Tolerance(), Budget(), Soft()):
-    register_sampling(_strategy)
+    add_built_in(_strategy)
 
 __all__ = [
     "VOTES",

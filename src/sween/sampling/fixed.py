@@ -19,6 +19,7 @@ class Fixed(SamplingStrategy):
 
     name = "fixed"
     several_voters = True
+    any_bound = True
 
     def images_at_once(self, shape: BatchShape, settings: CertifySettings) -> int:
         together = shape.images_together(settings.n)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sween.arguments import real_number, whole_number
@@ -146,6 +146,30 @@ class CertifySettings:
                 SmallSampleWarning,
                 stacklevel=4,
             )
+
+
+def settings_of(
+    settings: CertifySettings | None, options: Mapping[str, Any], *, seed: int | None
+) -> CertifySettings:
+    """The settings that were passed, or those of separate options; refuses a mixture of both.
+
+    Args:
+        settings: all options at once, or None.
+        options: each of them; those left at their defaults were not passed.
+        seed: the default of that option.
+    """
+    if settings is None:
+        return CertifySettings(**options)
+    defaults = {field.name: field.default for field in dataclasses.fields(CertifySettings)}
+    passed = [name for name, value in options.items() if value != (defaults | {"seed": seed})[name]]
+    if passed:
+        raise BadInput(
+            ", ".join(passed),
+            expected="no separate options next to settings",
+            got="both",
+            fix=f"pass CertifySettings({passed[0]}=...)",
+        )
+    return settings
 
 
 def check_size(name: str, value: int) -> None:

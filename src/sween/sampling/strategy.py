@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from sween.arguments import check_new_name
 from sween.bounds.anytime import STEP
 from sween.bounds.decision import Decision, decide_each
 from sween.errors import BadInput, UnknownName
@@ -108,6 +109,8 @@ class SamplingStrategy(abc.ABC):
     several_voters: ClassVar[bool] = False
     """Whether members and variants can be certified in the same pass, which requires that all of
     them need the same votes."""
+    any_bound: ClassVar[bool] = False
+    """Whether bounds other than Cohen's are allowed."""
     planned: ClassVar[bool] = False
     """Whether sizes are planned for all images together, from their pilot votes."""
 
@@ -117,7 +120,7 @@ class SamplingStrategy(abc.ABC):
 
     def check_voters(self, settings: "CertifySettings", exits: Mapping[str, str]) -> None:
         """Refuse voters (name: exit) that cannot be certified together."""
-        if settings.bound != "cohen" and self.name != "fixed":
+        if settings.bound != "cohen" and not self.any_bound:
             # Sizes are chosen for Cohen's radius. It would be sound, so old rows still verify.
             raise BadInput(
                 "bound",
@@ -182,10 +185,18 @@ class SamplingStrategy(abc.ABC):
 
 
 _STRATEGIES: dict[tuple[str, str], SamplingStrategy] = {}
+_BUILT_IN = set[str]()
+
+
+def add_built_in(strategy: SamplingStrategy) -> None:
+    """Register a strategy that others cannot replace."""
+    _STRATEGIES[strategy.name, strategy.votes] = strategy
+    _BUILT_IN.add(strategy.name)
 
 
 def register_sampling(strategy: SamplingStrategy) -> SamplingStrategy:
     """Register a strategy for `certify`, the command line and `sween verify`."""
+    check_new_name("sampling", strategy.name, _BUILT_IN)
     _STRATEGIES[strategy.name, strategy.votes] = strategy
     return strategy
 

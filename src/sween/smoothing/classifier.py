@@ -28,7 +28,7 @@ from sween.models.device import device_of
 from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.sampling import CertifySettings
-from sween.sampling.settings import ALPHA, N
+from sween.sampling.settings import ALPHA, N, settings_of
 from sween.seeding import fresh_seed
 from sween.smoothing import pipeline
 from sween.smoothing.numbering import ImageNumbering
@@ -115,7 +115,12 @@ class SmoothedClassifier:
         if forward_rows is not None:
             forward_rows = whole_number("forward_rows", forward_rows)
         if num_classes < 2:
-            raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="pass M")
+            raise BadInput(
+                "num_classes",
+                expected="at least 2",
+                got=num_classes,
+                fix="pass the number of classes",
+            )
         loaded = model if isinstance(model, LoadedEnsemble) else None
         if levels is None:
             levels = PIXEL_LEVELS if loaded is None else loaded.white
@@ -196,6 +201,13 @@ class SmoothedClassifier:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._turn = threading.RLock()
+
+    def __repr__(self) -> str:
+        model = type(self.model).__name__
+        return (
+            f"SmoothedClassifier({model}, sigma={self.sigma:g}, num_classes={self.num_classes}, "
+            f"name={self.name!r})"
+        )
 
     def twin(self, device: torch.device | None = None) -> "SmoothedClassifier":
         """A classifier with the same options and its own engine.
@@ -294,7 +306,7 @@ class SmoothedClassifier:
             tolerance: share of the radius that may be lost, with `tolerance`.
             budget: total number of noisy images, with `budget`.
             votes: `hard` or `soft`; see `CertifySettings`.
-            settings: replaces all of the above, the seed included.
+            settings: all of the above at once, the seed included.
             labels: true classes, kept in the records.
             indices: of the images in their data set, also the keys of their noise; by default
                 numbered consecutively across calls.
@@ -304,19 +316,21 @@ class SmoothedClassifier:
             >>> (certificate,) = smoothed.certify(torch.zeros(1, 8, 8), n=1000)
         """
         watched = settings is not None or seed is not None
-        if settings is None:
-            settings = CertifySettings(
-                n0=n0,  # type: ignore[arg-type]  # None is the strategy's default
-                n=n,
-                alpha=alpha,
-                seed=fresh_seed() if seed is None else seed,
-                bound=bound,
-                sampling=sampling,
-                radii=radii,  # type: ignore[arg-type]  # one number too
-                tolerance=tolerance,
-                budget=budget,
-                votes=votes,
-            )
+        options: dict[str, Any] = {
+            "n0": n0,
+            "n": n,
+            "alpha": alpha,
+            "seed": seed,
+            "bound": bound,
+            "sampling": sampling,
+            "radii": radii,
+            "tolerance": tolerance,
+            "budget": budget,
+            "votes": votes,
+        }
+        if settings is None and seed is None:
+            options["seed"] = fresh_seed()
+        settings = settings_of(settings, options, seed=None)
         return [
             voters[self.name]
             for voters in self._certify(images, settings, labels, indices, watched=watched)

@@ -14,18 +14,18 @@ from sween.data.selection import format_indices
 from sween.data.validation import check_indices
 from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
-from sween.errors import BadInput
-from sween.models.device import evaluating
+from sween.errors import BadInput, ContractError
 from sween.models.source_code import source_digest
-from sween.paths import AnyPath
+from sween.paths import AnyPath, as_folder
 from sween.progress import track
 from sween.records import Certificate, format_radius
 from sween.runs.certification import CertificationRun, writing
 from sween.runs.subject import UNLABELED
 from sween.sampling import CertifySettings
-from sween.sampling.settings import ALPHA, N
+from sween.sampling.settings import ALPHA, N, settings_of
 from sween.smoothing import pipeline
 from sween.smoothing.classifier import SmoothedClassifier
+from sween.smoothing.same_votes import refuse_other_votes
 
 CHECKED_TOGETHER = 256
 """Images read at a time to check them."""
@@ -77,7 +77,7 @@ def certify_dataset(
         tolerance: share of the radius that may be lost, with `tolerance`.
         budget: total number of noisy images, with `budget`.
         votes: `hard` or `soft`.
-        settings: replaces all of the above from n0 on.
+        settings: all of the above from n0 on at once.
         devices: of one kind, to share the images; by default the model's own device.
         skipped: images that were requested but left out because they cannot be read; recorded in
             the config.
@@ -86,19 +86,19 @@ def certify_dataset(
     Returns:
         The complete run. Without labels it has no accuracy and no report.
     """
-    if settings is None:
-        settings = CertifySettings(
-            n0=n0,  # type: ignore[arg-type]  # None is the strategy's default
-            n=n,
-            alpha=alpha,
-            seed=seed,
-            bound=bound,
-            sampling=sampling,
-            radii=radii,
-            tolerance=tolerance,
-            budget=budget,
-            votes=votes,
-        )
+    options = {
+        "n0": n0,
+        "n": n,
+        "alpha": alpha,
+        "seed": seed,
+        "bound": bound,
+        "sampling": sampling,
+        "radii": radii,
+        "tolerance": tolerance,
+        "budget": budget,
+        "votes": votes,
+    }
+    settings = settings_of(settings, options, seed=0)
     for _ in _certified(
         smoothed, data, out, settings, indices, name, devices, skipped, quiet, watched=False
     ):
@@ -143,6 +143,14 @@ def _certified(
     watched: bool,
 ) -> Iterator[Certificate]:
     """`iter_certificates`; if `watched`, a model that changes between certificates is refused."""
+    if not isinstance(smoothed, SmoothedClassifier):
+        raise ContractError(
+            "smoothed",
+            expected="a SmoothedClassifier",
+            got=f"a {type(smoothed).__name__}",
+            fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
+        )
+    out = as_folder("out", out)
     if indices is not None:
         indices = list(indices) if isinstance(indices, Iterable) else [indices]
     images = _images_of(smoothed, data, name, indices, quiet)
@@ -156,28 +164,35 @@ def _certified(
         smoothed, engines[0], images, positions, settings, dataset=dataset, skipped=skipped
     )
     labels = None if images.labels is None else images.labels.tolist()
+    watched = watched or any(engine.shared for engine in engines)
+    source = ImagesOfDataset(images)
     with writing(out, config, labels) as run:
         yield from [row for row in run.rows if row.model == smoothed.name]
         if watched:
-            with evaluating(smoothed.model):
-                _refuse_changed(engines)
+            _refuse_changed(engines)
         left = run.left
+        plans = pipeline.plan_all(engines[0], source, positions, settings) if left else {}
+        if left:
+            refuse_other_votes(run.rows, engines[0], source, positions, settings, plans)
         with _Progress(settings, smoothed.name, len(left), quiet) as progress:
             certified = pipeline.certify(
                 engines,
-                ImagesOfDataset(images),
+                source,
                 positions,
                 settings,
                 left=left,
+                plans=plans,
                 on_progress=progress.votes,
             )
             for rows in certified:
+                if watched:
+                    _refuse_changed(engines)
                 written = run.append(rows)
                 progress.image(rows[-1])
                 for row in written:
                     if row.model == smoothed.name:
                         yield row
-                        if watched:
+                        if watched:  # the caller may have changed it
                             _refuse_changed(engines)
 
 

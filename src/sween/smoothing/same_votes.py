@@ -1,0 +1,58 @@
+"""A run resumes only if an image that is already certified gets the same votes again."""
+
+from collections.abc import Mapping, Sequence
+
+from sween.engine import VoteEngine
+from sween.errors import BadInput
+from sween.records import Certificate
+from sween.sampling import CertifySettings
+from sween.sampling.strategy import Plan
+from sween.smoothing import pipeline
+
+MOVED_VOTES = 0.002
+"""The share of votes that rounding on another device may move."""
+
+
+def refuse_other_votes(
+    rows: Sequence[Certificate],
+    engine: VoteEngine,
+    source: pipeline.ImageSource,
+    positions: Sequence[int],
+    settings: CertifySettings,
+    plans: Mapping[int, Plan],
+) -> None:
+    """Refuse to resume if an image that is already certified gets other votes now.
+
+    The fingerprint does not cover everything that a module may read: attributes, hooks, code. So
+    one image is certified again, the last that used forward passes of this shape. Another device
+    may round a few votes in a thousand differently.
+    """
+    stored = [row for row in rows if row.forward_rows == engine.forward_rows]
+    if not stored:
+        return
+    index = stored[-1].index
+    (again,) = pipeline.certify([engine], source, positions, settings, left=[index], plans=plans)
+    found = {row.model: row for row in again}
+    for row in stored:
+        if row.index == index and _moved_share(row, found[row.model]) > MOVED_VOTES:
+            raise BadInput(
+                f"votes of {row.model} on image {index}",
+                expected=f"{list(row.estimation_counts)}, as recorded",
+                got=f"{list(found[row.model].estimation_counts)}",
+                fix="the model's code, hooks or attributes, or the images, have changed: restore "
+                "them, or choose another folder",
+            )
+
+
+def _moved_share(one: Certificate, other: Certificate) -> float:
+    """The largest change of a class's share of votes, beyond what different sizes explain."""
+    changes = list[float]()
+    for name in ("selection_counts", "estimation_counts"):
+        counts = [getattr(row, name) for row in (one, other)]
+        sizes = [max(1, sum(own)) for own in counts]
+        shares = [[count / size for count in own] for own, size in zip(counts, sizes, strict=True)]
+        change = max(abs(a - b) for a, b in zip(*shares, strict=True))
+        rounding = 2 / min(sizes)
+        sampling = 0.0 if sizes[0] == sizes[1] else 4 / min(sizes) ** 0.5
+        changes.append(change - rounding - sampling)
+    return max(changes)
