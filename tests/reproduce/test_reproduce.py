@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from sween.records import read_rows
 from sween.reproduce import Rates, read_plan
+from sween.reproduce.published import published_rows
 from sween.reproduce.rates import Work
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
@@ -204,6 +206,17 @@ def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None
                 for candidate in plan.candidates:
                     config = space.config(candidate, sigma)
                     assert (config.arch, config.sigma) == (candidate.arch, sigma)
+
+
+def test_the_paper_s_numbers_are_those_of_the_readme() -> None:
+    """Two copies of the same tables, made apart."""
+    results = Path(__file__).parents[2] / "results" / "published" / "cifar10.toml"
+    for row in tomllib.loads(results.read_text())["row"]:
+        table = "standard" if row["training"] == "gaussian" else row["training"]
+        (own,) = (
+            other for other in published_rows(table, row["sigma"]) if other["model"] == row["model"]
+        )
+        assert (own["accuracies"], own["acr"]) == (row["accuracies"], row["acr"])
 
 
 def test_rates_of_finished_work_replace_those_measured_elsewhere() -> None:

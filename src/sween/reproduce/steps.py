@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sween.attack import AttackSettings, attack_images
+from sween.attack import AttackSettings, attack_dataset
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
 from sween.ensemble.folder import new_ensemble, write_ensemble
@@ -371,7 +371,7 @@ class AttackStep(Step):
             n=self.plan.n,
             batch_size=self.plan.batch_size,
         )
-        attack_images(
+        attack_dataset(
             loaded,
             space.dataset,
             self.positions,
