@@ -46,7 +46,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Make a table of the paper from scratch: train, weigh, certify, attack, compare."""
+    """Make a table of the paper from scratch, with ours next to it."""
     limit = None if time_limit is None else parse_duration(time_limit)
     devices = choose_devices(device)
     targets = list(list_plans()) if target == "all" else [target]
