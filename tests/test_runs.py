@@ -167,7 +167,7 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
         "sigma 0.25 -> 0.5",
         "epochs None -> 3",
         "members ['a', 'b'] -> ['a']",
-        "--out",
+        "another folder",
     ):
         assert part in message
     assert "dataset" not in message

@@ -113,7 +113,7 @@ class OutOfMemory(SweenError, MemoryError):
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(
             f"memory ran out {what}: {first_line(error)}; free some memory, or use a smaller "
-            "network, smaller images or another --device"
+            "network, smaller images or another device"
         )
 
 

@@ -102,7 +102,7 @@ class FolderLock:
             str(self.folder),
             expected="no other writer",
             got="another process or thread writing to that folder",
-            fix="wait for it, or choose another --out",
+            fix="wait for it, or choose another folder",
         )
 
     def _no_locks(self, error: OSError) -> BadInput:
@@ -110,7 +110,7 @@ class FolderLock:
             str(self.folder),
             expected="a file system with locks (flock)",
             got=error.strerror,
-            fix="choose another --out",
+            fix="choose another folder",
         )
 
     def release(self) -> None:
@@ -211,7 +211,7 @@ def _refuse_broken_link(path: Path) -> None:
             str(path),
             expected="a folder",
             got=f"a link to {path.readlink()}, which does not exist",
-            fix="create that folder, or choose another --out",
+            fix="create that folder, or choose another folder",
         )
 
 

@@ -288,7 +288,7 @@ class RowWriter:
                 str(path),
                 expected="no other writer",
                 got="another process or thread writing to that folder",
-                fix="wait for it, or choose another --out",
+                fix="wait for it, or choose another folder",
             ) from None
         self._drop_truncated_line()
 

@@ -139,7 +139,7 @@ def check_config(folder: Path, config: Mapping[str, Any]) -> None:
         if differences:
             raise CheckpointError(
                 f"{folder} holds a run with another config ({'; '.join(differences)})",
-                fix="choose another --out, or delete that folder",
+                fix="choose another folder, or delete that folder",
             )
 
 
@@ -214,14 +214,14 @@ def _check_rows(path: Path) -> None:
             f"{path}.gz",
             expected="uncompressed rows to resume from",
             got="compressed ones",
-            fix="decompress it with gunzip, or choose another --out",
+            fix="decompress it with gunzip, or choose another folder",
         )
     if path.exists() and not path.with_name("config.toml").exists():
         raise CheckpointError(
             str(path.parent),
             expected=f"config.toml next to {path.name}",
             got="none",
-            fix="restore it, or choose another --out",
+            fix="restore it, or choose another folder",
         )
 
 

@@ -201,4 +201,4 @@ def test_the_model_of_a_run_cannot_be_exchanged(made: Made, tmp_path: Path) -> N
     line = CERTIFY.format(source=run, out=tmp_path / "out")
     assert run_line(line).code == 0
     shutil.copyfile(made.runs[1] / "model.safetensors", run / "model.safetensors")
-    assert_refused(line, "fingerprint", "choose another --out", watched=(tmp_path,))
+    assert_refused(line, "fingerprint", "choose another folder", watched=(tmp_path,))

@@ -39,24 +39,24 @@ USAGE = [
 ]
 
 FOLDERS = [
-    (f"{TRAIN} --out {{run}}", "/run1", "epochs 2 -> 1", "choose another --out"),
+    (f"{TRAIN} --out {{run}}", "/run1", "epochs 2 -> 1", "choose another folder"),
     (f"{TRAIN} --out {{run}}/config.toml", "config.toml", "exists", "choose another"),
     (f"{TRAIN} --out {{run}}/config.toml/x", "config.toml", "Not a directory", "choose another"),
     (f"{TRAIN} --out /proc/sween/x", "/proc/sween", "No such file", "check the path"),
     ("weigh {runs} --out {run}", "/run1", "such as config.toml", "choose another"),
-    (f"{CERTIFY} --members --seed 1 --out {{certificates}}", "seed 0 -> 1", "another --out"),
+    (f"{CERTIFY} --members --seed 1 --out {{certificates}}", "seed 0 -> 1", "another folder"),
     ("certify {certificates} --all --out {out}", "/certificates", "neither", "`sween train`"),
-    ("report {certificates} --out {run}/config.toml", "config.toml", "choose another --out"),
+    ("report {certificates} --out {run}/config.toml", "config.toml", "choose another folder"),
 ]
 
 OPTIONS = [
-    (f"{TRAIN} --learning-rate 1e30", "diverged", "lower --learning-rate"),
+    (f"{TRAIN} --learning-rate 1e30", "diverged", "lower the learning rate"),
     (f"{TRAIN} --seed 9999999999999999999", "seed", "9999999999999999999", "smaller seed"),
     (f"{TRAIN} --image-size 16", "image_size", "got 16", "leave --image-size out"),
     (f"{TRAIN} --convert", "convert", "leave --convert out"),
     *((f"{TRAIN} --device {name}", "--device", name) for name in ("gpu", "meta", "cuda:99")),
     (f"{CERTIFY} --all", "--indices and --all", "keep one"),
-    (f"{CERTIFY} --sampling decide --radius 0.5 --members", "one classifier", "--sampling fixed"),
+    (f"{CERTIFY} --sampling decide --radius 0.5 --members", "one classifier", "sampling fixed"),
     (f"{CERTIFY} --sampling budget --budget 3000", "1000 pilot votes for each of 6", "lower n0"),
     (f"{CERTIFY} --bound two-class --sampling tolerance --tolerance 0.05", "cohen with tolerance"),
     (f"{CERTIFY} --forward-rows 9999999999", "1 to 1000000"),

@@ -168,7 +168,7 @@ def test_running_out_of_memory_at_work_is_one_line(
 
     monkeypatch.setattr("sween.cli.train.train_many", fail)
     assert_refused(
-        made.fill(TRAIN, tmp_path), "memory ran out", "2 GiB", "--device", watched=(tmp_path,)
+        made.fill(TRAIN, tmp_path), "memory ran out", "2 GiB", "another device", watched=(tmp_path,)
     )
 
 

@@ -185,7 +185,7 @@ def test_both_noise_distributions_agree_on_a_smooth_classifier() -> None:
         (lambda: ExactNoise(sigma=0.001, levels=255, compile=False), ("sigma", "0.001", "raise")),
         (
             lambda: _certify(torch.full((3, 4, 4), 0.3), "exact"),
-            ("images", "multiple of 1/255", "--noise float32"),
+            ("images", "multiple of 1/255", "float32 noise"),
         ),
         (
             lambda: _certify(torch.full((3, 4, 4), 77 / 255 + 3e-8), "exact"),

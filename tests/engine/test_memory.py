@@ -58,7 +58,7 @@ def test_out_of_memory_is_recognised_in_every_wording(message: str, expected: bo
 
 
 def test_out_of_memory_at_batch_1_is_one_clear_line() -> None:
-    with pytest.raises(BadInput, match=r"out of memory on cpu even at batch 1; .* --device"):
+    with pytest.raises(BadInput, match=r"out of memory on cpu even at batch 1; .* another device"):
         _limited(0).certify(images(1), settings=SETTINGS)
 
 

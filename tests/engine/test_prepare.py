@@ -165,7 +165,7 @@ def test_a_model_that_needs_float32_is_refused_in_float16() -> None:
     layer = nn.Linear(64, 10)
     nn.init.constant_(layer.weight, 3e4)
     model = nn.Sequential(nn.Flatten(), layer)
-    with pytest.raises(ContractError, match=r"in float16 .*--precision float32"):
+    with pytest.raises(ContractError, match=r"in float16 .*float32 precision"):
         smoothed(model, precision="float16").certify(images(1), settings=SETTINGS)
     with pytest.raises(UnknownName, match="did you mean 'float16'"):
         smoothed(model, precision="flot16")

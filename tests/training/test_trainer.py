@@ -104,7 +104,7 @@ def test_a_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
     ],
 )
 def test_divergence_names_epoch_and_step(tmp_path: Path, fields: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=r"diverged at epoch \d+, step \d+: .*learning-rate"):
+    with pytest.raises(BadInput, match=r"diverged at epoch \d+, step \d+: .*learning rate"):
         train(config(**fields), few_digits(), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "model.safetensors").exists()
 

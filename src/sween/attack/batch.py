@@ -98,7 +98,7 @@ def attack_batch(
                     "memory",
                     expected=f"room for the gradient of {len(unit)} images",
                     got=f"out of memory on {device}",
-                    fix="use a smaller --batch-size",
+                    fix="use a smaller batch size",
                 ) from None
             rows //= 2
             # Compiled passes have one fixed size, which may itself not fit.

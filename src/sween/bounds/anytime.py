@@ -158,6 +158,6 @@ def check_radii_to_decide(radii: Sequence[float]) -> tuple[float, ...]:
             "radii",
             expected="one or more radii to decide, none of them negative",
             got=list(radii) or "none",
-            fix="pass --radius 0.5",
+            fix="pass a radius such as 0.5",
         )
     return values

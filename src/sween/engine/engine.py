@@ -208,7 +208,7 @@ class VoteEngine:
                 "precision",
                 expected=f"{self._precision}, as when the members were first prepared",
                 got=self.precision,
-                fix="run again with --no-compile",
+                fix="turn compilation off (compile=False, --no-compile)",
             )
 
     def _refuse_while_counting(self) -> None:
@@ -242,7 +242,7 @@ class VoteEngine:
                 "memory",
                 expected="enough for a forward pass of one image",
                 got=f"out of memory on {self.device} even at batch 1",
-                fix="use a smaller model or another --device",
+                fix="use a smaller model or another device",
             ) from None
         self._voters.forward.fix_rows(self.forward_rows // 2)
         if self._batch_size is not None:

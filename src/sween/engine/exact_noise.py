@@ -63,14 +63,14 @@ def noise_table(sigma: float, levels: int) -> NoiseTable:
             "sigma",
             expected=f"at least one grid step, 1/{levels} = {1 / levels:.4g}, for exact noise",
             got=f"{sigma:.6g}",
-            fix="raise sigma, or use --noise float32",
+            fix="raise sigma, or use float32 noise",
         )
     if not sigma * levels <= MAX_STEPS:
         raise BadInput(
             "sigma",
             expected=f"at most {MAX_STEPS / levels:.4g} ({MAX_STEPS} grid steps) for exact noise",
             got=f"{sigma:.6g}",
-            fix="lower sigma, or use --noise float32",
+            fix="lower sigma, or use float32 noise",
         )
     with mpmath.workdps(DIGITS):
         scale = levels * mpmath.mpf(sigma)
@@ -138,7 +138,7 @@ class ExactNoise:
                 expected=f"multiples of 1/{self.levels} for exact noise, which certifies an image "
                 "as given",
                 got=f"a pixel {away:.3g} from the nearest multiple of 1/{self.levels}",
-                fix=f"pass the stored pixels divided by {self.levels}, or use --noise float32",
+                fix=f"pass the stored pixels divided by {self.levels}, or use float32 noise",
             )
 
     def missing(self, device: torch.device) -> float:

@@ -158,7 +158,7 @@ def refuse_non_finite(finite: torch.Tensor) -> None:
             "model output",
             expected="finite numbers for every noisy image",
             got="NaN or infinity",
-            fix="check the weights, or use --precision float32",
+            fix="check the weights, or use float32 precision",
         )
 
 

@@ -235,7 +235,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 expected=f"outputs in {str(dtype).removeprefix('torch.')} that differ from those "
                 f"in its own arithmetic by at most {allowed:g} of their range",
                 got=f"{change:.2g}",
-                fix="use --precision float32; turn off dropout and anything else that is random",
+                fix="use float32 precision; turn off dropout and anything else that is random",
             )
     plain = Prepared(ready, False, preparation.describe(device), ready.shared)
     if not preparation.compiles(device):

@@ -216,7 +216,7 @@ def check_place(out: AnyPath) -> None:
     """Refuse a folder that is neither empty nor an ensemble, which may be replaced."""
     out = Path(out)
     if out.exists() and not out.is_dir():
-        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
+        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another folder")
     # The complete new ensemble first: its config may be moved into the folder at any moment.
     if out.is_dir() and not _is_ensemble(out / _READY) and not _is_ensemble(out):
         found = sorted(name for name in os.listdir(out) if not is_hidden_entry(name))
@@ -226,7 +226,7 @@ def check_place(out: AnyPath) -> None:
             str(out),
             expected="a new or ensemble folder",
             got=f"other files, such as {found[0]}",
-            fix="choose another --out",
+            fix="choose another folder",
         )
 
 

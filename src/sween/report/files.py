@@ -85,7 +85,7 @@ def _listed(out: Path) -> list[str]:
             str(path),
             expected=f'the listing of an earlier report, with kind "{KIND}"',
             got="a file without it",
-            fix="move it away, or choose another --out",
+            fix="move it away, or choose another folder",
         )
     kinds = (".png", ".svg", ".csv", ".tex", ".md", ".html")
     return [

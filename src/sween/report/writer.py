@@ -63,7 +63,7 @@ def write_report(
     if not folders:
         raise BadInput("folders: expected at least one run folder, got none; name some folders")
     if out.exists() and not out.is_dir():
-        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another --out")
+        raise BadInput(str(out), expected="a folder", got="a file", fix="choose another folder")
     sources = read_sources(folders, radii=radii, log_format=log_format)
     runs, attacked = sources.runs, sources.attacked
     if not different_images:

@@ -314,7 +314,7 @@ class CertifyStep(Step):
                     f"{self.folder}: {name}",
                     expected="those of this plan and of the ensembles in --out",
                     got="others: something was trained or weighed again, or the plan changed",
-                    fix="choose another --out, or remove this folder to certify again",
+                    fix="choose another folder, or remove this folder to certify again",
                 )
         return len(run.rows) == len(config.indices) * len(config.voters)
 

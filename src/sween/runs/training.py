@@ -191,7 +191,7 @@ def _check_older(folder: Path, content: Mapping[str, Any], class_names: tuple[st
             str(folder),
             expected="a run that records its training images",
             got="an unfinished run of an older version, which does not",
-            fix="delete that folder to train from the start, or choose another --out",
+            fix="delete that folder to train from the start, or choose another folder",
         )
     manifest = read_manifest(folder)
     for name, trained, asked in (
@@ -201,7 +201,7 @@ def _check_older(folder: Path, content: Mapping[str, Any], class_names: tuple[st
         if trained != asked:
             raise CheckpointError(
                 f"{folder} holds a run on different images ({name} {trained} -> {asked})",
-                fix="choose another --out, or delete that folder",
+                fix="choose another folder, or delete that folder",
             )
 
 

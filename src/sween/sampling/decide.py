@@ -38,7 +38,7 @@ class Decide(SamplingStrategy):
         radii = check_radii_to_decide(settings.radii)
         if settings.bound != "cohen":
             raise BadInput(
-                "bound", expected="cohen with decide", got=settings.bound, fix="use --bound cohen"
+                "bound", expected="cohen with decide", got=settings.bound, fix="use the cohen bound"
             )
         return {"radii": radii}
 

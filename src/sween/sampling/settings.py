@@ -119,7 +119,7 @@ class CertifySettings:
                     option,
                     expected=f"sampling {sampling}",
                     got=self.sampling,
-                    fix=f"pass --sampling {sampling}, or drop {option}",
+                    fix=f"use sampling {sampling}, or drop {option}",
                 )
             if not given and option == own and option != "radii":
                 raise BadInput(

@@ -38,7 +38,7 @@ class Soft(Fixed):
     def check(self, settings: CertifySettings) -> Mapping[str, Any]:
         if settings.bound != "cohen":
             raise BadInput(
-                "votes soft", expected="bound cohen", got=settings.bound, fix="drop --bound"
+                "votes soft", expected="bound cohen", got=settings.bound, fix="use the cohen bound"
             )
         return {}
 
@@ -50,7 +50,7 @@ class Soft(Fixed):
                     "votes soft",
                     expected="no exit: a mean needs every member",
                     got=exit,
-                    fix="drop --exit",
+                    fix="use no exit",
                 )
 
     def draw(self, source: VoteSource) -> Drawing:

@@ -126,7 +126,7 @@ class SamplingStrategy(abc.ABC):
                 "bound",
                 expected=f"cohen with {self.name}",
                 got=settings.bound,
-                fix="use --bound cohen; its rows record the two-class radius too",
+                fix="use the cohen bound; its rows record the two-class radius too",
             )
         if len(exits) > 1 and not self.several_voters:
             what = "votes soft" if self.votes == "soft" else f"sampling {self.name}"
@@ -134,8 +134,7 @@ class SamplingStrategy(abc.ABC):
                 what,
                 expected="one classifier",
                 got=f"{len(exits)}: {', '.join(exits)}",
-                fix="drop --members, --weighting and the second --exit, or use hard votes with "
-                "--sampling fixed",
+                fix="certify one model with one exit, or use hard votes with sampling fixed",
             )
 
     def images_at_once(self, shape: BatchShape, settings: "CertifySettings") -> int:
@@ -222,7 +221,7 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
             f"votes {votes}",
             expected="sampling fixed",
             got=sampling,
-            fix="drop --sampling",
+            fix="use sampling fixed",
         )
     return _STRATEGIES[sampling, votes]
 

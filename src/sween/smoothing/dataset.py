@@ -250,7 +250,7 @@ def _prepare(
                 f"precision on {engine.device}",
                 expected=f"{engines[0].precision}, as on {engines[0].device}",
                 got=engine.precision,
-                fix="use --no-compile, or one device",
+                fix="turn compilation off, or use one device",
             )
 
 

@@ -46,5 +46,5 @@ def check_tail(noise: Noise, device: torch.device, settings: CertifySettings, nu
         expected=f"at most {most:,} with float32 noise on {device.type} and images of {numbers:,} "
         f"values: its missing tails have probability {variation:.2g}",
         got=f"{settings.n:,}",
-        fix="use --noise exact, which has no such limit, or fewer votes",
+        fix="use exact noise, which has no such limit, or fewer votes",
     )

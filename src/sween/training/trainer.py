@@ -306,7 +306,7 @@ def _check_stored(model: nn.Module) -> None:
                 name,
                 expected="weights of at most 65504, the largest float16",
                 got="infinity after rounding",
-                fix="use --store float32",
+                fix="store float32",
             )
 
 
@@ -316,5 +316,5 @@ def _check_finite(value: float, epoch: int, step: int) -> None:
             f"training diverged at epoch {epoch + 1}, step {step + 1}",
             expected="a finite loss",
             got=value,
-            fix="lower --learning-rate",
+            fix="lower the learning rate",
         )
