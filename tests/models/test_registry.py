@@ -161,7 +161,9 @@ def test_a_factory_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_running_out_of_memory_is_not_a_wrong_architecture(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(OutOfMemory, match=r"memory ran out while .*\(3, 224, 224\).*another device") as e:
+    with pytest.raises(
+        OutOfMemory, match=r"memory ran out while .*\(3, 224, 224\).*another device"
+    ) as e:
         check_member(Fake(error), num_classes=10, image_shape=(3, 224, 224))
     assert "architecture" not in str(e.value)
     assert len(str(e.value).splitlines()) == 1
