@@ -192,6 +192,33 @@ def test_a_folder_of_another_recipe_is_refused(done: Path) -> None:
     assert outcome.stderr.count("\n") == 1
 
 
+def test_networks_trained_with_other_options_are_not_taken_as_done(done: Path) -> None:
+    """As many epochs, so that counting them would not tell."""
+    recipe = done / "recipe.toml"
+    recipe.write_text(recipe.read_text() + "learning_rate = 0.05\n")
+    assert "done  train" not in succeed(_line(done, options="--dry-run"))
+    outcome = run_line(_line(done, options="--sigma 0.5"))
+    assert outcome.code == 2
+    assert "learning_rate" in outcome.stderr
+
+
+def test_certificates_of_other_weights_are_not_taken_as_done(done: Path) -> None:
+    plan = done / "standard.toml"
+    plan.write_text(plan.read_text().replace('"sgd", "uniform"', '"uniform", "sgd"'))
+    printed = succeed(_line(done, options="--dry-run --sigma 0.5"))
+    assert "done  solve uniform weights of SWEEN-3" in printed
+    assert "done  certify" not in printed
+    outcome = run_line(_line(done, options="--sigma 0.5"))
+    assert outcome.code == 2  # its folder has rows of the weights before
+    assert "holds a run with another config" in outcome.stderr
+
+
+def test_a_run_killed_before_its_checkpoint_is_not_done(done: Path) -> None:
+    for checkpoint in (done / "out/training").glob("*/digits-conv-seed0/model.safetensors"):
+        checkpoint.unlink()
+    assert "done  train" not in succeed(_line(done, options="--dry-run"))
+
+
 def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None:
     from sween.reproduce import Workspace, list_plans
 

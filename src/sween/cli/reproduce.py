@@ -20,6 +20,7 @@ from sween.reproduce import (
     make_tables,
     parse_duration,
     read_plan,
+    seconds_left,
     steps_of,
 )
 from sween.run_folder import write_text
@@ -88,9 +89,7 @@ def _write(space: Workspace, folder: Path) -> None:
 def _list(steps: Sequence[Step], device: str) -> None:
     rates, total = Rates(device), 0.0
     for step in steps:
-        work = step.work()
-        rates.learn(work)
-        seconds = rates.seconds_left(work)
+        seconds = seconds_left(step, rates)
         total += seconds
         typer.echo(f"{format_seconds(seconds) if seconds else 'done':>8}  {step.name}")
     source = (

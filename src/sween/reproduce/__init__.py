@@ -8,6 +8,7 @@ from sween.reproduce.run import (
     TimeLimitReached,
     carry_out,
     parse_duration,
+    seconds_left,
     steps_of,
 )
 from sween.reproduce.steps import Step, Workspace
@@ -27,5 +28,6 @@ __all__ = [
     "make_tables",
     "parse_duration",
     "read_plan",
+    "seconds_left",
     "steps_of",
 ]

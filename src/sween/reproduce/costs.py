@@ -37,6 +37,9 @@ class _Measured(Step):
         self.file = cost_file(space, sigma, model)
         self.name = f"measure the cost of {model} at sigma {sigma:.2f}"
 
+    def is_done(self) -> bool:
+        return self.file.is_file()
+
     def keep(self, row: dict[str, Any]) -> None:
         content = {"model": self.model, **row, "environment": describe_environment()}
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +66,6 @@ class NetworkCost(_Measured):
         return self._work(self.space.multiply_adds[self.model] * images * EVALUATIONS_PER_STEP)
 
     def run(self) -> None:
-        if self.file.is_file():
-            return
         config = self.space.config(self.candidate, self.sigma)
         train_many(
             [short(config)],
@@ -92,8 +93,6 @@ class EnsembleCost(_Measured):
         return self._work(images * passes)
 
     def run(self) -> None:
-        if self.file.is_file():
-            return
         folders = [
             cost_file(self.space, self.sigma, name).with_suffix("")
             for name in self.ensemble.members

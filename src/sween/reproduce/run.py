@@ -56,6 +56,13 @@ def steps_of(space: Workspace) -> list[Step]:
     return steps
 
 
+def seconds_left(step: Step, rates: Rates) -> float:
+    """How long a step should still take; 0 if it is done. The rates learn from what it has done."""
+    work = step.work()
+    rates.learn(work)
+    return 0.0 if step.is_done() else max(rates.seconds_left(work), START_UP[rates.device])
+
+
 def carry_out(
     steps: Sequence[Step],
     *,
@@ -79,9 +86,7 @@ def carry_out(
     ends = None if time_limit is None else time.monotonic() + time_limit
     rates, done, new = Rates(device), list[Step](), list[Step]()
     for place, step in enumerate(steps):
-        work = step.work()
-        rates.learn(work)
-        seconds = rates.seconds_left(work)
+        seconds = seconds_left(step, rates)
         if not seconds:
             done.append(step)
             say(f"done already: {step.name}")

@@ -12,7 +12,6 @@ from sween.attack import AttackSettings, attack_dataset
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
 from sween.ensemble.folder import new_ensemble, write_ensemble
-from sween.errors import BadInput
 from sween.models import count_flops, create_model
 from sween.paths import AnyPath
 from sween.records import read_rows
@@ -20,7 +19,8 @@ from sween.reproduce.plan import Candidate, Ensemble, Plan
 from sween.reproduce.rates import Work
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
-from sween.runs.training import TrainingRun
+from sween.runs.attack import AttackRun
+from sween.runs.training import RECORDED_KEYS, TrainingRun, is_finished
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, make_configs, read_recipe, train_many
@@ -126,8 +126,12 @@ class Step(abc.ABC):
         """How much there is to do, and how much of it was done before."""
 
     @abc.abstractmethod
+    def is_done(self) -> bool:
+        """Whether it is complete, with the settings of the plan and of the networks at hand."""
+
+    @abc.abstractmethod
     def run(self) -> None:
-        """Do what is left."""
+        """Do what is left; refuses folders with other settings."""
 
 
 class Train(Step):
@@ -152,6 +156,17 @@ class Train(Step):
                 done += len(run.metrics) * epoch
                 seconds = max(seconds, run.seconds)  # all train at once, each counts the time
         return Work("train", total, done, seconds)
+
+    def is_done(self) -> bool:
+        for candidate in self.space.plan.candidates:
+            folder = self.space.training(candidate, self.sigma)
+            if not TrainingRun.is_at(folder) or not is_finished(folder):
+                return False
+            content = TrainingRun.read(folder).config.content
+            options = {key: own for key, own in content.items() if key not in RECORDED_KEYS}
+            if TrainConfig.from_dict(options) != self.space.config(candidate, self.sigma):
+                return False
+        return True
 
     def run(self) -> None:
         space, sigma = self.space, self.sigma
@@ -180,9 +195,9 @@ class WeighStep(Step):
         total = images * samples * sum(sizes[name] for name in self.ensemble.members)
         if self.method == "sgd":
             total *= 2  # its descent, and the loss of what it found
-        return Work("weigh", total, total if self._is_done() else 0.0)
+        return Work("weigh", total, total if self.is_done() else 0.0)
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the folder holds these weights of these very members."""
         runs = self.space.runs(self.ensemble, self.sigma)
         if not (self.folder / "config.toml").is_file():
@@ -200,8 +215,6 @@ class WeighStep(Step):
         return all(known.get(name) == value for name, value in wanted.items())
 
     def run(self) -> None:
-        if self._is_done():
-            return
         runs = self.space.runs(self.ensemble, self.sigma)
         with new_ensemble(self.folder) as building:
             loaded = load_members(runs).to(self.space.devices[0])
@@ -239,16 +252,15 @@ class CertifyStep(Step):
         return Work("certify", total, done, sum(seconds.values()))
 
     def run(self) -> None:
-        if not self._is_complete():
-            certify_dataset(
-                self.classifier(),
-                self.space.dataset,
-                indices=self.positions,
-                settings=self.settings,
-                out=self.folder,
-                devices=self.space.devices,
-                quiet=self.space.quiet,
-            )
+        certify_dataset(
+            self.classifier(),
+            self.space.dataset,
+            indices=self.positions,
+            settings=self.settings,
+            out=self.folder,
+            devices=self.space.devices,
+            quiet=self.space.quiet,
+        )
 
     @property
     def settings(self) -> CertifySettings:
@@ -256,12 +268,9 @@ class CertifyStep(Step):
 
     def classifier(self) -> SmoothedClassifier:
         """The ensemble of all candidates, with everything that is certified in the same pass."""
-        plan, certify = self.space.plan, self.plan
+        plan = self.space.plan
         loaded = self._loaded(plan.whole, plan.weigh.methods[0])
-        policy, *others = (
-            ExitPolicy(name, certify.threshold(self.sigma), certify.exit_alpha)
-            for name in certify.exits
-        )
+        policy, *others = self._exits()
         several = len(loaded.member_names) > 1
         return SmoothedClassifier(
             loaded.to(self.space.devices[0]),
@@ -274,6 +283,10 @@ class CertifyStep(Step):
             weightings=dict(self._weightings(loaded)),
             levels=self.space.dataset.test.white,
         )
+
+    def _exits(self) -> list[ExitPolicy]:
+        threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
+        return [ExitPolicy(name, threshold, alpha) for name in self.plan.exits]
 
     def _loaded(self, ensemble: Ensemble, method: str) -> LoadedEnsemble:
         return load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
@@ -292,31 +305,29 @@ class CertifyStep(Step):
                     tuple(weights.get(name, 0.0) for name in plan.whole.members),
                 )
 
-    def _is_complete(self) -> bool:
-        """Whether the folder has every row of this ensemble; refuses another one's."""
-        if not (self.folder / "config.toml").is_file():
+    def is_done(self) -> bool:
+        plan = self.space.plan
+        folders = [
+            self.space.ensemble(ensemble, method, self.sigma)
+            for ensemble in plan.ensembles
+            for method in plan.weigh.methods
+        ]
+        if not all((folder / "config.toml").is_file() for folder in (self.folder, *folders)):
             return False
-        plan, run = self.space.plan, CertificationRun.read(self.folder)
-        loaded, config = self._loaded(plan.whole, plan.weigh.methods[0]), run.config
-        others = config.content.get("weightings", {})
-        wanted = {
-            "model": (config.content["fingerprint"], loaded.fingerprint),
-            "images": (list(config.indices), self.positions),
-            "settings": (config.settings, self.settings),
-            "weights": (
-                {name: tuple(own) for name, own in others.items()},
-                dict(self._weightings(loaded)),
-            ),
-        }
-        for name, (known, own) in wanted.items():
-            if known != own:
-                raise BadInput(
-                    f"{self.folder}: {name}",
-                    expected="those of this plan and of the ensembles in --out",
-                    got="others: something was trained or weighed again, or the plan changed",
-                    fix="choose another folder, or remove this folder to certify again",
-                )
-        return len(run.rows) == len(config.indices) * len(config.voters)
+        run, loaded = (
+            CertificationRun.read(self.folder),
+            self._loaded(plan.whole, plan.weigh.methods[0]),
+        )
+        config = run.config
+        weightings = {name: own for name, own in config.weightings.items() if name != config.model}
+        return (
+            len(run.rows) == config.rows
+            and config.fingerprint == loaded.fingerprint
+            and list(config.indices) == self.positions
+            and config.settings == self.settings
+            and weightings == dict(self._weightings(loaded))
+            and {*config.exits.values()} == {"none", *(own.describe() for own in self._exits())}
+        )
 
 
 class AttackStep(Step):
@@ -347,15 +358,38 @@ class AttackStep(Step):
         seconds = sum(float(row["seconds"]) for row in rows)
         return Work("attack", len(self.positions) * image, len(images) * image, seconds)
 
-    def run(self) -> None:
+    def is_done(self) -> bool:
+        if not (self.folder / "config.toml").is_file():
+            return False
+        run = AttackRun.read(self.folder)
+        return (
+            len(run.rows) == run.config.rows
+            and run.config.fingerprint == self._loaded().fingerprint
+            and list(run.config.indices) == self.positions
+            and run.config.settings == self._settings
+        )
+
+    def _loaded(self) -> LoadedEnsemble:
         space, plan = self.space, self.space.plan
-        method = plan.weigh.methods[0]
-        whole = load_ensemble(space.ensemble(plan.whole, method, self.sigma))
         named = {own.name: own for own in plan.ensembles}
-        if self.model in named:
-            loaded = load_ensemble(space.ensemble(named[self.model], method, self.sigma))
-        else:
-            loaded = whole.alone(self.model)
+        folder = space.ensemble(
+            named.get(self.model, plan.whole), plan.weigh.methods[0], self.sigma
+        )
+        loaded = load_ensemble(folder)
+        return loaded if self.model in named else loaded.alone(self.model)
+
+    @property
+    def _settings(self) -> AttackSettings:
+        return AttackSettings(
+            attack=self.plan.attack,
+            eps=tuple(sorted(self.plan.eps)),
+            samples=self.plan.samples,
+            n=self.plan.n,
+            batch_size=self.plan.batch_size,
+        )
+
+    def run(self) -> None:
+        space, loaded = self.space, self._loaded()
         loaded.to(space.devices[0])
         classifier = SmoothedClassifier(
             loaded,
@@ -364,18 +398,11 @@ class AttackStep(Step):
             name=loaded.name,
             levels=space.dataset.test.white,
         )
-        settings = AttackSettings(
-            attack=self.plan.attack,
-            eps=tuple(sorted(self.plan.eps)),
-            samples=self.plan.samples,
-            n=self.plan.n,
-            batch_size=self.plan.batch_size,
-        )
         attack_dataset(
             loaded,
             space.dataset,
             self.positions,
-            settings,
+            self._settings,
             self.folder,
             classifier=classifier,
             quiet=space.quiet,

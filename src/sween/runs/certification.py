@@ -105,11 +105,6 @@ class CertificationConfig(RunConfig):
         return float(self.content["sigma"])
 
     @property
-    def fingerprint(self) -> str | None:
-        """Of the model's weights, where recorded."""
-        return self.content.get("fingerprint")
-
-    @property
     def ensemble(self) -> str | None:
         """The model, where its members were certified too."""
         return self.model if self.members else None

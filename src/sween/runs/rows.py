@@ -135,6 +135,11 @@ class RunConfig(SubjectConfig, abc.ABC):
         """What there is one row of for every image, such as models or radii."""
 
     @property
+    def fingerprint(self) -> str | None:
+        """Of the model's weights, where recorded."""
+        return self.content.get("fingerprint")
+
+    @property
     def rows(self) -> int:
         """How many rows a complete run has."""
         return len(self.indices) * len(self.parts)
