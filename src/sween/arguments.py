@@ -23,11 +23,12 @@ def real_number(name: str, value: object) -> float:
 
 
 def check_new_name(kind: str, name: str, built_in: Container[str]) -> None:
-    """Refuse a name to register that is built in, or that configs and tables could not hold."""
-    if name in built_in or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+    """Refuse a name to register that is built in, or that folders and tables could not have."""
+    taken = name in built_in
+    if taken or not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name, re.ASCII):
         raise BadInput(
             f"{kind} name",
-            expected="letters, digits, dots and dashes, and none of the built-in names",
+            expected="one that is not built in" if taken else "letters, digits and ._+-",
             got=repr(name),
             fix="choose another name",
         )

@@ -8,19 +8,17 @@ import functools
 import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from sween.arguments import check_new_name
 from sween.errors import BadInput, SweenError, UnknownName
 
 Factory = Callable[..., Any]
 Entry = TypeVar("Entry")
 
 TIMM_PREFIX = "timm:"
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 
 
 class Registry(dict[str, Entry]):
@@ -39,14 +37,7 @@ class Registry(dict[str, Entry]):
         """Add the entry that `make` makes of a factory; returns the factory, or a decorator."""
         if factory is None:
             return functools.partial(self.register, name, make=make)
-        taken = name in self.built_in
-        if taken or not _NAME.fullmatch(name):  # names of folders too
-            raise BadInput(
-                f"{self.kind} name",
-                expected="one that is not built in" if taken else "letters, digits and ._+-",
-                got=repr(name),
-                fix="choose another name",
-            )
+        check_new_name(self.kind, name, self.built_in)
         self[name] = make(factory)
         return factory
 
