@@ -10,7 +10,7 @@ from sween.engine.exits import vote_with_exit
 from sween.engine.forward import FixedShapeForward, check_row_independence, probe_batch
 from sween.engine.prepare import Member, Preparation, explain_model_errors
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights
+from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
 from sween.errors import BadInput
 from sween.interleave import Steps, done
 
@@ -212,7 +212,7 @@ class Voters:
             )
         weights = self._weights()
         scores: torch.Tensor | None = None
-        for member in self.model.order:
+        for member in evaluation_order(weights):
             scores = add_weighted(scores, weights[member], self._outputs(member, noisy))
         assert scores is not None  # there is at least one member
         return scores

@@ -109,11 +109,6 @@ def parse_exit(text: str) -> ExitPolicy:
     return policy
 
 
-def exit_order(weights: Sequence[float]) -> list[int]:
-    """Members by descending weight; equal weights keep their order."""
-    return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
-
-
 def exact_margin(left: int) -> float:
     """An upper bound on what rounding can add to the remaining weight R of `left` members.
 
