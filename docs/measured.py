@@ -116,7 +116,7 @@ def adaptive(results: Path, dataset: str) -> str:
                 saved = f"{100 * (1 - evaluations / members):.0f}%"
                 who = [training, run.ensemble, _exit(rows[0].exit)]
                 lines.append([*who, f"{sigma:.2f}", *cells, saved])
-    order = ("none", "paper", "exact")
+    order = ("none", "paper", "mixed", "exact")
     lines.sort(key=lambda line: order.index(line[2].split(",")[0]))
     lines.sort(key=lambda line: (line[0] != "gaussian", line[3], line[1]))
     head = ["training", "model", "exit", "σ", "ACR", "evaluations per image", "saved"]

@@ -31,7 +31,8 @@ def _published() -> dict[str, list[dict[str, Any]]]:
 def signed(interval: PairedInterval, digits: int = 3) -> str:
     """A difference with its interval."""
     values = (interval.difference, interval.low, interval.high)
-    one, low, high = (f"{value:+.{digits}f}" for value in values)
+    # Adding 0.0 to what is rounded turns -0.0 into 0.0.
+    one, low, high = (f"{round(value, digits) + 0.0:+.{digits}f}" for value in values)
     return f"{one} [{low}, {high}]"
 
 

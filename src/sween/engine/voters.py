@@ -1,6 +1,7 @@
 """Voters: classifiers built from the same members that vote on the same noise in one pass."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -32,9 +33,14 @@ class Variant:
     policy: ExitPolicy
 
 
-def name_with_exit(name: str, policy: ExitPolicy) -> str:
-    """The name of an ensemble whose exit differs from the run's own."""
-    return f"{name}+{policy.name}"
+def names_with_exits(name: str, exits: Sequence[ExitPolicy]) -> list[str]:
+    """Names of an ensemble with other exits; with their parameters where the exit's name is not
+    enough to tell them apart."""
+    rules = [policy.name for policy in exits]
+    return [
+        f"{name}+{rule if rules.count(rule) == 1 else policy.describe()}"
+        for rule, policy in zip(rules, exits, strict=True)
+    ]
 
 
 class Voters:
@@ -95,7 +101,7 @@ class Voters:
         }
         self.variants = [
             *(Variant(other, weights, self.policy) for other, weights in checked.items()),
-            *(Variant(name_with_exit(name, other), None, other) for other in exits),
+            *map(Variant, names_with_exits(name, exits), itertools.repeat(None), exits),
             Variant(name, None, self.policy),
         ]
         self.names: tuple[str, ...] = (*own, *(variant.name for variant in self.variants))
