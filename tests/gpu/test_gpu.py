@@ -25,6 +25,7 @@ from sween.sampling import CertifySettings
 from sween.seeding import derive_key
 from sween.smoothing import SmoothedClassifier
 from tests.engine.kernels.networks import of_whole_numbers
+from tests.engine.kernels.strangers import ALIKE, PublishedNormalize
 from tests.stepping import finish
 
 pytestmark = [
@@ -319,3 +320,22 @@ def test_attackers_gradients_compile_and_come_again() -> None:
     with torch.no_grad():
         without = fast(images)
     assert torch.allclose(fast(images.clone().requires_grad_()).detach(), without, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+@torch.no_grad()
+def test_strangers_resnets_run_by_the_kernels(name: str) -> None:
+    torch.manual_seed(1)
+    module = ALIKE[name]().eval().cuda()
+    for part in module.modules():
+        if isinstance(part, PublishedNormalize):  # its constants are no buffers, as published
+            part.means, part.sds = part.means.cuda(), part.sds.cuda()
+    if name == "option A by zeros":
+        pytest.skip("its zeros are made on the CPU")
+    member = Member(module, Preparation())
+    noisy = torch.rand(64, 3, 32, 32, device="cuda")
+    member.refresh(noisy)
+    assert member.arithmetic == "float16+fused"
+    wanted = module(noisy)
+    difference = float((member(noisy) - wanted).abs().max())
+    assert difference < 0.02 * float(wanted.max() - wanted.min())

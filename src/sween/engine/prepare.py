@@ -20,7 +20,14 @@ from torch import nn
 
 from sween.engine.cuda_graph import Forward, compiled
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.engine.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
+from sween.engine.kernels import (
+    FusedResNet,
+    Selection,
+    as_cifar_resnet,
+    is_cifar_resnet,
+    launcher,
+    supports,
+)
 from sween.errors import ContractError, SweenError, UnknownName, first_line, warn_fallback
 from sween.models.device import is_out_of_memory, parts_of
 
@@ -248,8 +255,10 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     if not preparation.compiles(device):
         return plain
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
-    if dtype == torch.float16 and supports(device) and is_cifar_resnet(module, images.shape[1:]):
-        ways = {"fused": lambda: FusedResNet(module, launcher(device)), **ways}
+    if dtype == torch.float16 and supports(device):
+        resnet = _as_resnet(module, images, wanted)
+        if resnet is not None:
+            ways = {"fused": lambda: FusedResNet(resnet, launcher(device)), **ways}
     for how, make in ways.items():
         try:
             run = make()
@@ -266,6 +275,16 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             refuse_broken_device(error)
             warn_fallback(f"the model cannot be {how}", error)
     return plain
+
+
+def _as_resnet(module: nn.Module, images: torch.Tensor, wanted: torch.Tensor) -> nn.Module | None:
+    """The module, or a network that computes the same, if the custom kernels can run it."""
+    if is_cifar_resnet(module, images.shape[1:]):
+        return module
+    found = as_cifar_resnet(module, images)
+    if found is None or not _change(found(images), wanted) <= _CHANGE_ALLOWED[torch.float32]:
+        return None
+    return found
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ emulation.
 from sween.engine.kernels.cifar_resnet import FusedResNet, Selection, is_cifar_resnet
 from sween.engine.kernels.launch import NoiseLauncher, launcher, supports
 from sween.engine.kernels.noise import NoiseKernels
+from sween.engine.kernels.recognise import as_cifar_resnet
 
 __all__ = [
     "FusedResNet",
     "NoiseKernels",
     "NoiseLauncher",
     "Selection",
+    "as_cifar_resnet",
     "is_cifar_resnet",
     "launcher",
     "supports",

@@ -1,0 +1,290 @@
+"""CIFAR ResNets and near misses as strangers write them, for tests of recognising them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Function(nn.Module):
+    """A module that computes a function."""
+
+    def __init__(self, function: Call) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+class Block(nn.Module):
+    """A residual block whose parts can be exchanged; see `ResNet`."""
+
+    def __init__(self, inside: int, outside: int, stride: int, options: dict[str, Any]) -> None:
+        super().__init__()
+        own = {"bias": options.get("bias", False), **options.get("convolution", {})}
+        norm = options.get("norm", nn.BatchNorm2d)
+        second = options.get("second_stride", False)
+        self.conv1 = nn.Conv2d(inside, outside, 3, 1 if second else stride, padding=1, **own)
+        self.norm1 = norm(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, stride if second else 1, padding=1, **own)
+        self.norm2 = norm(outside)
+        self.relu = options.get("relu", functional.relu)
+        self.join = options.get("join", lambda out, x: out + x)
+        self.last = options.get("last", self.relu)
+        if stride == 1 and inside == outside:
+            self.down: nn.Module = nn.Identity()
+        else:
+            self.down = options.get("shortcut", convolution_shortcut)(inside, outside, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        joined: torch.Tensor = self.last(self.join(out, self.down(x)))
+        return joined
+
+
+def convolution_shortcut(inside: int, outside: int, stride: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+
+class ResNet(nn.Module):
+    """A CIFAR ResNet by its parts.
+
+    Options: counts, channels, first (convolution), bias, convolution, norm, relu, join, last,
+    shortcut, second_stride, pool, head, before (of the image), block.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        counts = options.get("counts", (1, 1, 1))
+        channels = options.get("channels", (16, 32, 64))
+        self.before = options.get("before", nn.Identity())
+        first = {"kernel_size": 3, "padding": 1, "bias": options.get("bias", False)}
+        self.conv1 = nn.Conv2d(3, channels[0], **{**first, **options.get("first", {})})
+        self.norm1 = options.get("norm", nn.BatchNorm2d)(channels[0])
+        self.relu = options.get("relu", functional.relu)
+        blocks, inside = list[nn.Module](), channels[0]
+        for stage, (count, outside) in enumerate(zip(counts, channels, strict=True)):
+            for position in range(count):
+                stride = 2 if stage and not position else 1
+                blocks.append(options.get("block", Block)(inside, outside, stride, options))
+                inside = outside
+        self.blocks = nn.Sequential(*blocks)
+        self.pool = options.get("pool", lambda x: x.mean((2, 3)))
+        self.head = options.get("head", lambda inside: nn.Linear(inside, 10))(inside)
+        self.after = options.get("after", nn.Identity())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.norm1(self.conv1(self.before(x))))
+        logits: torch.Tensor = self.after(self.head(self.pool(self.blocks(out))))
+        return logits
+
+
+class PublishedNormalize(nn.Module):
+    """The layer in front of the networks of Cohen et al.: its constants are not in its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means, self.sds = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.2, 0.21, 0.22])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, _, height, width = x.shape
+        means = self.means.repeat((batch, height, width, 1)).permute(0, 3, 1, 2)
+        sds = self.sds.repeat((batch, height, width, 1)).permute(0, 3, 1, 2)
+        return (x - means) / sds
+
+
+class Wrapped(nn.Module):
+    """A network with its normalisation in the wrapper's code."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor([0.49, 0.48, 0.45])[None, :, None, None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = self.get_buffer("mean")
+        return self.network((x - mean) * 4.0)  # type: ignore[no-any-return]
+
+
+class PreActivation(nn.Module):
+    """A block with batch norm and relu before its convolutions."""
+
+    def __init__(self, inside: int, outside: int, stride: int, _: dict[str, Any]) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.BatchNorm2d(inside), nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        same = stride == 1 and inside == outside
+        self.down = nn.Identity() if same else nn.Conv2d(inside, outside, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = functional.relu(self.norm1(x))
+        out = self.conv2(functional.relu(self.norm2(self.conv1(out))))
+        return out + self.down(x)  # type: ignore[no-any-return]
+
+
+class SqueezeExcite(Block):
+    """A block that scales its channels by what it sees."""
+
+    def __init__(self, inside: int, outside: int, stride: int, options: dict[str, Any]) -> None:
+        super().__init__(inside, outside, stride, options)
+        self.gate = nn.Conv2d(outside, outside, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = functional.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        out = out * torch.sigmoid(self.gate(out.mean((2, 3), keepdim=True)))
+        return functional.relu(out + self.down(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1."""
+
+    def __init__(self, inside: int, outside: int, stride: int, _: dict[str, Any]) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(inside, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride, padding=1),
+            nn.ReLU(), nn.Conv2d(16, outside, 1),
+        )  # fmt: skip
+        same = stride == 1 and inside == outside
+        self.down = nn.Identity() if same else nn.Conv2d(inside, outside, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.relu(self.path(x) + self.down(x))
+
+
+def _add_in_place(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    out += x
+    return out
+
+
+def _padded(inside: int, outside: int, stride: int) -> nn.Module:
+    side = (outside - inside) // 2
+    return Function(
+        lambda x: functional.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, side, side), "constant")
+    )
+
+
+def _pooled_and_zeroed(inside: int, outside: int, stride: int) -> nn.Module:
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        small = functional.avg_pool2d(x, 1, stride)
+        return torch.cat((small, small.mul(0)), 1)
+
+    return Function(apply)
+
+
+def _with_zeros(inside: int, outside: int, stride: int) -> nn.Module:
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        small = x[..., ::stride, ::stride]
+        zeros = torch.zeros(len(x), outside - inside, *small.shape[2:])
+        return torch.cat([zeros, small], dim=1)
+
+    return Function(apply)
+
+
+def _branching(x: torch.Tensor) -> torch.Tensor:
+    return x if float(x.mean()) > 0 else 2 * x
+
+
+def _flatten_first(inside: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(inside, 10))
+
+
+ALIKE: dict[str, Callable[[], nn.Module]] = {
+    "plain": ResNet,
+    "depth 14": lambda: ResNet(counts=(2, 2, 2)),
+    "depth 20": lambda: ResNet(counts=(3, 3, 3)),
+    "a hundred classes": lambda: ResNet(head=lambda inside: nn.Linear(inside, 100)),
+    "published normalisation": lambda: nn.Sequential(PublishedNormalize(), ResNet()),
+    "normalised by a wrapper": lambda: Wrapped(ResNet()),
+    "pixels from -1 to 1": lambda: ResNet(before=Function(lambda x: 2 * x - 1)),
+    "in parallel": lambda: nn.DataParallel(ResNet()),
+    "option A by padding": lambda: ResNet(shortcut=_padded),
+    "option A by pooling": lambda: ResNet(shortcut=_pooled_and_zeroed),
+    "option A by zeros": lambda: ResNet(shortcut=_with_zeros),
+    "a shortcut without batch norm": lambda: ResNet(
+        shortcut=lambda i, o, s: nn.Conv2d(i, o, 1, s, bias=True)
+    ),
+    "convolutions with a bias": lambda: ResNet(bias=True),
+    "folded": lambda: ResNet(bias=True, norm=lambda _: nn.Identity()),
+    "batch norm without parameters": lambda: ResNet(
+        norm=lambda width: nn.BatchNorm2d(width, affine=False)
+    ),
+    "average pooling": lambda: ResNet(
+        pool=lambda x: functional.avg_pool2d(x, x.size()[3]).view(x.size(0), -1)
+    ),
+    "adaptive pooling": lambda: ResNet(pool=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())),
+    "squeezed pooling": lambda: ResNet(pool=lambda x: x.mean([-2, -1], keepdim=True).squeeze()),
+    "dropout": lambda: ResNet(pool=nn.AdaptiveAvgPool2d((1, 1)), head=_flatten_first),
+    "in place": lambda: ResNet(relu=nn.ReLU(inplace=True), join=_add_in_place),
+    "clamped": lambda: ResNet(relu=lambda x: x.clamp(min=0)),
+    "the shortcut first": lambda: ResNet(join=lambda out, x: x + out),
+    "no bias at the end": lambda: ResNet(head=lambda inside: nn.Linear(inside, 10, bias=False)),
+    "copies": lambda: ResNet(before=Function(lambda x: x.float().contiguous().clone())),
+}
+"""Networks that compute what a CIFAR ResNet computes."""
+
+OTHER: dict[str, Callable[[], nn.Module]] = {
+    "twice as wide": lambda: ResNet(channels=(32, 64, 128)),
+    "no padding at first": lambda: ResNet(first={"padding": 0}),
+    "equal channels": lambda: ResNet(channels=(64, 64, 64)),
+    "uneven stages": lambda: ResNet(counts=(2, 1, 1)),
+    "uneven stages of six blocks": lambda: ResNet(counts=(1, 2, 3)),
+    "bottlenecks": lambda: ResNet(block=Bottleneck),
+    "before activation": lambda: ResNet(block=PreActivation),
+    "squeeze and excite": lambda: ResNet(block=SqueezeExcite),
+    "a larger first kernel": lambda: ResNet(first={"kernel_size": 5, "padding": 2}),
+    "a first stride": lambda: ResNet(
+        first={"stride": 2},
+        pool=nn.AdaptiveAvgPool2d(1),
+        head=lambda inside: nn.Sequential(nn.Flatten(), nn.Linear(inside, 10)),
+    ),
+    "groups": lambda: ResNet(convolution={"groups": 2}),
+    "reflected edges": lambda: ResNet(convolution={"padding_mode": "reflect"}),
+    "leaky": lambda: ResNet(relu=functional.leaky_relu),
+    "relu6": lambda: ResNet(relu=functional.relu6),
+    "another threshold": lambda: ResNet(relu=lambda x: x.clamp(min=0.1)),
+    "no last relu": lambda: ResNet(last=lambda x: x),
+    "scaled branches": lambda: ResNet(join=lambda out, x: 0.5 * out + x),
+    "weighted shortcuts": lambda: ResNet(join=lambda out, x: torch.add(out, x, alpha=2)),
+    "the stride in the second convolution": lambda: ResNet(second_stride=True),
+    "3x3 shortcuts": lambda: ResNet(
+        shortcut=lambda i, o, s: nn.Conv2d(i, o, 3, s, padding=1, bias=False)
+    ),
+    "shifted option A": lambda: ResNet(
+        shortcut=lambda i, o, s: Function(
+            lambda x: functional.pad(x[:, :, 1::2, 1::2], (0, 0, 0, 0, 0, o - i))
+        )
+    ),
+    "channels of ones": lambda: ResNet(
+        shortcut=lambda i, o, s: Function(
+            lambda x: functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, o - i), value=1.0)
+        )
+    ),
+    "shortcuts by averages": lambda: ResNet(
+        shortcut=lambda i, o, s: nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(i, o, 1, bias=False))
+    ),
+    "largest pixels": lambda: ResNet(pool=lambda x: x.amax((2, 3))),
+    "pooling of the centre": lambda: ResNet(pool=lambda x: x[:, :, 2:6, 2:6].mean((2, 3))),
+    "group norm": lambda: ResNet(norm=lambda width: nn.GroupNorm(4, width)),
+    "instance norm": lambda: ResNet(norm=nn.InstanceNorm2d),
+    "a mean image": lambda: ResNet(
+        before=Function(lambda x: x - torch.linspace(0, 1, 32).expand(3, 32, 32))
+    ),
+    "two linear layers": lambda: ResNet(
+        head=lambda inside: nn.Sequential(nn.Linear(inside, 64), nn.ReLU(), nn.Linear(64, 10))
+    ),
+    "probabilities": lambda: ResNet(after=nn.Softmax(dim=1)),
+    "a temperature": lambda: ResNet(after=Function(lambda x: x / 2)),
+    "a branch on values": lambda: ResNet(before=Function(_branching)),
+    "a flipped image": lambda: ResNet(before=Function(lambda x: x.flip(3))),
+    "the batch's mean": lambda: ResNet(before=Function(lambda x: x - x.mean())),
+    "a second convolution of the image": lambda: ResNet(before=nn.Conv2d(3, 3, 1)),
+}
+"""Networks that compute something else."""

@@ -1,0 +1,114 @@
+"""Strangers' CIFAR ResNets are recognised by what they compute, and nothing else is."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from sween.engine import prepare
+from sween.engine.fold_batch_norm import fold_batch_norm
+from sween.engine.kernels import FusedResNet, is_cifar_resnet
+from sween.engine.kernels.recognise import as_cifar_resnet
+from sween.models import create_model
+from tests.engine.kernels.emulation import Emulator
+from tests.engine.kernels.strangers import ALIKE, OTHER, ResNet
+
+IMAGES = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def _made(make: Callable[[], nn.Module]) -> nn.Module:
+    """In evaluation mode, with statistics and parameters as training would leave them."""
+    torch.manual_seed(1)
+    module = make()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            assert part.running_mean is not None
+            assert part.running_var is not None
+            part.running_mean.uniform_(-0.3, 0.3)
+            part.running_var.uniform_(0.5, 2.0)
+            if part.affine:
+                nn.init.uniform_(part.weight, 0.5, 1.5)
+                nn.init.uniform_(part.bias, -0.3, 0.3)
+    return module.eval()
+
+
+@pytest.mark.parametrize("name", ALIKE)
+@torch.no_grad()
+def test_networks_of_that_structure_are_rebuilt(name: str) -> None:
+    module = _made(ALIKE[name])
+    found = as_cifar_resnet(module, IMAGES)
+    assert found is not None
+    assert is_cifar_resnet(found, IMAGES.shape[1:])
+    wanted = module(IMAGES)
+    assert torch.allclose(found(IMAGES), wanted, atol=1e-5 * float(wanted.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize("name", OTHER)
+@torch.no_grad()
+def test_other_networks_are_not(name: str) -> None:
+    module = _made(OTHER[name])
+    module(IMAGES)  # it runs
+    assert as_cifar_resnet(module, IMAGES) is None
+
+
+@torch.no_grad()
+def test_what_folding_leaves_is_recognised() -> None:
+    module = _made(ResNet)
+    assert as_cifar_resnet(fold_batch_norm(module), IMAGES) is not None
+
+
+@torch.no_grad()
+def test_batch_norm_in_training_mode_is_not_recognised() -> None:
+    assert as_cifar_resnet(_made(ResNet).train(), IMAGES) is None
+
+
+@torch.no_grad()
+def test_images_of_another_size_are_not_recognised() -> None:
+    assert as_cifar_resnet(_made(ALIKE["adaptive pooling"]), torch.rand(2, 3, 64, 64)) is None
+
+
+@torch.no_grad()
+def test_the_networks_of_the_paper_are_rebuilt_with_their_normalisation() -> None:
+    model = create_model(
+        "resnet20", num_classes=10, image_shape=(3, 32, 32), mean=(0.5, 0.4, 0.3), std=(0.2,) * 3
+    )
+    found = as_cifar_resnet(model.eval(), IMAGES)
+    assert found is not None
+    for name in ("mean", "std"):
+        own, wanted = (each.state_dict()[f"0.{name}"] for each in (found, model))
+        assert torch.allclose(own, wanted)
+
+
+@pytest.mark.parametrize("name", ["published normalisation", "option A by padding", "folded"])
+@torch.no_grad()
+def test_the_kernels_run_a_strangers_network(emulator: Emulator, name: str) -> None:
+    module = _made(ALIKE[name])
+    found = as_cifar_resnet(module, IMAGES)
+    assert found is not None
+    outputs, wanted = FusedResNet(found, emulator)(IMAGES), module(IMAGES)
+    assert float((outputs - wanted).abs().max()) < 0.02 * float(wanted.max() - wanted.min())
+
+
+class _TwoFaced(nn.Module):
+    """A CIFAR ResNet on two images, as when it is traced, and something else on more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = _made(ResNet)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.network(x if len(x) == 2 else x.flip(3))  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_members_are_prepared_by_their_structure_and_compared_with_the_original(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
+    preparation = prepare.Preparation("float16", compile=True)
+    prepared = prepare.prepare(_made(ALIKE["published normalisation"]), preparation, IMAGES)
+    assert prepared.arithmetic == "float16+fused"
+    assert not prepared.shared
+    other = prepare.prepare(_TwoFaced().eval(), preparation, IMAGES)
+    assert other.arithmetic == "float16+compiled"
