@@ -164,7 +164,7 @@ def _add_in_place(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _padded(inside: int, outside: int, stride: int) -> nn.Module:
+def padded_shortcut(inside: int, outside: int, stride: int) -> nn.Module:
     side = (outside - inside) // 2
     return Function(
         lambda x: functional.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, side, side), "constant")
@@ -205,7 +205,7 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
     "normalised by a wrapper": lambda: Wrapped(ResNet()),
     "pixels from -1 to 1": lambda: ResNet(before=Function(lambda x: 2 * x - 1)),
     "in parallel": lambda: nn.DataParallel(ResNet()),
-    "option A by padding": lambda: ResNet(shortcut=_padded),
+    "option A by padding": lambda: ResNet(shortcut=padded_shortcut),
     "option A by pooling": lambda: ResNet(shortcut=_pooled_and_zeroed),
     "option A by zeros": lambda: ResNet(shortcut=_with_zeros),
     "a shortcut without batch norm": lambda: ResNet(
