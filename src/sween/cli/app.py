@@ -16,6 +16,7 @@ from sween.cli import (
     bench,
     certify,
     demo,
+    import_checkpoint,
     plan,
     predict,
     report,
@@ -52,6 +53,7 @@ for verb in (
     reproduce,
 ):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
+app.command(name="import")(import_checkpoint.run)  # which cannot be a module's name
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,100 @@
+"""`sween import`"""
+
+import hashlib
+import math
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from sween.cli.options import Convert, DataRoot, Device, ImageSize, choose_device
+from sween.data import DATASETS, Dataset, load_dataset
+from sween.data.dataset import Split, StoredPixels
+from sween.errors import BadInput
+from sween.locks import FolderLock
+from sween.models import Manifest, save_checkpoint
+from sween.models.checkpoint import CHECKPOINT
+from sween.models.published import NORMALIZATIONS, published_network
+from sween.run_folder import start_run
+from sween.training.noisy_accuracy import noisy_accuracy
+
+
+def run(
+    checkpoint: Annotated[Path, typer.Argument(help="file that a training script saved")],
+    arch: Annotated[str, typer.Option(help="its architecture, such as resnet110")],
+    sigma: Annotated[float, typer.Option(help="noise level that it was trained with")],
+    out: Annotated[Path, typer.Option(help="run folder to write")],
+    normalize: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(NORMALIZATIONS)} or MEAN/STD, such as 0.5,0.5,0.5/0.2,0.2,0.2; "
+            "needed where the file does not have them"
+        ),
+    ] = None,
+    dataset: Annotated[str, typer.Option(help=f"one of {', '.join(DATASETS)}")] = "cifar10",
+    data_root: DataRoot = None,
+    image_size: ImageSize = None,
+    convert: Convert = False,
+    images: Annotated[int, typer.Option(help="noisy test images to check its accuracy on")] = 1000,
+    device: Device = "auto",
+) -> None:
+    """Make a member of a checkpoint that others published, without running any code in it.
+
+    Prints its accuracy on noisy test images: a low one means another architecture, noise level or
+    normalisation.
+    """
+    if not 0 < sigma < math.inf:
+        raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")
+    if images < 1:
+        raise BadInput("images", expected="at least 1", got=images, fix="leave it out")
+    chosen = choose_device(device)
+    data = load_dataset(dataset, data_root, image_size=image_size, convert=convert, test_only=True)
+    model, published = published_network(
+        checkpoint,
+        arch,
+        num_classes=data.num_classes,
+        image_shape=data.image_shape,
+        normalize=normalize,
+    )
+    origin = {
+        "file": checkpoint.name,
+        "sha256": hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
+        **{name: value for name, value in published.about.items() if name in ("epoch", "arch")},
+    }
+    images = min(images, len(data.test))
+    accuracy = _accuracy(model.to(chosen), data, sigma, images)
+    manifest = Manifest(
+        arch=arch,
+        num_classes=data.num_classes,
+        image_shape=data.image_shape,
+        dataset=data.name,
+        class_names=data.class_names,
+        sigma=sigma,
+        training={"method": "imported", "seed": 0, "origin": origin},
+    )
+    config = {"kind": "imported", "arch": arch, "dataset": data.name, "sigma": sigma, **origin}
+    with FolderLock(out):
+        start_run(out, config)
+        save_checkpoint(model.cpu(), out / CHECKPOINT, manifest)
+    typer.echo(
+        f"{checkpoint.name} as {arch} into {out}: right on {100 * accuracy:.1f}% of {images} noisy "
+        f"test images at sigma {sigma:g}"
+    )
+
+
+def _accuracy(model: torch.nn.Module, data: Dataset, sigma: float, images: int) -> float:
+    """On evenly spaced test images, one noisy copy each."""
+    test = data.test
+    positions = range(0, len(test), max(1, len(test) // images))[:images]
+    pixels = StoredPixels(test.pixels.load(positions))
+    part = Split(test.name, pixels, test.labels[list(positions)], test.white)
+    accuracy = noisy_accuracy(model, part, sigma, seed=0)
+    if accuracy < 2 / data.num_classes:
+        warnings.warn(
+            f"only {100 * accuracy:.1f}% of noisy test images are classified right: check "
+            "architecture, noise level and normalisation",
+            stacklevel=2,
+        )
+    return accuracy

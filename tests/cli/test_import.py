@@ -1,0 +1,94 @@
+"""`sween import`: a published checkpoint becomes a member that certifies."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sween.models import create_model, load_checkpoint
+from sween.records import read_certificates
+from tests.cli.command import assert_refused, run_line, succeed
+from tests.cli.photos import CLASSES, write_photos
+
+NORMALIZE = "--normalize 0.5,0.5,0.5/0.25,0.25,0.25"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_photos(tmp_path / "root")
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> tuple[nn.Module, Path]:
+    """A network, and its file as others save it."""
+    model = create_model(
+        "resnet20",
+        num_classes=len(CLASSES),
+        image_shape=(3, 32, 32),
+        mean=[0.5] * 3,
+        std=[0.25] * 3,
+    )
+    assert isinstance(model, nn.Sequential)
+    state = {
+        f"1.module.{name}".replace("stage", "layer").replace("shortcut", "downsample"): tensor
+        for name, tensor in model[1].state_dict().items()
+    }
+    torch.save({"epoch": 90, "state_dict": state}, tmp_path / "checkpoint.pth.tar")
+    return model.eval(), tmp_path / "checkpoint.pth.tar"
+
+
+def _line(file: Path, root: Path, out: Path, *options: str) -> str:
+    return (
+        f"import {file} --arch resnet20 --sigma 0.25 --dataset image_folder --image-size 32 "
+        f"--data-root {root} --out {out} {' '.join(options)}"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:only")  # an untrained network may be right on few images
+def test_an_imported_network_is_the_published_one_and_certifies(
+    published: tuple[nn.Module, Path], root: Path, tmp_path: Path
+) -> None:
+    model, file = published
+    line = _line(file, root, tmp_path / "run", NORMALIZE)
+    assert "% of " in succeed(line)
+    loaded, manifest = load_checkpoint(tmp_path / "run")
+    images = torch.rand(3, 3, 32, 32)
+    assert torch.equal(loaded(images), model(images))
+    assert (manifest.sigma, manifest.class_names) == (0.25, tuple(sorted(CLASSES)))
+    assert manifest.training["origin"]["file"] == file.name
+    succeed(line)  # again into the same folder
+    certify = f"certify {tmp_path / 'run'} --data-root {root} --every 2 --n 200 --quiet"
+    succeed(f"{certify} --out {tmp_path / 'rows'}")
+    assert {row.model for row in read_certificates(tmp_path / "rows")} == {"resnet20"}
+
+
+def test_a_network_that_is_hardly_ever_right_is_warned_about(
+    published: tuple[nn.Module, Path], root: Path, tmp_path: Path
+) -> None:
+    content = torch.load(published[1], weights_only=True)
+    content["state_dict"]["1.module.fc.bias"][0] = 1e6  # always the same class
+    torch.save(content, published[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        outcome = run_line(_line(published[1], root, tmp_path / "run", NORMALIZE))
+    assert outcome.code == 0
+    assert "check architecture, noise level and normalisation" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "normalised"),
+        (f"{NORMALIZE} --arch resnet110", "do not fit"),
+        (f"{NORMALIZE} --sigma 0", "sigma"),
+        (f"{NORMALIZE} --images 0", "images"),
+        ("--normalize cifar", "MEAN/STD"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    options: str, said: str, published: tuple[nn.Module, Path], root: Path, tmp_path: Path
+) -> None:
+    line = _line(published[1], root, tmp_path / "run", options)
+    assert_refused(line, said, watched=(tmp_path,))
