@@ -147,6 +147,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def describe_error(error: BaseException) -> str:
+    """The type of an error and the first line of its message, if it has one."""
+    return f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+
+
 def refuse_duplicates(
     what: str, names: Sequence[str], *, fix: str, expected: str = "a different name for each"
 ) -> None:

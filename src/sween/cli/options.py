@@ -8,12 +8,12 @@ import torch
 import typer
 
 from sween.data import Dataset, load_dataset, parse_indices
-from sween.data.factories import check_consent
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
 from sween.engine import PRECISIONS
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
+from sween.factories import check_consent
 
 Source = Annotated[
     Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")

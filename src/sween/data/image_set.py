@@ -17,9 +17,8 @@ from torch.utils import data as torch_data
 
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
-from sween.data.factories import describe_error
 from sween.data.validation import type_and_shape, whole_numbers
-from sween.errors import BadInput, DataError
+from sween.errors import BadInput, DataError, describe_error
 from sween.progress import Advance, track
 
 READ_TWICE = 8

@@ -8,10 +8,10 @@ from typing import Any, TypeVar, overload
 from sween.data.cifar10 import load_cifar10
 from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
-from sween.data.factories import Factory, Registry, requires, takes
 from sween.data.image_folder import load_image_folder
 from sween.data.splits import as_dataset
 from sween.errors import BadInput, DataError
+from sween.factories import Factory, FactoryRegistry, requires, takes
 from sween.paths import AnyPath
 
 _Load = TypeVar("_Load", bound=Factory)
@@ -73,7 +73,7 @@ _BUILT_IN = {
     ),
 }
 
-DATASETS = Registry("data set", _BUILT_IN)
+DATASETS = FactoryRegistry("data set", _BUILT_IN)
 
 
 @overload
@@ -113,7 +113,7 @@ def _custom_entry(factory: Factory, summary: str = "custom", white: int = 255) -
 
 def find_dataset(name: str) -> DatasetEntry:
     """The entry of a registered name, or of `package.module:factory`, which is imported."""
-    return DATASETS.find(name, _custom_entry)
+    return DATASETS.find_or_import(name, _custom_entry)
 
 
 def load_dataset(

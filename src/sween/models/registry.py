@@ -13,8 +13,8 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import nn
 
-from sween.data.factories import TIMM_PREFIX, Factory, Registry, describe_error
-from sween.errors import BadInput, ContractError, OutOfMemory
+from sween.errors import BadInput, ContractError, OutOfMemory, describe_error
+from sween.factories import TIMM_PREFIX, Factory, FactoryRegistry
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.device import device_of, evaluating, is_out_of_memory
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
@@ -63,7 +63,7 @@ _BUILT_IN = {
     },
 }
 
-ARCHITECTURES = Registry("architecture", _BUILT_IN)
+ARCHITECTURES = FactoryRegistry("architecture", _BUILT_IN)
 
 
 @overload
@@ -179,7 +179,7 @@ def _find(name: str, image_shape: tuple[int, int, int]) -> Architecture:
 
     if name.startswith(TIMM_PREFIX):
         return custom(functools.partial(create_timm_model, name))
-    return ARCHITECTURES.find(name, custom)
+    return ARCHITECTURES.find_or_import(name, custom)
 
 
 def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, int, int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sween.data.factories import is_factory
+from sween.factories import is_factory
 from sween.models.registry import ARCHITECTURES
 
 

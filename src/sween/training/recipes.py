@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.data.factories import check_consent
 from sween.errors import BadInput, refuse_duplicates
+from sween.factories import check_consent
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
