@@ -25,8 +25,7 @@ from sween.cli import (
     weigh,
     zoo,
 )
-from sween.errors import CheckFailed, OutOfMemory, SweenError
-from sween.models.device import is_out_of_memory
+from sween.errors import CheckFailed, OutOfMemory, SweenError, is_out_of_memory
 
 app = typer.Typer(
     name="sween",

@@ -20,8 +20,15 @@ from torch import nn
 from sween.engine.cuda_graph import Forward, compiled
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.kernels import FusedResNet, Selection, is_cifar_resnet, launcher, supports
-from sween.errors import ContractError, SweenError, UnknownName, first_line, warn_fallback
-from sween.models.device import is_out_of_memory, parts_of
+from sween.errors import (
+    ContractError,
+    SweenError,
+    UnknownName,
+    first_line,
+    is_out_of_memory,
+    warn_fallback,
+)
+from sween.models.evaluation_mode import parts_of
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 

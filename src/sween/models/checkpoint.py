@@ -18,9 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from sween.errors import CheckpointError, OutOfMemory
+from sween.errors import CheckpointError, OutOfMemory, is_out_of_memory
 from sween.factories import check_consent, is_factory
-from sween.models.device import is_out_of_memory
 from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path

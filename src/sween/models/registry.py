@@ -13,11 +13,12 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import nn
 
-from sween.errors import BadInput, ContractError, OutOfMemory, describe_error
+from sween.errors import BadInput, ContractError, OutOfMemory, describe_error, is_out_of_memory
 from sween.factories import TIMM_PREFIX, Factory, FactoryRegistry
 from sween.models.cifar_resnet import CifarResNet
-from sween.models.device import device_of, evaluating, is_out_of_memory
+from sween.models.device import device_of
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
+from sween.models.evaluation_mode import evaluating
 from sween.models.from_timm import create_timm_model
 from sween.models.imagenet_resnet import ImageNetResNet
 from sween.models.normalize import Normalize
