@@ -61,15 +61,15 @@ def check_consent(
     *,
     given: str | None,
     where: str,
-    option: str,
+    kind: str,
     error: type[BadInput] = BadInput,
 ) -> None:
     """Refuse to import the module that a file names unless the caller gave the name too."""
     if given is None and is_factory(name) and not name.startswith(TIMM_PREFIX):
+        given_as = f"archs=[{name!r}]" if kind == "arch" else f"{kind}={name!r}"
         raise error(
-            f"{where} names the {option} {name!r}, which is not imported without consent",
-            fix=f"if you trust that module, pass --{option} {name}"
-            + (" (archs=[...] in Python)" if option == "arch" else ""),
+            f"{where} names the {kind} {name!r}, which is not imported without consent",
+            fix=f"if you trust that module, pass `{given_as}`",
         )
 
 

@@ -115,9 +115,9 @@ def test_a_missing_or_unreadable_file_is_named(
 
 
 def test_a_folder_without_cifar10(tmp_path: Path, refuses: Refuses) -> None:
-    with refuses(DataError, str(tmp_path), "neither", "--data-root"):
+    with refuses(DataError, str(tmp_path), "neither", "as `root`"):
         load_cifar10(tmp_path)
-    with refuses(DataError, "absent", "nothing there", "--data-root"):
+    with refuses(DataError, "absent", "nothing there", "as `root`"):
         load_cifar10(tmp_path / "absent")
 
 

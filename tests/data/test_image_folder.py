@@ -160,7 +160,7 @@ def test_what_cannot_be_read(root: Path, refuses: Refuses) -> None:
         pixels.contents([1, 2])
     # An option reads this one: leaving it out would be another test set than it need be.
     save(root / "val" / "cat" / "0.png", 77, mode="L")
-    with refuses(DataError, "val/cat/0.png", "--convert"):
+    with refuses(DataError, "val/cat/0.png", "convert=True"):
         pixels.unreadable([0])
 
 
@@ -222,7 +222,7 @@ def test_a_grayscale_file_is_refused_when_read_and_converted_on_demand(
     root: Path, refuses: Refuses
 ) -> None:
     save(root / "val" / "cat" / "0.png", 77, mode="L")
-    with refuses(DataError, "val/cat/0.png", "grayscale", "--convert"):
+    with refuses(DataError, "val/cat/0.png", "grayscale", "convert=True"):
         load_image_folder(root, image_size=8).test.images([0])
     converted = load_image_folder(root, image_size=8, convert=True).test.pixels.load([0])
     assert (converted == 77).all()

@@ -1,4 +1,4 @@
-"""--indices, --every and --all: the images they name, and how a selection is recorded."""
+"""Indices, every k-th image or all: the images they name, and how a selection is recorded."""
 
 import pytest
 from hypothesis import given
@@ -73,20 +73,26 @@ def test_any_text_gives_positions_of_the_split_or_one_line(text: str) -> None:
     ],
 )
 def test_unusable_indices(text: str, parts: tuple[str, ...], refuses: Refuses) -> None:
-    with refuses(BadInput, "--indices", *parts):
+    with refuses(BadInput, "indices", *parts):
         chosen(text, 100)
 
 
 @pytest.mark.parametrize(
     ("indices", "every", "everything", "size", "parts"),
     [
-        (None, None, False, 100, ("exactly one of --indices, --every, --all", "got none of them")),
-        ("0:5", 20, False, 100, ("--indices and --every", "keep one")),
-        ("", None, True, 100, ("--indices and --all", "keep one")),
-        (None, 20, True, 100, ("--every and --all", "keep one")),
-        ("0:5", 20, True, 100, ("--indices and --every and --all", "keep one")),
-        (None, 0, False, 100, ("--every", "got 0", "use --every 20")),
-        (None, -3, False, 100, ("--every", "got -3", "use --every 20")),
+        (
+            None,
+            None,
+            False,
+            100,
+            ("exactly one of `indices`", "got none of them"),
+        ),
+        ("0:5", 20, False, 100, ("`indices` and `every`", "keep one")),
+        ("", None, True, 100, ("`indices` and `everything`", "keep one")),
+        (None, 20, True, 100, ("`every` and `everything`", "keep one")),
+        ("0:5", 20, True, 100, ("`indices` and `every` and `everything`", "keep one")),
+        (None, 0, False, 100, ("every", "got 0", "use `every=20`")),
+        (None, -3, False, 100, ("every", "got -3", "use `every=20`")),
         (None, None, True, 0, ("got 0",)),
     ],
 )

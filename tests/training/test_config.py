@@ -157,7 +157,7 @@ def test_lambda_waits_for_the_first_drop_where_it_is_published_so() -> None:
     assert [made.options_at(epoch).regulariser for epoch in range(6)] == [0, 0, 12, 12, 12, 12]
     assert config(method="macer", sigma=0.5, **drops).options_at(0).regulariser == 4
     assert config(method="consistency", sigma=1.0).options_at(0).regulariser == 10
-    with pytest.raises(BadInput, match=r"regulariser_from: .* no drop .*--regulariser-from"):
+    with pytest.raises(BadInput, match=r"regulariser_from: .* no drop .*`regulariser_from`"):
         config(method="macer", sigma=1.0)
     own = config(method="macer", sigma=1.0, regulariser=3.0)
     assert own.options_at(0).regulariser == 3

@@ -63,9 +63,9 @@ def test_a_list_of_candidates_and_what_the_command_line_overrides() -> None:
         ("epochs = ", BadInput, "expected TOML"),
         ("candidate = 3", BadInput, r"\[\[candidate\]\] tables"),
         ("epoch = 3", UnknownName, "did you mean 'epochs'"),
-        ('arch = "resnet20"', BadInput, "--dataset"),
-        ('dataset = "cifar10"\narch = "resnet20"', BadInput, "--sigma"),
-        ('dataset = "cifar10"\nsigma = 0.5', BadInput, "--arch"),
+        ('arch = "resnet20"', BadInput, "pass `dataset`"),
+        ('dataset = "cifar10"\narch = "resnet20"', BadInput, "pass `sigma`"),
+        ('dataset = "cifar10"\nsigma = 0.5', BadInput, "pass `arch`"),
     ],
 )
 def test_recipes_that_cannot_be_used(

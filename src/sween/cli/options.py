@@ -118,7 +118,7 @@ def dataset_of(
         raise BadInput(
             "--dataset", expected=f"{name}, as the members have", got=trusted, fix="pass that one"
         )
-    check_consent(name, given=trusted, where="the checkpoint", option="dataset")
+    check_consent(name, given=trusted, where="the checkpoint", kind="dataset")
     size = loaded.image_shape[1] if find_dataset(name).reads_files else None
     return load_dataset(name, root, image_size=size, convert=convert, test_only=test_only)
 

@@ -131,7 +131,7 @@ def _in_mode(image: Image.Image, path: Path, mode: str, convert: bool) -> Image.
             path,
             expected=f"an 8-bit {name} image",
             got=got,
-            fix=f"pass --convert (convert=True) or re-save it as {name}",
+            fix=f"pass `convert=True` or re-save it as {name}",
         )
     try:
         return _to_8_bit(image).convert(mode)
@@ -184,7 +184,7 @@ def _in_size(image: Image.Image, path: Path, size: tuple[int, ...], resize: bool
             path,
             expected=f"{height} x {width} pixels (height x width)",
             got=f"{image.height} x {image.width}",
-            fix="pass --resize (resize=True) or resize it first",
+            fix="pass `resize=True` or resize it first",
         )
     # Scaling only the part that is kept gives the same pixels as scaling and then cropping, without
     # the large intermediate image of a very long, narrow file. Offsets are whole pixels of the

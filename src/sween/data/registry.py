@@ -16,7 +16,7 @@ from sween.paths import AnyPath
 
 _Load = TypeVar("_Load", bound=Factory)
 
-_PASS_ROOT = "pass the folder of its files as --data-root"
+_PASS_ROOT = "pass the folder of its files as `root`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +62,14 @@ _BUILT_IN = {
     "cifar10": DatasetEntry(
         "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",
         load_cifar10,
-        "fetch cifar-10-python.tar.gz from its source and pass its folder as --data-root",
+        "fetch cifar-10-python.tar.gz from its source and pass its folder as `root`",
         classes=10,
         test_images=10_000,
     ),
     "image_folder": DatasetEntry(
         "image files laid out like ImageNet: train/<class>/ and val/<class>/",
         load_image_folder,
-        "pass the folder that holds train/ and val/ as --data-root",
+        "pass the folder that holds train/ and val/ as `root`",
     ),
 }
 
@@ -150,7 +150,7 @@ def load_dataset(
                 option,
                 expected=f"none for {name}, whose images have a fixed form",
                 got=value,
-                fix=f"leave --{option.replace('_', '-')} out",
+                fix=f"leave `{option}` out",
             )
         options[option] = value
     if takes(entry.factory, "root") and (root is not None or entry.needs_root):

@@ -1,4 +1,4 @@
-"""Which images of a split a command works on: `--indices`, `--every` or `--all`."""
+"""Which images of a split to work on."""
 
 import itertools
 import re
@@ -19,27 +19,27 @@ def parse_indices(
     the split is refused, not truncated: a result must cover exactly the images it claims.
 
     Args:
-        indices: text of `--indices`: comma-separated numbers and `START:STOP[:STEP]` ranges.
-        every: value of `--every`: take every k-th image, from position 0.
-        everything: whether `--all` was given.
+        indices: comma-separated numbers and `START:STOP[:STEP]` ranges.
+        every: take every k-th image, from position 0.
+        everything: take all of them.
         size: number of images in the split.
     """
     if size < 1:
         raise BadInput("size", expected="a split with images", got=size, fix="check the data set")
-    options = {"--indices": indices, "--every": every, "--all": everything or None}
+    options = {"`indices`": indices, "`every`": every, "`everything`": everything or None}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise BadInput(
             "images to use",
-            expected="exactly one of --indices, --every, --all",
+            expected=f"exactly one of {', '.join(options)}",
             got=" and ".join(given) or "none of them",
-            fix="give --all for the whole split" if not given else f"keep one, e.g. {given[0]}",
+            fix="pass one of them" if not given else f"keep one, e.g. {given[0]}",
         )
     if indices is not None:
         return _parse_list(indices, size)
     if every is not None:
         if every < 1:
-            raise BadInput("--every", expected="1 or more", got=every, fix="use --every 20")
+            raise BadInput("every", expected="1 or more", got=every, fix="use `every=20`")
         return list(range(0, size, every))
     return list(range(size))
 
@@ -65,7 +65,7 @@ def format_indices(positions: Sequence[int]) -> str:
 
 
 def count_indices(text: str) -> int:
-    """How many positions a text of `--indices` names, duplicates included, without listing them.
+    """How many positions a text names, duplicates included, without listing them.
 
     A damaged file may name a range of a quintillion images.
 
@@ -91,7 +91,7 @@ def few_classes_note(
     return (
         f"these {len(positions)} images are of {len(taken)} of {len(class_names)} classes "
         f"({names}{', ...' if len(taken) > 3 else ''}), since the test images are ordered by "
-        f"class; --every {max(1, len(labels) // len(positions))} takes about as many of all classes"
+        f"class; `every={max(1, len(labels) // len(positions))}` takes about as many of all classes"
     )
 
 
@@ -131,4 +131,4 @@ def _parse_part(part: str, size: int) -> range:
 
 
 def _refusal(expected: str, got: str, fix: str) -> BadInput:
-    return BadInput("--indices", expected=expected, got=got, fix=fix)
+    return BadInput("indices", expected=expected, got=got, fix=fix)

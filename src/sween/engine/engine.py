@@ -209,7 +209,7 @@ class VoteEngine:
                 "precision",
                 expected=f"{self._precision}, as when the members were first prepared",
                 got=self.precision,
-                fix="turn compilation off (compile=False, --no-compile)",
+                fix="turn compilation off with `compile=False`",
             )
 
     def _refuse_while_counting(self) -> None:

@@ -101,7 +101,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
         raise CheckpointError(
             f"{file}: architecture", expected=arch, got=manifest.arch, fix="pass that one"
         )
-    check_consent(manifest.arch, given=arch, where=str(file), option="arch", error=CheckpointError)
+    check_consent(manifest.arch, given=arch, where=str(file), kind="arch", error=CheckpointError)
     if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
             f"{file}: architecture",

@@ -182,7 +182,7 @@ def read_macer_log(
             str(path),
             expected=f"a variable {votes!r}, as MACER writes it",
             got=", ".join(name for name in content if not name.startswith("__")) or "no variables",
-            fix=f"pass --log-votes {'soft' if votes == 'hard' else 'hard'} if that is there",
+            fix=f"pass `LogFormat.votes={'soft' if votes == 'hard' else 'hard'}` if that is there",
         )
     values = content[votes]
     numeric = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
@@ -243,7 +243,7 @@ def _parse_line(
         raise refuse("radius", "a finite number of at least 0")
     if significant_digits is not None and f"{float(radius):.{significant_digits}}" != radius:
         expected = f'a number as format ".{significant_digits}" prints it'
-        raise refuse("radius", expected, "leave out --log-digits")
+        raise refuse("radius", expected, "leave out `LogFormat.significant_digits`")
     if prediction == ABSTAIN and Decimal(radius):
         raise refuse("radius", "0 for an abstention (predict -1)")
     if row["correct"] != str(int(prediction == label)):
@@ -264,7 +264,7 @@ def _checked_log(
             places[i],
             expected=f"at most {limit:.4g}, which n equal votes give at that sigma and alpha",
             got=f"{(low[i] + high[i]) / 2:.6g}",
-            fix="if the log's own differ, pass --log-sigma, --log-n and --log-alpha",
+            fix="if the log has others, pass `LogFormat.sigma`, `LogFormat.n`, `LogFormat.alpha`",
         )
     known = path.suffix in (".tsv", ".txt", ".log", ".mat")  # sigma_0.50 has no suffix
     try:

@@ -56,7 +56,7 @@ def find_recipe(path: AnyPath) -> Path:
         str(path),
         expected=f"a recipe file, or one of {', '.join(known)}",
         got="a folder" if path.is_dir() else "no such file",
-        fix=f"did you mean {nearest[0]}?" if nearest else "check --config",
+        fix=f"did you mean {nearest[0]}?" if nearest else "check the path",
     )
 
 
@@ -109,13 +109,13 @@ def make_configs(
         for name in ("dataset", "arch", "sigma"):
             if name not in fields:
                 raise BadInput(
-                    f"--{name}",
-                    expected="a value, on the command line or in the recipe",
+                    name,
+                    expected="a value, as an option or in the recipe",
                     got="none",
-                    fix=f"pass --{name}",
+                    fix=f"pass `{name}`",
                 )
         for name, named in (("dataset", given.get("dataset")), ("arch", arch)):
-            check_consent(str(fields[name]), given=named, where="the recipe", option=name)
+            check_consent(str(fields[name]), given=named, where="the recipe", kind=name)
         configs.append(TrainConfig.from_dict(fields))
     return configs
 
