@@ -161,6 +161,14 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
 
 
+def describe_type(value: object) -> str:
+    """The type of a value with its article: `a list`, `an int`; None is `None`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__.removeprefix("nd")  # numpy's ndarray
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 def refuse_duplicates(
     what: str, names: Sequence[str], *, fix: str, expected: str = "a different name for each"
 ) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sween.errors import BadInput, SweenError, describe_error
+from sween.errors import BadInput, SweenError, describe_error, describe_type
 from sween.registry import Entry, Registry
 
 Factory = Callable[..., Any]
@@ -94,7 +94,7 @@ def _import(kind: str, name: str) -> Factory:
         raise BadInput(
             f"{kind} {name!r}",
             expected="a factory that can be called",
-            got=type(factory).__name__,
+            got=describe_type(factory),
             fix="name a function or class",
         )
     return factory

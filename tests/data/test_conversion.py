@@ -82,7 +82,7 @@ def test_an_array_that_must_not_be_written_to_is_copied() -> None:
         ([WANTED, torch.zeros(3, 8, 8, dtype=torch.int32)], ("images[1]", "int32")),
         ([], ("empty",)),
         ("cat.png", ("got a str;", "PIL.Image.open")),
-        (None, ("NoneType",)),
+        (None, ("got None",)),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else type(value).__name__,
 )
@@ -108,7 +108,7 @@ def test_good_images_pass_the_check(images: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("images", "parts"),
     [
-        (np.zeros((1, 3, 4, 4), dtype=np.float32), ("ndarray", "torch.as_tensor")),
+        (np.zeros((1, 3, 4, 4), dtype=np.float32), ("an array of float32", "torch.as_tensor")),
         (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), ("uint8", ".float() / 255")),
         (torch.zeros(1, 3, 4, 4, dtype=torch.float64), ("float64", "convert with")),
         (torch.zeros(4, 4), ("(4, 4)", "(N, C, H, W)", "reshape")),

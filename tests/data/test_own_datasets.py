@@ -169,7 +169,7 @@ def test_a_data_set_by_its_factory(own: str, tmp_path: Path) -> None:
         ("nothing", "expected a factory that returns a sween Dataset or"),
         ("from_files", "as `root`"),
         ("fails", "KeyError: 'flowers'"),
-        ("number", "can be called, got int"),
+        ("number", "can be called, got an int"),
         ("missing", "has no attribute 'missing'"),
     ],
 )

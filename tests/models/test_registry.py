@@ -117,8 +117,8 @@ def test_a_member_that_raises_is_refused_with_its_error(error: Exception) -> Non
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ((torch.zeros(2, 10),), r"logits of shape \(2, 10\).*got tuple;"),
-        (None, r"logits of shape \(2, 10\).*got NoneType;"),
+        ((torch.zeros(2, 10),), r"logits of shape \(2, 10\).*got a tuple;"),
+        (None, r"logits of shape \(2, 10\).*got None;"),
         (torch.zeros(2, 9), r"logits of shape \(2, 10\).*got \(2, 9\);"),
         (torch.zeros(10), r"logits of shape \(2, 10\).*got \(10,\);"),
         (torch.zeros(2, 10, 1, 1), r"logits of shape \(2, 10\).*got \(2, 10, 1, 1\);"),

@@ -128,7 +128,7 @@ def test_a_class_without_training_images_is_named(tmp_path: Path) -> None:
     [
         ({"dataset": "cifar10"}, BadInput, "dataset: expected cifar10, got digits"),
         ({"arch": "digits-convv"}, UnknownName, "did you mean 'digits-conv'"),
-        ({"arch": "tests.models.factories:not_a_module"}, ContractError, "got list"),
+        ({"arch": "tests.models.factories:not_a_module"}, ContractError, "got a list"),
         ({"seed": 2**63}, BadInput, "seed"),
     ],
 )

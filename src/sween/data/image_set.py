@@ -18,7 +18,7 @@ from torch.utils import data as torch_data
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
 from sween.data.validation import type_and_shape, whole_numbers
-from sween.errors import BadInput, DataError, describe_error
+from sween.errors import BadInput, DataError, describe_error, describe_type
 from sween.progress import Advance, track
 
 READ_TWICE = 8
@@ -139,7 +139,7 @@ class DatasetPixels:
             raise BadInput(
                 name,
                 expected="a map-style torch Dataset, a DataLoader or (images, labels)",
-                got=f"an object of type {type(items).__name__!r}",
+                got=describe_type(items),
                 fix="give images that can be read by their index",
             )
         if not len(items):
@@ -292,7 +292,7 @@ class DatasetPixels:
             raise BadInput(
                 where,
                 expected="(image, label), or an image alone",
-                got=f"a {type(item).__name__} of {len(item)}",
+                got=f"{describe_type(item)} of {len(item)}",
                 fix="wrap the data set in one that gives (image, label)",
             )
         image = as_pixels(item, what=where).detach().cpu()
@@ -348,7 +348,7 @@ def _without_loader(loader: torch_data.DataLoader[Any], name: str) -> Any:
         raise BadInput(
             name,
             expected="a DataLoader that reads the images in a fixed order",
-            got=f"one with a {type(sampler).__name__}",
+            got=f"one with {describe_type(sampler)}",
             fix="use shuffle=False, or pass the Dataset itself",
         )
     if loader.collate_fn not in (torch_data.default_collate, torch_data.default_convert):

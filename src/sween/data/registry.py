@@ -10,7 +10,7 @@ from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
 from sween.data.image_folder import load_image_folder
 from sween.data.splits import as_dataset
-from sween.errors import BadInput, DataError
+from sween.errors import BadInput, DataError, describe_type
 from sween.factories import Factory, FactoryRegistry, requires, takes
 from sween.paths import AnyPath
 
@@ -176,7 +176,7 @@ def _from_parts(entry: DatasetEntry, name: str, made: Any, options: dict[str, An
         raise BadInput(
             f"data set {name!r}",
             expected="a factory that returns a sween Dataset or (train, test[, class names])",
-            got=f"a {type(made).__name__}",
+            got=describe_type(made),
             fix="see sween.data.as_dataset",
         )
     train, test, *names = made

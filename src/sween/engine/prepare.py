@@ -24,6 +24,7 @@ from sween.errors import (
     ContractError,
     SweenError,
     UnknownName,
+    describe_error,
     first_line,
     is_out_of_memory,
     warn_fallback,
@@ -282,18 +283,17 @@ def explain_model_errors(module: nn.Module, image_shape: Sequence[int]) -> Itera
         kinds = {tensor.dtype for tensor in _state_of(module)[1] if tensor.is_floating_point()}
         other = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
         shape = ", ".join(str(size) for size in image_shape)
-        said = first_line(error)
         if other:
             raise ContractError(
                 "model",
                 expected="float32 parameters, since its images are float32",
-                got=f"{', '.join(other)} ({said})",
+                got=f"{', '.join(other)} ({first_line(error)})",
                 fix="pass model.float(); `precision` chooses the arithmetic of the votes",
             ) from error
         raise ContractError(
             "model",
             expected=f"a forward pass over float32 images (N, {shape})",
-            got=f"{type(error).__name__}: {said}",
+            got=describe_error(error),
             fix="call model(images) on such a batch yourself to see where it fails",
         ) from error
 

@@ -13,7 +13,14 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import nn
 
-from sween.errors import BadInput, ContractError, OutOfMemory, describe_error, is_out_of_memory
+from sween.errors import (
+    BadInput,
+    ContractError,
+    OutOfMemory,
+    describe_error,
+    describe_type,
+    is_out_of_memory,
+)
 from sween.factories import TIMM_PREFIX, Factory, FactoryRegistry
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.device import device_of
@@ -165,7 +172,7 @@ def create_model(
         raise ContractError(
             f"architecture {name!r}",
             expected="a factory that returns a torch.nn.Module",
-            got=type(model).__name__,
+            got=describe_type(model),
             fix="return the network itself",
         )
     if not entry.normalize:
@@ -198,7 +205,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
             got=describe_error(error),
             fix="use an architecture made for these images",
         ) from None
-    got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    got = tuple(output.shape) if isinstance(output, torch.Tensor) else describe_type(output)
     if got != (2, num_classes):
         raise ContractError(
             "member",

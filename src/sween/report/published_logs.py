@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sween.bounds import radius_cohen
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_error, describe_type
 from sween.paths import AnyPath
 from sween.records import ABSTAIN
 
@@ -175,7 +175,7 @@ def read_macer_log(
     try:
         content: dict[str, Any] = loadmat(path, appendmat=False)
     except Exception as error:  # scipy's parser fails in many ways on a damaged file
-        got = f"{type(error).__name__}: {error}"
+        got = describe_error(error)
         raise BadInput(str(path), expected="a .mat file up to v5", got=got, fix=AGAIN) from None
     if votes not in content:
         raise BadInput(
@@ -187,7 +187,7 @@ def read_macer_log(
     values = content[votes]
     numeric = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
     if not numeric or values.size != max(values.shape):  # a row or a column
-        got = f"shape {values.shape} of {values.dtype}" if numeric else type(values).__name__
+        got = f"shape {values.shape} of {values.dtype}" if numeric else describe_type(values)
         raise BadInput(f"{path}: {votes}", expected="one row of real numbers", got=got, fix=AGAIN)
     radii, indices = values.ravel().astype(np.float64), start + skip * np.arange(values.size)
     places = [f"{path}: {votes}[{i}] (index {index})" for i, index in enumerate(indices)]

@@ -14,7 +14,7 @@ from sween.data.selection import format_indices
 from sween.data.validation import check_indices
 from sween.engine import VoteEngine
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
-from sween.errors import BadInput, ContractError
+from sween.errors import BadInput, ContractError, describe_type
 from sween.models.source_code import source_digest
 from sween.paths import AnyPath, as_folder
 from sween.progress import track
@@ -147,7 +147,7 @@ def _certified(
         raise ContractError(
             "smoothed",
             expected="a SmoothedClassifier",
-            got=f"a {type(smoothed).__name__}",
+            got=describe_type(smoothed),
             fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
         )
     out = as_folder("out", out)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput, refuse_duplicates
+from sween.errors import BadInput, describe_type, refuse_duplicates
 from sween.factories import check_consent
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
@@ -76,7 +76,7 @@ def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
         raise BadInput(
             str(path),
             expected="candidates as [[candidate]] tables",
-            got=type(candidates).__name__,
+            got=describe_type(candidates),
             fix="see configs/fast/",
         )
     return [content | one for one in candidates]
