@@ -123,22 +123,14 @@ def test_tensors_that_do_not_fit_are_named(saved: Path) -> None:
     tensors["1.10.weight"] = torch.zeros(10, 500)
     content = manifest_content(saved) | {"fingerprint": fingerprint(MANIFEST, tensors)}
     rewrite(saved, manifest=content, tensors=tensors)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=r"1\.10\.weight.*\[10, 500\].*\[10, 512\]"):
         load_checkpoint(saved)
-    assert "1.10.weight has shape (10, 500) where (10, 512) is needed" in str(caught.value)
     tensors = {f"{name}.x": tensor for name, tensor in network().state_dict().items()}
     content["fingerprint"] = fingerprint(MANIFEST, tensors)
     rewrite(saved, manifest=content, tensors=tensors)
-    with pytest.raises(CheckpointError, match=r"no tensor 0\.mean; .*and \d+ more"):
+    with pytest.raises(CheckpointError, match=r"Missing key.*0\.mean.* \.\.\.\)"):
         load_checkpoint(saved)
     tensors = network().state_dict() | {"extra": torch.zeros(1)}
     rewrite(saved, manifest=content, tensors=tensors)
-    with pytest.raises(CheckpointError, match=r"unknown tensor extra\)"):
-        load_checkpoint(saved)
-
-
-def test_other_class_counts_do_not_fit(saved: Path) -> None:
-    names = {"num_classes": 11, "class_names": [*"0123456789", "ten"]}
-    rewrite(saved, manifest=manifest_content(saved) | names)
-    with pytest.raises(CheckpointError, match=r"1\.10\.weight has shape \(10, 512\) where \(11"):
+    with pytest.raises(CheckpointError, match=r'Unexpected key.*"extra"'):
         load_checkpoint(saved)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from sween.errors import BadInput, CheckFailed, CheckpointError, UnknownName
 from sween.records import read_rows
@@ -51,13 +50,6 @@ def test_a_stopped_run_ends_with_the_same_bits(
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
     assert measured(tmp_path / "whole") == measured(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / STATE_FILE).exists()
-
-
-def test_the_first_epoch_is_saved_at_once(tmp_path: Path) -> None:
-    interrupted(config(), few_digits(50), tmp_path, 4)
-    state = load_state(tmp_path)
-    assert state is not None
-    assert state.epochs_done == 1
 
 
 _SCRIPT = """
@@ -125,20 +117,14 @@ def test_any_flipped_bit_of_the_state_is_found(tmp_path: Path) -> None:
                 load_state(tmp_path)
 
 
-@pytest.mark.usefixtures("save_every_epoch")
 def test_a_run_does_not_resume_from_a_damaged_state(tmp_path: Path) -> None:
-    interrupted(config(), few_digits(), tmp_path)
+    interrupted(config(), few_digits(50), tmp_path, 4)  # the first epoch is saved at once
     path = tmp_path / STATE_FILE
-    content = path.read_bytes()
-    damaged = [content[:200]]
-    for place in range(7, len(content), len(content) // 40):
-        damaged.append(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
-    for state in damaged:
-        path.write_bytes(state)
-        before = files(tmp_path)
-        with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
-            train(config(), few_digits(), tmp_path, quiet=True)
-        assert files(tmp_path) == before
+    path.write_bytes(path.read_bytes()[:200])
+    before = files(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"{STATE_FILE}.*delete that file"):
+        train(config(), few_digits(50), tmp_path, quiet=True)
+    assert files(tmp_path) == before
 
 
 def test_the_note_has_loss_and_accuracy_of_the_last_epoch(tmp_path: Path) -> None:
@@ -166,7 +152,7 @@ ARCHS = ("digits-mlp", "digits-conv", "tests.models.factories:with_dropout")
     ("fields", "message"),
     [
         ({"learning_rate": 1e9}, "diverged"),
-        ({"arch": "tests.training.test_resume:unlucky"}, "bad: ValueError: not this batch"),
+        ({"arch": "tests.models.factories:fails_in_training"}, "bad: ValueError: not this batch"),
     ],
 )
 def test_one_failing_does_not_stop_the_others(
@@ -208,24 +194,6 @@ def test_one_folder_for_two_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"outs: expected a different folder for each, got .*run 2"):
         train_many(configs, few_digits(), outs, quiet=True)
     assert not list(tmp_path.iterdir())
-
-
-class ValuesOnly(nn.Module):
-    """Breaks once it is trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            raise ValueError("not this batch")
-        logits: torch.Tensor = self.layer(x.flatten(1))
-        return logits
-
-
-def unlucky(**_: object) -> nn.Module:
-    return ValuesOnly()
 
 
 @pytest.mark.usefixtures("save_every_epoch")

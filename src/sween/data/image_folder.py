@@ -233,10 +233,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
     for entry in _visible(folder):
         if not entry.is_dir():
             raise DataError(
-                entry.path,
-                expected="only class folders here",
-                got="a file",
-                fix="move it away",
+                entry.path, expected="only class folders here", got="a file", fix="move it away"
             )
         classes[entry.name] = _list_images(folder / entry.name)
     if not classes:
@@ -268,9 +265,6 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
             visible = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise DataError(
-            folder,
-            expected="a readable folder",
-            got=error.strerror,
-            fix="change its permissions",
+            folder, expected="a readable folder", got=error.strerror, fix="change its permissions"
         ) from error
     return sorted(visible, key=lambda entry: entry.name)

@@ -108,25 +108,16 @@ def _parse_list(text: str, size: int) -> list[int]:
 
 
 def _parse_part(part: str, size: int) -> range:
-    if not part:
-        raise _refusal(_FORMS, "an empty entry", "name at least one position between commas")
-    if "-" in part:
-        raise _refusal(_FORMS, repr(part), "count from 0 at the first image; write ranges with ':'")
-    pieces = part.split(":")
-    if len(pieces) > 3 or not all(_NUMBER.fullmatch(piece) for piece in pieces):
-        raise _refusal(_FORMS, repr(part), "use whole numbers, both ends of a range written out")
-    numbers = [int(piece) for piece in pieces]
-    start = numbers[0]
-    stop = numbers[1] if len(numbers) > 1 else start + 1
-    step = numbers[2] if len(numbers) > 2 else 1
+    numbers = part.split(":")
+    if len(numbers) > 3 or not all(_NUMBER.fullmatch(number) for number in numbers):
+        raise _refusal(_FORMS, repr(part), "use whole numbers from 0, both ends of a range")
+    start = int(numbers[0])
+    stop = int(numbers[1]) if len(numbers) > 1 else start + 1
+    step = int(numbers[2]) if len(numbers) > 2 else 1
     if stop > size:
-        fix = f"stay within 0:{size}" if len(numbers) > 1 else f"use at most {size - 1}"
-        raise _refusal(f"positions of a split of {size} images", repr(part), fix)
-    if start >= stop:
-        fix = f"swap the ends: {stop}:{start}" if start > stop else f"use {start}:{start + 1}"
-        raise _refusal("a range that starts before it stops", repr(part), fix)
-    if step < 1:
-        raise _refusal("a step of 1 or more", repr(part), f"use {start}:{stop}")
+        raise _refusal(f"positions of a split of {size} images", repr(part), f"stay below {size}")
+    if start >= stop or step < 1:
+        raise _refusal("a range that starts before it stops", repr(part), "use START:STOP[:STEP]")
     return range(start, stop, step)
 
 

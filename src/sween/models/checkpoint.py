@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,13 +113,14 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
     )
-    differences = _state_differences(model.state_dict(), tensors)
-    if differences:
-        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        found = textwrap.shorten(str(error).partition(":")[2], 300, placeholder=" ...")
         raise CheckpointError(
-            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}{more})",
+            f"{file} does not fit {manifest.arch} ({found})",
             fix="load it with the architecture it was trained with",
-        )
+        ) from None
     found = fingerprint(manifest, tensors)
     if found != manifest.fingerprint:
         raise CheckpointError(
@@ -127,22 +129,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
             got=found[:16],
             fix="the file was altered; restore it from its source",
         )
-    model.load_state_dict(tensors)
     return model.eval(), manifest
-
-
-def _state_differences(
-    wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
-) -> list[str]:
-    """Descriptions of the tensors that are missing, unexpected or of the wrong shape."""
-    items = [f"no tensor {name}" for name in wanted if name not in found]
-    items += [f"unknown tensor {name}" for name in found if name not in wanted]
-    items += [
-        f"{name} has shape {tuple(found[name].shape)} where {tuple(wanted[name].shape)} is needed"
-        for name in wanted
-        if name in found and found[name].shape != wanted[name].shape
-    ]
-    return items
 
 
 def _file_of(path: Path) -> Path:

@@ -9,14 +9,13 @@ learning_rate = 0.2
 arch = "resnet20"
 """
 
-import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput, describe_type, refuse_duplicates
+from sween.errors import BadInput, UnknownName, describe_type, refuse_duplicates
 from sween.factories import check_consent
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
@@ -51,13 +50,7 @@ def find_recipe(path: AnyPath) -> Path:
     name, known = path.as_posix().removesuffix(".toml"), list_recipes()
     if name in known:
         return known[name]
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    raise BadInput(
-        str(path),
-        expected=f"a recipe file, or one of {', '.join(known)}",
-        got="a folder" if path.is_dir() else "no such file",
-        fix=f"did you mean {nearest[0]}?" if nearest else "check the path",
-    )
+    raise UnknownName("recipe", str(path), known)
 
 
 def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
