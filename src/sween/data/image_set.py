@@ -125,13 +125,7 @@ def _wrong_label(name: str, index: int, label: object) -> BadInput:
 
 
 class DatasetPixels:
-    """Pixels of a map-style data set, read on demand; an image must be the same at every read.
-
-    Args:
-        items: gives `(image, label)` or an image for each position.
-        name: for errors.
-        quiet: no progress display.
-    """
+    """Pixels of a map-style data set, read on demand; an image must be the same at every read."""
 
     def __init__(self, items: Any, name: str, *, quiet: bool = False) -> None:
         sized = hasattr(items, "__len__") and hasattr(items, "__getitem__")

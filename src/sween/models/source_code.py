@@ -18,10 +18,6 @@ def source_digest(model: nn.Module, archs: Iterable[str] = ()) -> str | None:
     It covers the source files that define the classes of all submodules and the factories of the
     architectures; of a script or notebook, only the class or function itself. What these files
     import is not covered, nor is code without source, such as extensions.
-
-    Args:
-        model: the network or ensemble.
-        archs: names of the architectures that built it, if known.
     """
     objects: set[Any] = {type(part) for part in model.modules()}
     for arch in archs:

@@ -109,7 +109,7 @@ def _train_together(
             raise  # an invalid request, reported before the others train for hours
         except Exception as error:
             report_failure(out, error)
-    total = sum(trainer.steps_left for trainer in trainers if not trainer.finished)
+    total = sum(trainer.steps_left for trainer in trainers)
     name = trainers[0].name if len(trainers) == 1 else f"{len(trainers)} candidates"
     with (
         track(f"train {name}", total, quiet=quiet or not total) as advance,
