@@ -27,7 +27,8 @@ from sween.cli.options import (
     choose_device,
 )
 from sween.data import read_image
-from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.ensemble import LoadedEnsemble
+from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.factories import is_factory
 from sween.progress import track
@@ -117,7 +118,7 @@ def run(
         loaded.to(choose_device(device)),
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
+        exit=read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha),
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,

@@ -137,6 +137,10 @@ class SamplingStrategy(abc.ABC):
                 fix="certify one model with one exit, or use hard votes with sampling fixed",
             )
 
+    def votes_per_image(self, settings: "CertifySettings") -> int | None:
+        """Noisy copies that every image takes, if that is known beforehand; for progress."""
+        return None
+
     def images_at_once(self, shape: BatchShape, settings: "CertifySettings") -> int:
         """Images per group: enough to fill batches with their first votes."""
         batches = BATCHES_TOGETHER if shape.compiled else 1
@@ -199,6 +203,12 @@ def sampling_names() -> tuple[str, ...]:
     return tuple(name for name, of_name in STRATEGIES.items() if "hard" in of_name)
 
 
+def sampling_with(option: str) -> str:
+    """The names of the strategies with that option."""
+    strategies = (own for of_name in STRATEGIES.values() for own in of_name.values())
+    return " or ".join(own.name for own in strategies if own.option == option)
+
+
 def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
     """The strategy of that name.
 
@@ -211,10 +221,7 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
         raise UnknownName("votes", votes, kinds)
     if votes not in of_name:
         raise BadInput(
-            f"votes {votes}",
-            expected="sampling fixed",
-            got=sampling,
-            fix="use sampling fixed",
+            f"votes {votes}", expected="sampling fixed", got=sampling, fix="use sampling fixed"
         )
     return of_name[votes]
 
