@@ -58,13 +58,8 @@ def test_an_unknown_name_gets_the_nearest(field: str, value: object, nearest: st
 @pytest.mark.parametrize(
     "fields",
     [
-        {"sigma": 0},
-        {"epochs": 1},
-        {"batch_size": 1},
-        {"learning_rate": 1e-12},
-        {"momentum": 0},
-        {"weight_decay": 0},
-        {"seed": -1},
+        {"sigma": 0, "epochs": 1, "batch_size": 1, "learning_rate": 1e-12, "seed": -1},
+        {"momentum": 0, "weight_decay": 0},
         *({"method": method} for method in OBJECTIVES),
         *({"schedule": schedule} for schedule in SCHEDULES if schedule != "step"),
         {"schedule": "step", "milestones": [50, 75]},
@@ -103,6 +98,9 @@ def test_step_and_constant_rates() -> None:
     rates = {epoch: learning_rate(made, epoch * 750, 750) for epoch in (0, 149, 150, 299, 300, 399)}
     expected = {0: 0.01, 149: 0.01, 150: 0.001, 299: 0.001, 300: 0.0001, 399: 0.0001}
     assert rates == pytest.approx(expected)
+    made = config(schedule="step", milestones=(5,), epochs=10, learning_rate=0.4, warmup=0.2)
+    warmed = [learning_rate(made, step, 10) for step in (0, 10, 20, 49, 50)]
+    assert warmed == pytest.approx([0.04, 0.22, 0.4, 0.4, 0.04])
     constant = config(schedule="constant", learning_rate=0.03)
     assert {learning_rate(constant, step, 7) for step in range(11)} == {0.03}
 
@@ -152,27 +150,16 @@ def test_lambda_waits_for_the_first_drop_where_it_is_published_so() -> None:
     ("field", "value", "said"),
     [
         ("epochs", "3", "a whole number, got '3'"),
-        ("epochs", 2.5, "a whole number, got 2.5"),
         ("epochs", True, "a whole number, got True"),
         ("copies", 1.5, "a whole number or nothing"),
-        ("sigma", "half", "a number, got 'half'"),
-        ("sigma", True, "a number"),
+        ("sigma", True, "a number, got True"),
         ("nesterov", 1, "true or false, got 1"),
         ("store", 16, "text, got 16"),
         ("milestones", 2, "a list of whole numbers, got 2"),
         ("milestones", [2.5], "a list of whole numbers"),
-        ("regulariser", "big", "a number or nothing"),
     ],
 )
 def test_a_value_of_another_kind_is_named(field: str, value: object, said: str) -> None:
     with pytest.raises(BadInput, match=f"^{field}: expected {said}") as caught:
         TrainConfig.from_dict(config().as_dict() | {field: value})
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_step_schedule_warms_up_where_it_is_asked_to() -> None:
-    drops: dict[str, Any] = {"schedule": "step", "milestones": (5,), "epochs": 10}
-    made = config(learning_rate=0.4, warmup=0.2, **drops)
-    rates = [learning_rate(made, step, 10) for step in (0, 10, 20, 49, 50)]
-    assert rates == pytest.approx([0.04, 0.22, 0.4, 0.4, 0.04])
-    assert learning_rate(config(learning_rate=0.4, **drops), 0, 10) == 0.4

@@ -244,7 +244,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
 def _list_images(folder: Path) -> list[str]:
     names = []
     for entry in _visible(folder):
-        # A dangling link is an image that cannot be read, reported when it is asked for.
+        # A dangling link is an image that cannot be read, reported when it is read.
         is_file = entry.is_file() or not os.path.exists(entry.path)
         if not is_file or not entry.name.lower().endswith(SUFFIXES):
             raise DataError(

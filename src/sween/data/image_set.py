@@ -59,8 +59,8 @@ def as_image_set(
             - a sween `Dataset`, whose test split is taken, or an `ImageSet`, which is returned.
         name: for errors: `dataset[17]` is image 17.
         white: the uint8 value that becomes 1.0.
-        indices: the images that will be used, all by default: where a label can be had only by
-            reading its item, no others are read.
+        indices: the images that will be used, all by default: where labels must be read item by
+            item, no others are read.
         quiet: no progress display.
 
     Returns:
@@ -162,7 +162,7 @@ class DatasetPixels:
     def _read_some_twice(self) -> None:
         last, steps = len(self) - 1, READ_TWICE - 1
         some = sorted({step * last // steps for step in range(READ_TWICE)})
-        unreadable = self.unreadable(some)  # reported if that image is asked for
+        unreadable = self.unreadable(some)  # reported when that image is read
         if self._first is None:
             raise unreadable[some[0]]
         for position in some:

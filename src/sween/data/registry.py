@@ -47,7 +47,7 @@ class DatasetEntry:
 
     @property
     def reads_files(self) -> bool:
-        """Whether `image_size` means anything: its images can be had at any size."""
+        """Whether `image_size` applies: its images are files, which can be read at any size."""
         return takes(self.factory, "image_size")
 
 
