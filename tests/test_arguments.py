@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sween.arguments import real_number, whole_number
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_type
 
 
 def test_numbers_of_any_kind_become_plain() -> None:
@@ -18,3 +18,11 @@ def test_anything_else_is_quoted(value: object) -> None:
         with pytest.raises(BadInput) as caught:
             convert("n", value)
         assert f"got {value!r}; pass n as" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1, "an int"), ([], "a list"), (None, "None"), (np.zeros(1), "an array"), ({1}, "a set")],
+)
+def test_types_have_their_article(value: object, words: str) -> None:
+    assert describe_type(value) == words

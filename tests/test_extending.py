@@ -14,9 +14,15 @@ from sween.ensemble import EXITS, ExitPolicy
 from sween.ensemble.early_exit import ExitRule, Partial, parse_exit
 from sween.records import Certificate
 from sween.runs import verify_folder
-from sween.sampling import SamplingStrategy, register_sampling, strategy
+from sween.sampling import SamplingStrategy, register_sampling
 from sween.sampling.settings import CertifySettings
-from sween.sampling.strategy import Drawing, VoteSource, draw_estimation, draw_selection
+from sween.sampling.strategy import (
+    STRATEGIES,
+    Drawing,
+    VoteSource,
+    draw_estimation,
+    draw_selection,
+)
 from tests.smoothing.small import ZOO
 
 
@@ -49,14 +55,11 @@ def _half(
 
 
 @pytest.fixture
-def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(strategy, "_STRATEGIES", dict(strategy._STRATEGIES))
+def extended() -> Iterator[None]:
     register_sampling(Doubled())
-    known = dict(BOUNDS)
     register_bound(Bound("half", _half))
     yield
-    BOUNDS.clear()
-    BOUNDS.update(known)
+    del STRATEGIES["doubled"], BOUNDS["half"]
 
 
 @pytest.mark.usefixtures("extended")

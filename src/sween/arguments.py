@@ -2,8 +2,6 @@
 
 import numbers
 import operator
-import re
-from collections.abc import Container
 
 from sween.errors import BadInput
 
@@ -20,15 +18,3 @@ def real_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadInput(name, expected="a number", got=repr(value), fix=f"pass {name} as float")
     return float(value)
-
-
-def check_new_name(kind: str, name: str, built_in: Container[str]) -> None:
-    """Refuse a name to register that is built in, or that folders and tables could not have."""
-    taken = name in built_in
-    if taken or not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name, re.ASCII):
-        raise BadInput(
-            f"{kind} name",
-            expected="one that is not built in" if taken else "letters, digits and ._+-",
-            got=repr(name),
-            fix="choose another name",
-        )

@@ -18,7 +18,7 @@ from sween.engine import ForwardPassShrunk, VoteRequest
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import OutOfMemory
 from sween.markdown import NUMBER, TEXT, markdown_table
-from sween.models.device import evaluating
+from sween.models.evaluation_mode import evaluating
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier
 

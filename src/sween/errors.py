@@ -142,9 +142,31 @@ def warn_fallback(what: str, error: Exception, *, stacklevel: int = 2) -> None:
     warnings.warn(message, PreparationWarning, stacklevel=stacklevel + 1)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's or torch's error for it, or a message that says so."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        return True
+    said = str(error).lower()
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory", "alloc_failed")
+    return not isinstance(error, SweenError) and any(word in said for word in words)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def describe_error(error: BaseException) -> str:
+    """The type of an error and the first line of its message, if it has one."""
+    return f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+
+
+def describe_type(value: object) -> str:
+    """The type of a value with its article: `a list`, `an int`; None is `None`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__.removeprefix("nd")  # numpy's ndarray
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
 
 
 def refuse_duplicates(

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, get_args, get_origin
 
-from sween.errors import BadInput, FolderBusy
+from sween.errors import BadInput, FolderBusy, describe_type
 from sween.paths import AnyPath
 
 ABSTAIN = -1
@@ -233,7 +233,7 @@ def read_rows(path: AnyPath) -> list[dict[str, Any]]:
                 raise BadInput(
                     f"{path}, line {number}",
                     expected="a JSON object",
-                    got=type(row).__name__,
+                    got=describe_type(row),
                     fix="restore the file from its source",
                 )
             rows.append(row)

@@ -68,11 +68,11 @@ def fine(num_classes):
 """
 
 BAD_FACTORIES = {
-    "my_factories:no_module": ("torch.nn.Module, got str", "return the network"),
+    "my_factories:no_module": ("torch.nn.Module, got a str", "return the network"),
     "my_factories:three_classes": ("(2, 10)", "got (2, 3)", "number of classes"),
     "my_factories:other_images": ("(N, 1, 8, 8)", "made for these images"),
     "my_factories:not_finite": ("finite logits", "check its weights"),
-    "my_factories:number": ("can be called, got int", "name a function"),
+    "my_factories:number": ("can be called, got an int", "name a function"),
     "my_factories:missing": ("missing", "check both names"),
     "no_such_module:make": ("no_such_module", "PYTHONPATH"),
 }

@@ -46,7 +46,7 @@ BAD_RUNS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "half a line": (with_line(4, lambda old: old[:100] + b"\n"), ("line 4", "delete that line")),
     "empty line": (with_line(4, lambda old: b"\n"), ("line 4", "delete that line")),
     "not text": (with_line(4, lambda old: b"\xff\xfe\n"), ("line 4", "delete that line")),
-    "a list": (with_line(4, lambda old: b"[1, 2]\n"), ("line 4", "got list", "restore")),
+    "a list": (with_line(4, lambda old: b"[1, 2]\n"), ("line 4", "got a list", "restore")),
     "other object": (with_line(4, lambda old: b"{}\n"), ("line 4", "schema", "got None")),
     "no model": (
         with_line(4, lambda old: old.replace(b'"model"', b'"modle"')),

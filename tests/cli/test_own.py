@@ -114,7 +114,7 @@ def test_a_data_set_of_floats_trains(tmp_path: Path) -> None:
 def test_a_strangers_data_set_is_not_imported(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sween.data.factories.importlib", None)
+    monkeypatch.setattr("sween.factories.importlib", None)
     manifest = Manifest(
         arch="digits-mlp",
         num_classes=10,

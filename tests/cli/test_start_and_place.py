@@ -177,4 +177,4 @@ def test_a_recipe_by_name(made: Made, tmp_path: Path) -> None:
     line = made.fill("train --config fast/gaussian --sigma 0.5 --out {out}", tmp_path)
     assert_refused(line, "root of cifar10", "--data-root", watched=(tmp_path,))
     line = line.replace("fast/gaussian", "fast/gausian")
-    assert_refused(line, "fast/gausian", "did you mean fast/gaussian?", watched=(tmp_path,))
+    assert_refused(line, "fast/gausian", "did you mean 'fast/gaussian'?", watched=(tmp_path,))

@@ -27,11 +27,10 @@ WANTED = torch.from_numpy(PIXELS).permute(2, 0, 1).float() / 255
         PIXELS,
         np.moveaxis(PIXELS, 2, 0),
         PIXELS.astype(np.float64) / 255,
-        PIXELS[::1].astype(np.float32) / np.float32(255),
         Image.fromarray(PIXELS),
         WANTED.double(),
     ],
-    ids=["float32", "uint8", "HWC", "CHW", "float64 HWC", "float32 HWC", "Pillow", "float64"],
+    ids=["float32", "uint8", "HWC", "CHW", "float64 HWC", "Pillow", "float64"],
 )
 def test_one_image_in_any_plain_form(image: Any) -> None:
     batch = as_batch(image)
@@ -70,19 +69,17 @@ def test_an_array_that_must_not_be_written_to_is_copied() -> None:
     ("images", "parts"),
     [
         (torch.zeros(3, 8, 8, dtype=torch.int64), ("int64", "uint8")),
-        (torch.zeros(3, 8, 8, dtype=torch.bool), ("bool",)),
         (np.zeros((8, 8), np.uint8), ("(8, 8)", "C, H, W")),
         (np.zeros((8, 8, 3), np.complex64), ("complex64",)),
         (np.full((8, 8, 3), "a"), ("array of",)),
         (PIXELS.astype(np.float32), ("[0, 1]", "divide by 255")),
         (torch.full((3, 4, 4), 1.0000002), ("to 1.0000002;", "clamp")),
         (Image.fromarray(PIXELS).convert("RGBA"), ("RGBA", 'convert("RGB")')),
-        (Image.fromarray(PIXELS).convert("P"), ("mode P",)),
         ([WANTED, WANTED[:, :4]], ("(3, 4, 6)", "(3, 8, 6)", "one size")),
         ([WANTED, torch.zeros(3, 8, 8, dtype=torch.int32)], ("images[1]", "int32")),
         ([], ("empty",)),
         ("cat.png", ("got a str;", "PIL.Image.open")),
-        (None, ("NoneType",)),
+        (None, ("got None",)),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else type(value).__name__,
 )
@@ -93,31 +90,21 @@ def test_ambiguous_images_are_refused(
         as_batch(images)
 
 
-@pytest.mark.parametrize(
-    "images",
-    [
-        torch.rand(2, 3, 4, 4),
-        torch.tensor([0.0, 1.0]).reshape(1, 1, 2),
-        torch.zeros(1, 3, 4, 4, requires_grad=True),
-    ],
-)
-def test_good_images_pass_the_check(images: torch.Tensor) -> None:
-    check_images(images)
+def test_good_images_pass_the_check() -> None:
+    check_images(torch.tensor([0.0, 1.0], requires_grad=True).reshape(1, 1, 2))
 
 
 @pytest.mark.parametrize(
     ("images", "parts"),
     [
-        (np.zeros((1, 3, 4, 4), dtype=np.float32), ("ndarray", "torch.as_tensor")),
+        (np.zeros((1, 3, 4, 4), dtype=np.float32), ("an array of float32", "torch.as_tensor")),
         (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), ("uint8", ".float() / 255")),
-        (torch.zeros(1, 3, 4, 4, dtype=torch.float64), ("float64", "convert with")),
-        (torch.zeros(4, 4), ("(4, 4)", "(N, C, H, W)", "reshape")),
-        (torch.zeros(1, 1, 3, 4, 4), ("(1, 1, 3, 4, 4)",)),
+        (torch.zeros(1, 1, 3, 4, 4), ("(1, 1, 3, 4, 4)", "(N, C, H, W)", "reshape")),
         (torch.zeros(0, 3, 4, 4), ("not empty", "(0, 3, 4, 4)")),
-        (torch.full((1, 3, 4, 4), torch.nan), ("48 NaN or infinite values of 48",)),
-        (torch.tensor([[[0.5, torch.nan]]]), ("1 NaN or infinite values of 2",)),
-        (torch.tensor([[[0.5, torch.inf]]]), ("1 NaN or infinite values of 2",)),
-        (torch.tensor([[[-torch.inf, 0.5]]]), ("1 NaN or infinite values of 2",)),
+        *(
+            (torch.tensor([[[0.5, value]]]), ("1 NaN or infinite values of 2",))
+            for value in (torch.nan, torch.inf, -torch.inf)
+        ),
         (torch.tensor([[[0.0, 255.0]]]), ("to 255.0", "divide by 255")),
         (torch.tensor([[[-2.1, 2.6]]]), ("from -2.1 to 2.6", "remove normalisation")),
         (torch.tensor([[[-1e-6, 1.0]]]), ("from -1e-06 to 1", "clamp")),

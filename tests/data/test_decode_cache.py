@@ -8,11 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sween.data import load_dataset
 from sween.data.decode_cache import cache_folder
 from sween.data.image_folder import FilePixels
 from sween.errors import DataError
-from sween.training import TrainConfig, train
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +55,6 @@ def test_a_changed_file_is_decoded_again(files: FilePixels) -> None:
     assert torch.equal(after, files.load(range(5)))
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 100])
-def test_a_torn_entry_is_made_again(files: FilePixels, cache: Path, damage: bytes) -> None:
-    wanted = files.load_all().clone()
-    (kept,) = cache.iterdir()
-    kept.write_bytes(damage)
-    assert torch.equal(files.load_all(), wanted)
-    assert kept.stat().st_size == wanted.numel()
-
-
 def test_a_cache_that_cannot_be_written_costs_a_warning(files: FilePixels, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     wanted = files.load(range(5))
@@ -98,13 +87,20 @@ def test_images_asked_for_one_by_one_are_decoded_once(
         files.load([2])
 
 
-def test_a_damaged_image_of_the_cache_is_decoded_again(files: FilePixels, cache: Path) -> None:
-    wanted = files.load([3])
-    (kept,) = cache.rglob("*.uint8")
+def test_a_damaged_entry_is_decoded_again(files: FilePixels, cache: Path) -> None:
+    wanted = files.load_all().clone()
+    (kept,) = cache.iterdir()
+    whole = kept.read_bytes()
+    for damage in (b"", whole[:-1]):
+        kept.write_bytes(damage)
+        assert torch.equal(files.load_all(), wanted)
+        assert kept.read_bytes() == whole
+    files.load([3])
+    (kept,) = cache.rglob("images/*/*.uint8")
     whole = kept.read_bytes()
     for damage in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
         kept.write_bytes(damage)
-        assert torch.equal(files.load([3]), wanted)
+        assert torch.equal(files.load([3]), wanted[3:4])
         assert kept.read_bytes() == whole
 
 
@@ -145,17 +141,3 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cache_folder() == tmp_path / "sween"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "sween"
-
-
-def test_training_on_real_photos_decodes_once(
-    imagenette_folder: Path, cache: Path, tmp_path: Path
-) -> None:
-    photos = load_dataset("image_folder", imagenette_folder, image_size=32)
-    config = TrainConfig(
-        dataset="image_folder", arch="resnet20", sigma=0.25, epochs=1, batch_size=32
-    )
-    train(config, photos, tmp_path / "run", quiet=True)
-    entries = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
-    assert entries
-    train(config, photos, tmp_path / "again", quiet=True)
-    assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == entries

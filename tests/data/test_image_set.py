@@ -208,9 +208,9 @@ def altered(index: int, **changes: Any) -> Any:
     ("source", "words"),
     {
         "a generator": (iter([pair(0)]), "map-style torch Dataset"),
-        "a stream": (Streamed(), "of type 'Streamed'"),
+        "a stream": (Streamed(), "got a Streamed"),
         "a loader of a stream": (DataLoader(Streamed()), "Streamed"),
-        "a path": ("photos", "of type 'str'"),
+        "a path": ("photos", "got a str"),
         "nothing": ([], "at least one image"),
         "one image": ((PIXELS[0], [1]), r"a batch \(N, C, H, W\)"),
         "labels missing": ((PIXELS, LABELS[:5]), r"12 whole numbers.*\(5,\)"),

@@ -95,7 +95,7 @@ def test_another_mode_is_refused_and_converted_on_demand(
     path = tmp_path / name
     make().save(path)
     wanted = "RGB" if channels == 3 else "grayscale"
-    with refuses(DataError, str(path), part, "pass --convert", f"re-save it as {wanted}"):
+    with refuses(DataError, str(path), part, "pass `convert=True`", f"re-save it as {wanted}"):
         read(path, channels)
     assert read(path, channels, convert=True).shape == (channels, 8, 8)
 
@@ -113,7 +113,7 @@ def test_16_bit_rgb_is_refused_though_pillow_reads_it_as_8(
 ) -> None:
     path = tmp_path / "deep.png"
     path.write_bytes(png(4, 4, 16, (b"\0" + bytes(range(24))) * 4))
-    with refuses(DataError, str(path), "16 or more bits", "--convert"):
+    with refuses(DataError, str(path), "16 or more bits", "convert=True"):
         read(path)
     assert read(path, convert=True)[:, 0, 0].tolist() == [0, 2, 4]
 
@@ -168,7 +168,7 @@ def test_missing_files_and_other_arguments_are_refused(
         read(tmp_path / "absent.png")
     with refuses(DataError, str(tmp_path), "a folder"):
         read(tmp_path)
-    with refuses(DataError, "a.png", "32 x 32", "got 10 x 20", "--resize"):
+    with refuses(DataError, "a.png", "32 x 32", "got 10 x 20", "resize=True"):
         read(path, image_shape=SMALL)
     with refuses(BadInput, "channels", "1 or 3", "got 4"):
         read(path, channels=4)

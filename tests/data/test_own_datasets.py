@@ -108,7 +108,7 @@ def test_a_registered_data_set_loads_by_its_name(tmp_path: Path) -> None:
     assert dataset.options == {}
     assert load_dataset("flowers", tmp_path, image_size=9).options == {"image_size": 9}
     assert asked == [{"root": None, "image_size": 6}, {"root": tmp_path, "image_size": 9}]
-    with pytest.raises(BadInput, match="leave --convert out"):
+    with pytest.raises(BadInput, match="leave `convert` out"):
         load_dataset("flowers", convert=True)
     with pytest.raises(DataError, match="absent"):
         load_dataset("flowers", tmp_path / "absent")
@@ -167,9 +167,9 @@ def test_a_data_set_by_its_factory(own: str, tmp_path: Path) -> None:
     ("factory", "words"),
     [
         ("nothing", "expected a factory that returns a sween Dataset or"),
-        ("from_files", "--data-root"),
+        ("from_files", "as `root`"),
         ("fails", "KeyError: 'flowers'"),
-        ("number", "can be called, got int"),
+        ("number", "can be called, got an int"),
         ("missing", "has no attribute 'missing'"),
     ],
 )

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from sween.errors import BadInput, ContractError
-from sween.models.device import is_out_of_memory
+from sween.errors import BadInput, ContractError, is_out_of_memory
 from sween.sampling import CertifySettings
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier, pipeline

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import nn
 
 PIXELS = 64
@@ -26,14 +25,19 @@ def with_dropout(num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(PIXELS, num_classes))
 
 
-class AsClass(nn.Module):
+class AsClass(nn.Sequential):
     def __init__(self, *, num_classes: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(PIXELS, num_classes)
+        super().__init__(nn.Flatten(), nn.Linear(PIXELS, num_classes))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.linear(x.flatten(1))
-        return logits
+
+def fails_in_training(num_classes: int) -> nn.Module:
+    def fail(module: nn.Module, _: Any) -> None:
+        if module.training:
+            raise ValueError("not this batch")
+
+    model = with_classes(num_classes)
+    model.register_forward_pre_hook(fail)
+    return model
 
 
 def not_a_module(num_classes: int) -> list[int]:

@@ -77,20 +77,16 @@ def test_a_header_that_is_not_a_manifest_is_refused(saved: Path, text: str) -> N
     ("field", "value"),
     [
         ("num_classes", "10"),
-        ("num_classes", None),
+        ("num_classes", 11),
         ("image_shape", [1, 8]),
-        ("image_shape", "188"),
         ("image_shape", [1, "8", 8]),
         ("class_names", [*range(10)]),
-        ("num_classes", 11),
         ("sigma", "0.25"),
         ("arch", 5),
         ("fingerprint", None),
         ("training", []),
         ("unknown", 1),
         ("version", 2),
-        ("version", None),
-        ("version", "1"),
     ],
 )
 def test_a_manifest_with_another_type_is_refused_by_name(
@@ -114,7 +110,7 @@ def test_a_strangers_factory_is_not_imported_unasked(
     content = MANIFEST.__dict__ | {"arch": arch}
     save_checkpoint(nn.Linear(1, 1), path, type(MANIFEST)(**content))
     assert read_manifest(path).arch == arch
-    refused(path, rf"not imported without consent; .* pass --arch {arch}")
+    refused(path, rf"not imported without consent; .* pass `archs=\['{arch}'\]`")
     refused(path, "expected digits-conv, got stranger", arch="digits-conv")
     refused(path, "expected other:factory, got stranger", arch="other:factory")
     assert not (tmp_path / "it-ran").exists()

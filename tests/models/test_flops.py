@@ -28,10 +28,9 @@ def test_cifar_resnets_cost_what_the_papers_table_says(
 def test_imagenet_resnets_have_the_published_number_of_parameters() -> None:
     published = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032}
     for depth, parameters in published.items():
+        name, shape = f"imagenet-resnet{depth}", (3, 224, 224)
         with torch.device("meta"):  # where weights take neither memory nor time
-            model = create_model(
-                f"imagenet-resnet{depth}", num_classes=1000, image_shape=(3, 224, 224)
-            )
+            model = create_model(name, num_classes=1000, image_shape=shape)
         assert count_parameters(model) == parameters
 
 

@@ -97,12 +97,6 @@ def test_ones_own_name_may_be_registered_again_but_not_one_of_sweens() -> None:
             register_architecture(name, tiny, image_shape=SHAPE)
 
 
-def test_a_checkpoint_of_a_name_that_is_not_registered_here(tmp_path: Path) -> None:
-    path = saved(tiny(4, SHAPE), tmp_path / "model.safetensors", "tiny")
-    with pytest.raises(CheckpointError, match="got tiny; register it first"):
-        load_checkpoint(path)
-
-
 def test_a_factory_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_networks.py").write_text(
         "from torch import nn\n"
@@ -116,7 +110,7 @@ def test_a_factory_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     reloads(arch, tmp_path / "a.safetensors", named=arch)
     assert sween.load(tmp_path / "a.safetensors", archs=[arch]).num_classes == 4
     del sys.modules["own_networks"]
-    with pytest.raises(CheckpointError, match=rf"pass --arch {arch} \(archs=\[...\] in Python\)"):
+    with pytest.raises(CheckpointError, match=rf"pass `archs=\['{arch}'\]`"):
         sween.load(tmp_path / "a.safetensors", archs=["own_networks:other"])
     assert "own_networks" not in sys.modules
 
@@ -131,14 +125,12 @@ class FakeConfig:
 @pytest.fixture
 def fake_timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Stands for timm, with one network for any size and one for a fixed one; notes the calls."""
-    calls, configs = (
-        list[dict[str, Any]](),
-        {
-            "anysize": FakeConfig(),
-            "anysize.tag": FakeConfig(std=(0.5, 0.5, 0.5)),
-            "fixed": FakeConfig(fixed_input_size=True),
-        },
-    )
+    calls = list[dict[str, Any]]()
+    configs = {
+        "anysize": FakeConfig(),
+        "anysize.tag": FakeConfig(std=(0.5, 0.5, 0.5)),
+        "fixed": FakeConfig(fixed_input_size=True),
+    }
 
     def get_pretrained_cfg(name: str) -> FakeConfig:
         if name not in configs:

@@ -20,18 +20,11 @@ def test_listing_by_pattern() -> None:
     assert list_models("vgg*") == []
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ResNet110", "did you mean 'resnet110'? available: digits-conv"),
-        ("digits_conv", "did you mean 'digits-conv'? available: digits-conv"),
-        ("qqqq", "unknown architecture 'qqqq'; available: digits-conv"),
-    ],
-)
-def test_an_unknown_name_gets_the_nearest(name: str, message: str) -> None:
-    with pytest.raises(UnknownName) as caught:
+@pytest.mark.parametrize(("name", "nearest"), [("ResNet110", "resnet110"), ("qqqq", None)])
+def test_an_unknown_name_gets_the_nearest(name: str, nearest: str | None) -> None:
+    with pytest.raises(UnknownName, match=f"architecture '{name}'") as caught:
         create_model(name, num_classes=10, image_shape=DIGITS)
-    assert message in str(caught.value)
+    assert (f"did you mean {nearest!r}?" in str(caught.value)) == (nearest is not None)
     assert all(known in str(caught.value) for known in ARCHITECTURES)
 
 
@@ -95,16 +88,7 @@ class Fake(nn.Module):
         return self.outcome
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("two\nlines"),
-        ValueError(),
-        AssertionError("Input height (8) doesn't match model (224)."),
-        KeyError("k"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", [RuntimeError("two\nlines"), ValueError()], ids=repr)
 def test_a_member_that_raises_is_refused_with_its_error(error: Exception) -> None:
     model = Fake(error)
     with pytest.raises(ContractError, match=r"\(N, 1, 8, 8\)") as caught:
@@ -117,10 +101,7 @@ def test_a_member_that_raises_is_refused_with_its_error(error: Exception) -> Non
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ((torch.zeros(2, 10),), r"logits of shape \(2, 10\).*got tuple;"),
-        (None, r"logits of shape \(2, 10\).*got NoneType;"),
-        (torch.zeros(2, 9), r"logits of shape \(2, 10\).*got \(2, 9\);"),
-        (torch.zeros(10), r"logits of shape \(2, 10\).*got \(10,\);"),
+        ((torch.zeros(2, 10),), r"logits of shape \(2, 10\).*got a tuple;"),
         (torch.zeros(2, 10, 1, 1), r"logits of shape \(2, 10\).*got \(2, 10, 1, 1\);"),
         (torch.full((2, 10), torch.nan), "finite logits"),
         (torch.full((2, 10), torch.inf), "finite logits"),
@@ -140,23 +121,8 @@ def test_a_good_member_is_left_as_it_was(training: bool) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_factory_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_networks.py").write_text("def fails():\n    raise KeyError('weights')\n")
-    (tmp_path / "unreadable_networks.py").write_text("def fails(:\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, why in (("broken_networks", "KeyError"), ("unreadable_networks", "SyntaxError")):
-        with pytest.raises(BadInput, match=rf"{name}:fails.*{why}.*; "):
-            create_model(f"{name}:fails", num_classes=3, image_shape=(1, 8, 8))
-
-
 @pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-        MemoryError(),
-    ],
-    ids=lambda error: type(error).__name__,
+    "error", [torch.OutOfMemoryError("CUDA out of memory.\nGPU 0 has"), MemoryError()], ids=repr
 )
 def test_running_out_of_memory_is_not_a_wrong_architecture(
     error: Exception, monkeypatch: pytest.MonkeyPatch
@@ -185,3 +151,12 @@ def test_a_real_lack_of_memory() -> None:
 
     with pytest.raises(OutOfMemory, match="memory ran out while the network was checked on cpu"):
         check_member(Huge(), num_classes=10, image_shape=DIGITS)
+
+
+def test_a_factory_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_networks.py").write_text("def fails():\n    raise KeyError('weights')\n")
+    (tmp_path / "unreadable_networks.py").write_text("def fails(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, why in (("broken_networks", "KeyError"), ("unreadable_networks", "SyntaxError")):
+        with pytest.raises(BadInput, match=rf"{name}:fails.*{why}.*; "):
+            create_model(f"{name}:fails", num_classes=3, image_shape=(1, 8, 8))

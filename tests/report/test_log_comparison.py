@@ -226,7 +226,7 @@ def test_a_log_needs_a_run_on_its_images(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="no run on them"):
             write_report([run, log], tmp_path / "report", different_images=different)
     mat.write_bytes(b"")
-    with pytest.raises(BadInput, match="--log-start"):
+    with pytest.raises(BadInput, match=r"LogFormat\.start"):
         write_report([run, mat], tmp_path / "report")
 
 
@@ -234,7 +234,7 @@ def test_a_radius_beyond_what_n_allows_is_refused_in_a_report(tmp_path: Path) ->
     """The limits are the run's own, unless the log's are given."""
     run = write_run(tmp_path / "run", [certificate(3, 0.5)], n=100_000)
     log, out = write_log(tmp_path / "log.tsv", (3, 1, "2.5")), tmp_path / "report"
-    with pytest.raises(BadInput, match=r"line 2: radius: expected at most 2\.\d+.*--log-sigma"):
+    with pytest.raises(BadInput, match=r"line 2: radius: expected at most 2\.\d+.*LogFormat.sigma"):
         write_report([run, log], out)
     assert not out.exists()
     with pytest.raises(BadInput, match=r"radius: expected at most 2\.287, .* got 2\.5"):

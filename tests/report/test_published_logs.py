@@ -176,7 +176,7 @@ def test_radii_beyond_the_votes_are_refused(tmp_path: Path) -> None:
     read_tsv_log(write(tmp_path, "3\t1\t1\t1.91\t1\t1.0"), limit=limit)
     path = write(tmp_path, GOOD[0], "3\t1\t1\t1.92\t1\t1.0")
     assert "line 3: radius: expected at most 1.906, " in message(path, limit=limit)
-    assert "got 1.92; if the log's own differ, pass --log-sigma" in message(path, limit=limit)
+    assert "got 1.92; if the log has others, pass `LogFormat.sigma`" in message(path, limit=limit)
     wrong = write(tmp_path, "3\t2\t1\t1.92\t0\t1.0")
     assert "line 2: radius" in message(wrong, limit=limit), "a wrong answer's radius too"
     mat = write_mat(tmp_path, hard=HARD)

@@ -44,7 +44,7 @@ def function(images: torch.Tensor) -> torch.Tensor:
         (small.Computed(broken), ("KeyError", "no such layer")),
         (function, ("a function", "module")),
         (linear().forward, ("a method", "torch.nn.Module")),
-        (None, ("a NoneType",)),
+        (None, ("got None",)),
     ],
     ids=lambda value: type(value).__name__,
 )

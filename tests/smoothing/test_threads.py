@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.models.device import evaluating
+from sween.models.evaluation_mode import evaluating
 from sween.smoothing import SmoothedClassifier
 from tests.at_once import at_once
 from tests.smoothing import small

@@ -38,7 +38,7 @@ def which(images: torch.Tensor, padding: int) -> list[tuple[int, int, bool]]:
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 7)])
-@pytest.mark.parametrize("padding", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1, 2])
 def test_every_result_is_one_of_the_padded_crops(shape: tuple[int, int, int], padding: int) -> None:
     images = torch.rand(300, *shape, generator=torch.Generator().manual_seed(1)) + 0.01
     choices = which(images, padding)
@@ -62,16 +62,6 @@ def test_the_generator_alone_decides_and_the_images_stay() -> None:
     assert not torch.equal(changed(images, 2, seed=4), changed(images, 2, seed=5))
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(images, before)
-
-
-def test_without_padding_only_flips_remain() -> None:
-    images = torch.rand(100, 3, 6, 6)
-    results = changed(images, 0)
-    same = [torch.equal(one, other) for one, other in zip(images, results, strict=True)]
-    flipped = [torch.equal(one.flip(2), other) for one, other in zip(images, results, strict=True)]
-    assert all(one != other for one, other in zip(same, flipped, strict=True))
-    assert any(same)
-    assert any(flipped)
 
 
 def test_padding_is_black_and_shape_and_range_stay() -> None:

@@ -58,13 +58,8 @@ def test_an_unknown_name_gets_the_nearest(field: str, value: object, nearest: st
 @pytest.mark.parametrize(
     "fields",
     [
-        {"sigma": 0},
-        {"epochs": 1},
-        {"batch_size": 1},
-        {"learning_rate": 1e-12},
-        {"momentum": 0},
-        {"weight_decay": 0},
-        {"seed": -1},
+        {"sigma": 0, "epochs": 1, "batch_size": 1, "learning_rate": 1e-12, "seed": -1},
+        {"momentum": 0, "weight_decay": 0},
         *({"method": method} for method in OBJECTIVES),
         *({"schedule": schedule} for schedule in SCHEDULES if schedule != "step"),
         {"schedule": "step", "milestones": [50, 75]},
@@ -85,23 +80,12 @@ def test_a_config_cannot_be_changed_and_has_every_field_in_its_dict() -> None:
     assert TrainConfig.from_dict(made.as_dict()) == made
 
 
-@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-@pytest.mark.parametrize(
-    ("step", "one_cycle", "cosine"),
-    [(0, 0.1, 0.1), (10, 0.55, 0.55), (20, 1.0, 1.0), (60, 0.5, 0.5), (99, 0.0125, 0.000386)],
-)
-def test_rates_at_a_share_of_the_run(
-    schedule: str, step: int, one_cycle: float, cosine: float
-) -> None:
-    made = config(learning_rate=0.4, schedule=schedule, epochs=10)
-    share = one_cycle if schedule == "one-cycle" else cosine
-    assert learning_rate(made, step, 10) == pytest.approx(0.4 * share, abs=1e-5)
-
-
-@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-def test_rates_rise_then_fall_without_jumps(schedule: str) -> None:
+@pytest.mark.parametrize(("schedule", "last"), [("one-cycle", 0.00125), ("cosine", 3.8553e-6)])
+def test_rates_rise_then_fall_without_jumps(schedule: str, last: float) -> None:
     made = config(learning_rate=1.0, schedule=schedule, epochs=100)
     rates = [learning_rate(made, step, 10) for step in range(1000)]
+    assert [rates[step] for step in (0, 100, 200, 600)] == pytest.approx([0.1, 0.55, 1.0, 0.5])
+    assert rates[-1] == pytest.approx(last, rel=1e-3)
     assert rates[:201] == sorted(rates[:201])
     assert rates[200:] == sorted(rates[200:], reverse=True)
     assert max(rates) == pytest.approx(1.0)
@@ -114,6 +98,9 @@ def test_step_and_constant_rates() -> None:
     rates = {epoch: learning_rate(made, epoch * 750, 750) for epoch in (0, 149, 150, 299, 300, 399)}
     expected = {0: 0.01, 149: 0.01, 150: 0.001, 299: 0.001, 300: 0.0001, 399: 0.0001}
     assert rates == pytest.approx(expected)
+    made = config(schedule="step", milestones=(5,), epochs=10, learning_rate=0.4, warmup=0.2)
+    warmed = [learning_rate(made, step, 10) for step in (0, 10, 20, 49, 50)]
+    assert warmed == pytest.approx([0.04, 0.22, 0.4, 0.4, 0.04])
     constant = config(schedule="constant", learning_rate=0.03)
     assert {learning_rate(constant, step, 7) for step in range(11)} == {0.03}
 
@@ -133,17 +120,11 @@ def test_milestones_belong_to_step_and_rise(fields: dict[str, Any]) -> None:
 
 
 def test_lambda_is_the_published_one_unless_given() -> None:
-    for method, sigma, published in (
-        ("macer", 0.25, 12.0),
-        ("macer", 0.5, 4.0),
-        ("macer", 1.0, 12.0),
-        ("consistency", 0.25, 20.0),
-        ("consistency", 0.5, 10.0),
-        ("consistency", 1.0, 10.0),
-        ("gaussian", 0.3, 0.0),
-    ):
-        made = config(method=method, sigma=sigma, regulariser_from=0)
-        assert made.regulariser_weight == published
+    published = {"macer": (12, 4, 12), "consistency": (20, 10, 10), "gaussian": (0, 0, 0)}
+    for method, weights in published.items():
+        for sigma, weight in zip((0.25, 0.5, 1.0), weights, strict=True):
+            made = config(method=method, sigma=sigma, regulariser_from=0)
+            assert made.regulariser_weight == weight
     assert config(method="macer", sigma=0.3, regulariser=2.0).regulariser_weight == 2.0
     with pytest.raises(BadInput, match="regulariser"):
         config(method="macer", sigma=0.3)
@@ -157,7 +138,7 @@ def test_lambda_waits_for_the_first_drop_where_it_is_published_so() -> None:
     assert [made.options_at(epoch).regulariser for epoch in range(6)] == [0, 0, 12, 12, 12, 12]
     assert config(method="macer", sigma=0.5, **drops).options_at(0).regulariser == 4
     assert config(method="consistency", sigma=1.0).options_at(0).regulariser == 10
-    with pytest.raises(BadInput, match=r"regulariser_from: .* no drop .*--regulariser-from"):
+    with pytest.raises(BadInput, match=r"regulariser_from: .* no drop .*`regulariser_from`"):
         config(method="macer", sigma=1.0)
     own = config(method="macer", sigma=1.0, regulariser=3.0)
     assert own.options_at(0).regulariser == 3
@@ -169,27 +150,16 @@ def test_lambda_waits_for_the_first_drop_where_it_is_published_so() -> None:
     ("field", "value", "said"),
     [
         ("epochs", "3", "a whole number, got '3'"),
-        ("epochs", 2.5, "a whole number, got 2.5"),
         ("epochs", True, "a whole number, got True"),
         ("copies", 1.5, "a whole number or nothing"),
-        ("sigma", "half", "a number, got 'half'"),
-        ("sigma", True, "a number"),
+        ("sigma", True, "a number, got True"),
         ("nesterov", 1, "true or false, got 1"),
         ("store", 16, "text, got 16"),
         ("milestones", 2, "a list of whole numbers, got 2"),
         ("milestones", [2.5], "a list of whole numbers"),
-        ("regulariser", "big", "a number or nothing"),
     ],
 )
 def test_a_value_of_another_kind_is_named(field: str, value: object, said: str) -> None:
     with pytest.raises(BadInput, match=f"^{field}: expected {said}") as caught:
         TrainConfig.from_dict(config().as_dict() | {field: value})
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_step_schedule_warms_up_where_it_is_asked_to() -> None:
-    drops: dict[str, Any] = {"schedule": "step", "milestones": (5,), "epochs": 10}
-    made = config(learning_rate=0.4, warmup=0.2, **drops)
-    rates = [learning_rate(made, step, 10) for step in (0, 10, 20, 49, 50)]
-    assert rates == pytest.approx([0.04, 0.22, 0.4, 0.4, 0.04])
-    assert learning_rate(config(learning_rate=0.4, **drops), 0, 10) == 0.4

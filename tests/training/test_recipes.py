@@ -55,6 +55,8 @@ def test_a_list_of_candidates_and_what_the_command_line_overrides() -> None:
     assert folders[0] == Path("runs/resnet20-seed1")
     assert len(set(folders)) == 6
     assert run_folders(configs[:1], Path("runs")) == [Path("runs")]
+    with pytest.raises(BadInput, match="resnet20-seed1 2 times"):
+        run_folders(configs[:1] * 2, Path("runs"))
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,9 @@ def test_a_list_of_candidates_and_what_the_command_line_overrides() -> None:
         ("epochs = ", BadInput, "expected TOML"),
         ("candidate = 3", BadInput, r"\[\[candidate\]\] tables"),
         ("epoch = 3", UnknownName, "did you mean 'epochs'"),
-        ('arch = "resnet20"', BadInput, "--dataset"),
-        ('dataset = "cifar10"\narch = "resnet20"', BadInput, "--sigma"),
-        ('dataset = "cifar10"\nsigma = 0.5', BadInput, "--arch"),
+        ('arch = "resnet20"', BadInput, "pass `dataset`"),
+        ('dataset = "cifar10"\narch = "resnet20"', BadInput, "pass `sigma`"),
+        ('dataset = "cifar10"\nsigma = 0.5', BadInput, "pass `arch`"),
     ],
 )
 def test_recipes_that_cannot_be_used(
@@ -76,12 +78,6 @@ def test_recipes_that_cannot_be_used(
     full = {} if "arch" in text or "sigma" in text else {"dataset": "cifar10", "sigma": 0.5}
     with pytest.raises(kind, match=said):
         make_configs(read_recipe(path), full, archs=["resnet20"] if full else ())
-
-
-def test_candidates_of_one_name_are_refused() -> None:
-    base = [{"dataset": "digits", "sigma": 0.5, "arch": "digits-mlp"}]
-    with pytest.raises(BadInput, match="digits-mlp-seed0 2 times"):
-        run_folders(make_configs(base * 2, {}), Path("runs"))
 
 
 def test_shipped_recipes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from sween.smoothing.smoothed_logits import SmoothedLogits
 def check_installed() -> None:
     """Raise MissingExtra if the package is not installed."""
     if importlib.util.find_spec("pyautoattack") is None:
-        raise MissingExtra("pyautoattack", "attack", "AutoAttack (--attack pgd and ddn do not)")
+        raise MissingExtra("pyautoattack", "attack", "AutoAttack (unlike the attacks pgd and ddn)")
 
 
 def autoattack(

@@ -17,8 +17,8 @@ from sween.attack.pgd import along, pgd
 from sween.attack.scoring import Judge, Scored, is_broken, worst
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.errors import BadInput
-from sween.models.device import evaluating, is_out_of_memory
+from sween.errors import BadInput, is_out_of_memory
+from sween.models.evaluation_mode import evaluating
 from sween.records import Certificate
 from sween.runs.attack_outcome import (
     AttackOutcome,

@@ -17,8 +17,7 @@ from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.weighted import add_weighted
-from sween.errors import warn_fallback
-from sween.models.device import is_out_of_memory
+from sween.errors import is_out_of_memory, warn_fallback
 from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities
 
 PASS_ROWS = 512

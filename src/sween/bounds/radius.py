@@ -19,9 +19,9 @@ from typing import cast
 import numpy as np
 from scipy import special
 
-from sween.arguments import check_new_name
 from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound
-from sween.errors import BadInput, UnknownName
+from sween.errors import BadInput
+from sween.registry import Registry
 
 ROUND_DOWN = 1 - 1e-12
 """Covers more than the relative error of ndtri and of the arithmetic after it.
@@ -146,25 +146,25 @@ def _radius_of_class_alone(
     return radius_cohen(count, n, alpha=alpha, sigma=sigma)
 
 
-BOUNDS = {
-    "cohen": Bound("cohen", _radius_of_class_alone),
-    "two-class": Bound("two-class", radius_two_class, SHARE_OF_CLASS_A),
-}
+BOUNDS = Registry(
+    "bound",
+    {
+        "cohen": Bound("cohen", _radius_of_class_alone),
+        "two-class": Bound("two-class", radius_two_class, SHARE_OF_CLASS_A),
+    },
+)
 """All bounds, by name."""
 
 
 def register_bound(bound: Bound) -> Bound:
     """Register a bound for `certify`, the command line and `sween verify`."""
-    check_new_name("bound", bound.name, ("cohen", "two-class"))
-    BOUNDS[bound.name] = bound
+    BOUNDS.add(bound.name, bound)
     return bound
 
 
 def bound_of(name: str) -> Bound:
     """The bound of that name."""
-    if name not in BOUNDS:
-        raise UnknownName("bound", name, tuple(BOUNDS))
-    return BOUNDS[name]
+    return BOUNDS.find(name)
 
 
 def level_of_class(alpha: float, bound: str) -> float:

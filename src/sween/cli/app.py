@@ -1,11 +1,12 @@
 """The command-line application: verbs, exit codes, and errors in one line."""
 
 import errno
+import functools
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
 
@@ -26,8 +27,8 @@ from sween.cli import (
     weigh,
     zoo,
 )
-from sween.errors import CheckFailed, OutOfMemory, SweenError
-from sween.models.device import is_out_of_memory
+from sween.cli.option_names import spell_options
+from sween.errors import CheckFailed, OutOfMemory, SweenError, is_out_of_memory
 
 app = typer.Typer(
     name="sween",
@@ -77,20 +78,19 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
     Raises:
         KeyboardInterrupt: the verb was interrupted.
     """
-    warnings.showwarning = _show_warning
+    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    command = typer.main.get_command(app)
+    verb = getattr(command, "commands", {}).get(arguments[0])
+    warnings.showwarning = functools.partial(_show_warning, verb)
     try:
-        code = typer.main.get_command(app).main(
-            args=list(sys.argv[1:] if arguments is None else arguments) or ["--help"],
-            prog_name="sween",
-            standalone_mode=False,
-        )
+        code = command.main(args=arguments, prog_name="sween", standalone_mode=False)
         if code == INTERRUPTED:  # how Typer reports a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)
     except CheckFailed as failure:
-        return _complain(f"check failed: {failure}", 1)
+        return _complain(f"check failed: {spell_options(str(failure), verb)}", 1)
     except SweenError as error:
-        return _complain(f"error: {error}", 2)
+        return _complain(f"error: {spell_options(str(error), verb)}", 2)
     except OSError as error:
         return _complain(f"error: {_describe(error)}", 2)
     except typer.Abort:
@@ -129,6 +129,7 @@ def _describe(error: OSError) -> str:
 
 
 def _show_warning(
+    verb: Any,
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -136,4 +137,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    sys.stderr.write(f"sween: warning: {' '.join(str(message).split())}\n")
+    sys.stderr.write(f"sween: warning: {' '.join(spell_options(str(message), verb).split())}\n")

@@ -8,12 +8,12 @@ import torch
 import typer
 
 from sween.data import Dataset, load_dataset, parse_indices
-from sween.data.factories import check_consent
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
 from sween.engine import PRECISIONS
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
+from sween.factories import check_consent
 
 Source = Annotated[
     Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
@@ -119,7 +119,7 @@ def dataset_of(
         raise BadInput(
             "--dataset", expected=f"{name}, as the members have", got=trusted, fix="pass that one"
         )
-    check_consent(name, given=trusted, where="the checkpoint", option="dataset")
+    check_consent(name, given=trusted, where="the checkpoint", kind="dataset")
     size = loaded.image_shape[1] if find_dataset(name).reads_files else None
     return load_dataset(name, root, image_size=size, convert=convert, test_only=test_only)
 

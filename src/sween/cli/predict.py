@@ -27,10 +27,10 @@ from sween.cli.options import (
     choose_device,
 )
 from sween.data import read_image
-from sween.data.factories import is_factory
 from sween.ensemble import LoadedEnsemble
 from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
+from sween.factories import is_factory
 from sween.progress import track
 from sween.records import ABSTAIN, Certificate, format_radius
 from sween.sampling import CertifySettings

@@ -92,7 +92,7 @@ def _find_source(root: Path) -> Path:
         root,
         expected=f"{FOLDER}/ or {ARCHIVE}",
         got="a folder with neither" if root.is_dir() else "nothing there",
-        fix=f"fetch {ARCHIVE} from its source and pass its folder as --data-root",
+        fix=f"fetch {ARCHIVE} from its source and pass its folder as `root`",
     )
 
 

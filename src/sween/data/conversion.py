@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from sween.data.validation import check_images
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_type
 
 Images = torch.Tensor | npt.NDArray[Any] | Image.Image | Sequence[Any]
 """One image or a batch: a tensor (C, H, W) or (N, C, H, W), an array, a Pillow image, or a sequence
@@ -85,7 +85,7 @@ def _as_pixels(images: Images, what: str) -> torch.Tensor:
     raise BadInput(
         what,
         expected="a tensor, an array, a Pillow image or a sequence of them",
-        got=f"a {type(images).__name__}" + (" that is empty" if empty else ""),
+        got=describe_type(images) + (" that is empty" if empty else ""),
         fix="open a file with PIL.Image.open" if is_text else "convert it with torch.as_tensor",
     )
 

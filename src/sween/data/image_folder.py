@@ -233,10 +233,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
     for entry in _visible(folder):
         if not entry.is_dir():
             raise DataError(
-                entry.path,
-                expected="only class folders here",
-                got="a file",
-                fix="move it away",
+                entry.path, expected="only class folders here", got="a file", fix="move it away"
             )
         classes[entry.name] = _list_images(folder / entry.name)
     if not classes:
@@ -247,7 +244,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
 def _list_images(folder: Path) -> list[str]:
     names = []
     for entry in _visible(folder):
-        # A dangling link is an image that cannot be read, reported when it is asked for.
+        # A dangling link is an image that cannot be read, reported when it is read.
         is_file = entry.is_file() or not os.path.exists(entry.path)
         if not is_file or not entry.name.lower().endswith(SUFFIXES):
             raise DataError(
@@ -268,9 +265,6 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
             visible = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise DataError(
-            folder,
-            expected="a readable folder",
-            got=error.strerror,
-            fix="change its permissions",
+            folder, expected="a readable folder", got=error.strerror, fix="change its permissions"
         ) from error
     return sorted(visible, key=lambda entry: entry.name)

@@ -17,9 +17,8 @@ from torch.utils import data as torch_data
 
 from sween.data.conversion import as_pixels
 from sween.data.dataset import Dataset, ImageSet, StoredPixels
-from sween.data.factories import describe_error
 from sween.data.validation import type_and_shape, whole_numbers
-from sween.errors import BadInput, DataError
+from sween.errors import BadInput, DataError, describe_error, describe_type
 from sween.progress import Advance, track
 
 READ_TWICE = 8
@@ -60,8 +59,8 @@ def as_image_set(
             - a sween `Dataset`, whose test split is taken, or an `ImageSet`, which is returned.
         name: for errors: `dataset[17]` is image 17.
         white: the uint8 value that becomes 1.0.
-        indices: the images that will be used, all by default: where a label can be had only by
-            reading its item, no others are read.
+        indices: the images that will be used, all by default: where labels must be read item by
+            item, no others are read.
         quiet: no progress display.
 
     Returns:
@@ -126,13 +125,7 @@ def _wrong_label(name: str, index: int, label: object) -> BadInput:
 
 
 class DatasetPixels:
-    """Pixels of a map-style data set, read on demand; an image must be the same at every read.
-
-    Args:
-        items: gives `(image, label)` or an image for each position.
-        name: for errors.
-        quiet: no progress display.
-    """
+    """Pixels of a map-style data set, read on demand; an image must be the same at every read."""
 
     def __init__(self, items: Any, name: str, *, quiet: bool = False) -> None:
         sized = hasattr(items, "__len__") and hasattr(items, "__getitem__")
@@ -140,7 +133,7 @@ class DatasetPixels:
             raise BadInput(
                 name,
                 expected="a map-style torch Dataset, a DataLoader or (images, labels)",
-                got=f"an object of type {type(items).__name__!r}",
+                got=describe_type(items),
                 fix="give images that can be read by their index",
             )
         if not len(items):
@@ -169,7 +162,7 @@ class DatasetPixels:
     def _read_some_twice(self) -> None:
         last, steps = len(self) - 1, READ_TWICE - 1
         some = sorted({step * last // steps for step in range(READ_TWICE)})
-        unreadable = self.unreadable(some)  # reported if that image is asked for
+        unreadable = self.unreadable(some)  # reported when that image is read
         if self._first is None:
             raise unreadable[some[0]]
         for position in some:
@@ -293,7 +286,7 @@ class DatasetPixels:
             raise BadInput(
                 where,
                 expected="(image, label), or an image alone",
-                got=f"a {type(item).__name__} of {len(item)}",
+                got=f"{describe_type(item)} of {len(item)}",
                 fix="wrap the data set in one that gives (image, label)",
             )
         image = as_pixels(item, what=where).detach().cpu()
@@ -349,7 +342,7 @@ def _without_loader(loader: torch_data.DataLoader[Any], name: str) -> Any:
         raise BadInput(
             name,
             expected="a DataLoader that reads the images in a fixed order",
-            got=f"one with a {type(sampler).__name__}",
+            got=f"one with {describe_type(sampler)}",
             fix="use shuffle=False, or pass the Dataset itself",
         )
     if loader.collate_fn not in (torch_data.default_collate, torch_data.default_convert):

@@ -74,14 +74,6 @@ def read_image(
             pixels = np.array(plain, dtype=np.uint8)
     except DataError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(
-            path,
-            expected=f"at most {Image.MAX_IMAGE_PIXELS} pixels",
-            got="more (a decompression bomb?)",
-            fix="re-save it smaller if you trust where it came from",
-            unreadable=True,
-        ) from error
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise _unreadable(path, error) from error
     if pixels.ndim == 2:
@@ -98,25 +90,16 @@ def _open(stream: Any) -> Image.Image:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    if isinstance(error, PermissionError):
-        return DataError(
-            path,
-            expected="a readable file",
-            got="permission denied",
-            fix="change its permissions",
-            unreadable=True,
-        )
+    expected = "a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image"
+    got, fix = f"a truncated or corrupt file ({error!r})", "fetch or save the file again"
     if isinstance(error, UnidentifiedImageError):
         got = "something else"
-    else:
-        got = f"a truncated or corrupt file ({type(error).__name__}: {error})"
-    return DataError(
-        path,
-        expected="a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image",
-        got=got,
-        fix="fetch or save the file again",
-        unreadable=True,
-    )
+    elif isinstance(error, PermissionError):
+        got, fix = "permission denied", "change its permissions"
+    elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        expected, got = f"at most {Image.MAX_IMAGE_PIXELS} pixels", "more (a decompression bomb?)"
+        fix = "re-save it smaller if you trust where it came from"
+    return DataError(path, expected=expected, got=got, fix=fix, unreadable=True)
 
 
 def _in_mode(image: Image.Image, path: Path, mode: str, convert: bool) -> Image.Image:
@@ -131,7 +114,7 @@ def _in_mode(image: Image.Image, path: Path, mode: str, convert: bool) -> Image.
             path,
             expected=f"an 8-bit {name} image",
             got=got,
-            fix=f"pass --convert (convert=True) or re-save it as {name}",
+            fix=f"pass `convert=True` or re-save it as {name}",
         )
     try:
         return _to_8_bit(image).convert(mode)
@@ -184,7 +167,7 @@ def _in_size(image: Image.Image, path: Path, size: tuple[int, ...], resize: bool
             path,
             expected=f"{height} x {width} pixels (height x width)",
             got=f"{image.height} x {image.width}",
-            fix="pass --resize (resize=True) or resize it first",
+            fix="pass `resize=True` or resize it first",
         )
     # Scaling only the part that is kept gives the same pixels as scaling and then cropping, without
     # the large intermediate image of a very long, narrow file. Offsets are whole pixels of the

@@ -8,15 +8,15 @@ from typing import Any, TypeVar, overload
 from sween.data.cifar10 import load_cifar10
 from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
-from sween.data.factories import Factory, Registry, requires, takes
 from sween.data.image_folder import load_image_folder
 from sween.data.splits import as_dataset
-from sween.errors import BadInput, DataError
+from sween.errors import BadInput, DataError, describe_type
+from sween.factories import Factory, FactoryRegistry, requires, takes
 from sween.paths import AnyPath
 
 _Load = TypeVar("_Load", bound=Factory)
 
-_PASS_ROOT = "pass the folder of its files as --data-root"
+_PASS_ROOT = "pass the folder of its files as `root`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DatasetEntry:
 
     @property
     def reads_files(self) -> bool:
-        """Whether `image_size` means anything: its images can be had at any size."""
+        """Whether `image_size` applies: its images are files, which can be read at any size."""
         return takes(self.factory, "image_size")
 
 
@@ -62,18 +62,18 @@ _BUILT_IN = {
     "cifar10": DatasetEntry(
         "CIFAR-10, 32 x 32, its published folder or cifar-10-python.tar.gz",
         load_cifar10,
-        "fetch cifar-10-python.tar.gz from its source and pass its folder as --data-root",
+        "fetch cifar-10-python.tar.gz from its source and pass its folder as `root`",
         classes=10,
         test_images=10_000,
     ),
     "image_folder": DatasetEntry(
         "image files laid out like ImageNet: train/<class>/ and val/<class>/",
         load_image_folder,
-        "pass the folder that holds train/ and val/ as --data-root",
+        "pass the folder that holds train/ and val/ as `root`",
     ),
 }
 
-DATASETS = Registry("data set", _BUILT_IN)
+DATASETS = FactoryRegistry("data set", _BUILT_IN)
 
 
 @overload
@@ -113,7 +113,7 @@ def _custom_entry(factory: Factory, summary: str = "custom", white: int = 255) -
 
 def find_dataset(name: str) -> DatasetEntry:
     """The entry of a registered name, or of `package.module:factory`, which is imported."""
-    return DATASETS.find(name, _custom_entry)
+    return DATASETS.find_or_import(name, _custom_entry)
 
 
 def load_dataset(
@@ -150,7 +150,7 @@ def load_dataset(
                 option,
                 expected=f"none for {name}, whose images have a fixed form",
                 got=value,
-                fix=f"leave --{option.replace('_', '-')} out",
+                fix=f"leave `{option}` out",
             )
         options[option] = value
     if takes(entry.factory, "root") and (root is not None or entry.needs_root):
@@ -176,7 +176,7 @@ def _from_parts(entry: DatasetEntry, name: str, made: Any, options: dict[str, An
         raise BadInput(
             f"data set {name!r}",
             expected="a factory that returns a sween Dataset or (train, test[, class names])",
-            got=f"a {type(made).__name__}",
+            got=describe_type(made),
             fix="see sween.data.as_dataset",
         )
     train, test, *names = made

@@ -1,4 +1,4 @@
-"""Which images of a split a command works on: `--indices`, `--every` or `--all`."""
+"""Which images of a split to work on."""
 
 import itertools
 import re
@@ -19,27 +19,27 @@ def parse_indices(
     the split is refused, not truncated: a result must cover exactly the images it claims.
 
     Args:
-        indices: text of `--indices`: comma-separated numbers and `START:STOP[:STEP]` ranges.
-        every: value of `--every`: take every k-th image, from position 0.
-        everything: whether `--all` was given.
+        indices: comma-separated numbers and `START:STOP[:STEP]` ranges.
+        every: take every k-th image, from position 0.
+        everything: take all of them.
         size: number of images in the split.
     """
     if size < 1:
         raise BadInput("size", expected="a split with images", got=size, fix="check the data set")
-    options = {"--indices": indices, "--every": every, "--all": everything or None}
+    options = {"`indices`": indices, "`every`": every, "`everything`": everything or None}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise BadInput(
             "images to use",
-            expected="exactly one of --indices, --every, --all",
+            expected=f"exactly one of {', '.join(options)}",
             got=" and ".join(given) or "none of them",
-            fix="give --all for the whole split" if not given else f"keep one, e.g. {given[0]}",
+            fix="pass one of them" if not given else f"keep one, e.g. {given[0]}",
         )
     if indices is not None:
         return _parse_list(indices, size)
     if every is not None:
         if every < 1:
-            raise BadInput("--every", expected="1 or more", got=every, fix="use --every 20")
+            raise BadInput("every", expected="1 or more", got=every, fix="use `every=20`")
         return list(range(0, size, every))
     return list(range(size))
 
@@ -65,7 +65,7 @@ def format_indices(positions: Sequence[int]) -> str:
 
 
 def count_indices(text: str) -> int:
-    """How many positions a text of `--indices` names, duplicates included, without listing them.
+    """How many positions a text names, duplicates included, without listing them.
 
     A damaged file may name a range of a quintillion images.
 
@@ -91,7 +91,7 @@ def few_classes_note(
     return (
         f"these {len(positions)} images are of {len(taken)} of {len(class_names)} classes "
         f"({names}{', ...' if len(taken) > 3 else ''}), since the test images are ordered by "
-        f"class; --every {max(1, len(labels) // len(positions))} takes about as many of all classes"
+        f"class; `every={max(1, len(labels) // len(positions))}` takes about as many of all classes"
     )
 
 
@@ -108,27 +108,18 @@ def _parse_list(text: str, size: int) -> list[int]:
 
 
 def _parse_part(part: str, size: int) -> range:
-    if not part:
-        raise _refusal(_FORMS, "an empty entry", "name at least one position between commas")
-    if "-" in part:
-        raise _refusal(_FORMS, repr(part), "count from 0 at the first image; write ranges with ':'")
-    pieces = part.split(":")
-    if len(pieces) > 3 or not all(_NUMBER.fullmatch(piece) for piece in pieces):
-        raise _refusal(_FORMS, repr(part), "use whole numbers, both ends of a range written out")
-    numbers = [int(piece) for piece in pieces]
-    start = numbers[0]
-    stop = numbers[1] if len(numbers) > 1 else start + 1
-    step = numbers[2] if len(numbers) > 2 else 1
+    numbers = part.split(":")
+    if len(numbers) > 3 or not all(_NUMBER.fullmatch(number) for number in numbers):
+        raise _refusal(_FORMS, repr(part), "use whole numbers from 0, both ends of a range")
+    start = int(numbers[0])
+    stop = int(numbers[1]) if len(numbers) > 1 else start + 1
+    step = int(numbers[2]) if len(numbers) > 2 else 1
     if stop > size:
-        fix = f"stay within 0:{size}" if len(numbers) > 1 else f"use at most {size - 1}"
-        raise _refusal(f"positions of a split of {size} images", repr(part), fix)
-    if start >= stop:
-        fix = f"swap the ends: {stop}:{start}" if start > stop else f"use {start}:{start + 1}"
-        raise _refusal("a range that starts before it stops", repr(part), fix)
-    if step < 1:
-        raise _refusal("a step of 1 or more", repr(part), f"use {start}:{stop}")
+        raise _refusal(f"positions of a split of {size} images", repr(part), f"stay below {size}")
+    if start >= stop or step < 1:
+        raise _refusal("a range that starts before it stops", repr(part), "use START:STOP[:STEP]")
     return range(start, stop, step)
 
 
 def _refusal(expected: str, got: str, fix: str) -> BadInput:
-    return BadInput("--indices", expected=expected, got=got, fix=fix)
+    return BadInput("indices", expected=expected, got=got, fix=fix)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_type
 
 _ROUNDING = 0.01
 """Values this far outside [0, 1] are taken for resampling overshoot, not for another scale."""
@@ -22,7 +22,7 @@ def check_images(images: torch.Tensor, *, what: str = "images") -> None:
         raise BadInput(
             what,
             expected="a float32 torch tensor in [0, 1]",
-            got=f"a {type(images).__name__} {kind}".strip(),
+            got=describe_type(images) + (f" of {kind}" if kind else ""),
             fix="convert with torch.as_tensor(...).float()" + (" / 255" if kind == "uint8" else ""),
         )
     if images.ndim not in (3, 4) or images.numel() == 0:

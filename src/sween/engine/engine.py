@@ -19,9 +19,10 @@ from sween.engine.forward import default_forward_rows, refuse_non_finite
 from sween.engine.noise import Job, Noise, NoiseKind, noisy_of_jobs
 from sween.engine.voters import Ballot, Variant, Voters
 from sween.engine.votes import Tally, VoteRequest, Votes, drawn_rows
-from sween.errors import BadInput
+from sween.errors import BadInput, is_out_of_memory
 from sween.interleave import Steps, interleave
-from sween.models.device import device_of, evaluating, is_out_of_memory
+from sween.models.device import device_of
+from sween.models.evaluation_mode import evaluating
 from sween.seeding import NOISE_BLOCK, noise_blocks
 
 MAX_PADDING_SHARE = 0.02
@@ -208,7 +209,7 @@ class VoteEngine:
                 "precision",
                 expected=f"{self._precision}, as when the members were first prepared",
                 got=self.precision,
-                fix="turn compilation off (compile=False, --no-compile)",
+                fix="turn compilation off with `compile=False`",
             )
 
     def _refuse_while_counting(self) -> None:

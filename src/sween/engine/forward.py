@@ -14,7 +14,7 @@ import torch
 from sween.engine.cuda_graph import Forward
 from sween.engine.kernels import Selection
 from sween.engine.prepare import SAME_OUTPUT, Member, class_scales, largest_difference
-from sween.errors import BadInput, ContractError
+from sween.errors import BadInput, ContractError, describe_type
 from sween.interleave import Steps, to_host_async
 from sween.seeding import NOISE_BLOCK, standard_normal
 
@@ -142,9 +142,7 @@ def _wrong_output(output: object, rows: int, num_classes: int) -> ContractError:
     expected = f"a tensor of shape ({rows}, {num_classes})"
     if not isinstance(output, torch.Tensor):
         fix = "wrap the model in a module that returns its logits alone"
-        return ContractError(
-            "model output", expected=expected, got=f"a {type(output).__name__}", fix=fix
-        )
+        return ContractError("model output", expected=expected, got=describe_type(output), fix=fix)
     fix = "return one row of logits per image"
     if output.ndim == 2 and output.shape[0] == rows:
         fix = f"pass num_classes={output.shape[1]}, or a model with {num_classes} classes"

@@ -28,8 +28,16 @@ from sween.engine.kernels import (
     launcher,
     supports,
 )
-from sween.errors import ContractError, SweenError, UnknownName, first_line, warn_fallback
-from sween.models.device import is_out_of_memory, parts_of
+from sween.errors import (
+    ContractError,
+    SweenError,
+    UnknownName,
+    describe_error,
+    first_line,
+    is_out_of_memory,
+    warn_fallback,
+)
+from sween.models.evaluation_mode import parts_of
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -301,18 +309,17 @@ def explain_model_errors(module: nn.Module, image_shape: Sequence[int]) -> Itera
         kinds = {tensor.dtype for tensor in _state_of(module)[1] if tensor.is_floating_point()}
         other = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
         shape = ", ".join(str(size) for size in image_shape)
-        said = first_line(error)
         if other:
             raise ContractError(
                 "model",
                 expected="float32 parameters, since its images are float32",
-                got=f"{', '.join(other)} ({said})",
+                got=f"{', '.join(other)} ({first_line(error)})",
                 fix="pass model.float(); `precision` chooses the arithmetic of the votes",
             ) from error
         raise ContractError(
             "model",
             expected=f"a forward pass over float32 images (N, {shape})",
-            got=f"{type(error).__name__}: {said}",
+            got=describe_error(error),
             fix="call model(images) on such a batch yourself to see where it fails",
         ) from error
 

@@ -12,7 +12,7 @@ from sween.engine.forward import FixedShapeForward, check_row_independence, prob
 from sween.engine.prepare import Member, Preparation, explain_model_errors
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_type
 from sween.interleave import Steps, done
 
 
@@ -84,7 +84,7 @@ class Voters:
             raise BadInput(
                 "exit, member_names and weightings",
                 expected="a WeightedEnsemble",
-                got=type(model).__name__,
+                got=describe_type(model),
                 fix="wrap the models in sween.WeightedEnsemble",
             )
         own = tuple(member_names or ())
@@ -213,7 +213,7 @@ class Voters:
             raise BadInput(
                 "soft votes",
                 expected="a WeightedEnsemble, whose outputs are probabilities",
-                got=type(self.model).__name__,
+                got=describe_type(self.model),
                 fix="wrap the model: sween.WeightedEnsemble([model])",
             )
         weights = self._weights()

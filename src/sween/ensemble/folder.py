@@ -242,7 +242,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
             str(path),
             expected="a complete ensemble",
             got="one that `sween weigh` has not finished replacing",
-            fix="wait for it; if it was killed, run `sween weigh` with that --out again",
+            fix="wait for it; if it was killed, run `sween weigh` into that folder again",
         )
     if path.is_file() or not (path / "config.toml").is_file() or not _is_ensemble(path):
         if path.is_dir() and not (path / "model.safetensors").is_file():

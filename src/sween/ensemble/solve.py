@@ -25,7 +25,8 @@ from sween.ensemble.simplex import (
 )
 from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
 from sween.errors import BadInput, ContractError, UnknownName
-from sween.models.device import device_of, evaluating
+from sween.models.device import device_of
+from sween.models.evaluation_mode import evaluating
 from sween.progress import track
 from sween.seeding import numpy_generator, standard_normal
 

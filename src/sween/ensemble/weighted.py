@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from sween.errors import BadInput, ContractError
+from sween.errors import BadInput, ContractError, describe_type
 
 SIMPLEX_TOLERANCE = 1e-6
 
@@ -81,7 +81,7 @@ class WeightedEnsemble(nn.Module):
                 raise ContractError(
                     f"member {position}",
                     expected="a torch.nn.Module from images to logits",
-                    got=type(member).__name__,
+                    got=describe_type(member),
                     fix="wrap a function in a module",
                 )
             if isinstance(member, WeightedEnsemble):

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from sween.data.factories import check_consent, is_factory
-from sween.errors import CheckpointError, OutOfMemory
-from sween.models.device import is_out_of_memory
+from sween.errors import CheckpointError, OutOfMemory, is_out_of_memory
+from sween.factories import check_consent, is_factory
 from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path
@@ -102,7 +102,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
         raise CheckpointError(
             f"{file}: architecture", expected=arch, got=manifest.arch, fix="pass that one"
         )
-    check_consent(manifest.arch, given=arch, where=str(file), option="arch", error=CheckpointError)
+    check_consent(manifest.arch, given=arch, where=str(file), kind="arch", error=CheckpointError)
     if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
             f"{file}: architecture",
@@ -113,13 +113,14 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
     )
-    differences = _state_differences(model.state_dict(), tensors)
-    if differences:
-        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        found = textwrap.shorten(str(error).partition(":")[2], 300, placeholder=" ...")
         raise CheckpointError(
-            f"{file} does not fit {manifest.arch} ({'; '.join(differences[:3])}{more})",
+            f"{file} does not fit {manifest.arch} ({found})",
             fix="load it with the architecture it was trained with",
-        )
+        ) from None
     found = fingerprint(manifest, tensors)
     if found != manifest.fingerprint:
         raise CheckpointError(
@@ -128,22 +129,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
             got=found[:16],
             fix="the file was altered; restore it from its source",
         )
-    model.load_state_dict(tensors)
     return model.eval(), manifest
-
-
-def _state_differences(
-    wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
-) -> list[str]:
-    """Descriptions of the tensors that are missing, unexpected or of the wrong shape."""
-    items = [f"no tensor {name}" for name in wanted if name not in found]
-    items += [f"unknown tensor {name}" for name in found if name not in wanted]
-    items += [
-        f"{name} has shape {tuple(found[name].shape)} where {tuple(wanted[name].shape)} is needed"
-        for name in wanted
-        if name in found and found[name].shape != wanted[name].shape
-    ]
-    return items
 
 
 def _file_of(path: Path) -> Path:

@@ -14,6 +14,13 @@ def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Module:
     )
 
 
+def initialise(model: nn.Module) -> None:
+    """He initialisation of the convolutions."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut."""
 
@@ -45,9 +52,7 @@ class CifarResNet(nn.Module):
         self.stage2 = self._stage(16, 32, blocks, stride=2)
         self.stage3 = self._stage(32, 64, blocks, stride=2)
         self.fc = nn.Linear(64, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self)
 
     @staticmethod
     def _stage(channels_in: int, channels_out: int, blocks: int, stride: int) -> nn.Sequential:

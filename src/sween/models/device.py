@@ -1,15 +1,9 @@
-"""Device of a module, temporary evaluation mode, and detection of out-of-memory errors."""
+"""Where a module is."""
 
-import contextlib
 import itertools
-import threading
-import weakref
-from collections.abc import Iterator
 
 import torch
 from torch import nn
-
-from sween.errors import SweenError
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -17,80 +11,3 @@ def device_of(module: nn.Module) -> torch.device:
     for tensor in itertools.chain(module.parameters(), module.buffers()):
         return tensor.device
     return torch.device("cpu")
-
-
-def parts_of(module: nn.Module) -> list[nn.Module]:
-    """Every submodule once, the module itself first.
-
-    Like `module.modules()` in a fifth of the time, which matters in calls that count few votes.
-    """
-    parts, seen = [module], {id(module)}
-    for part in parts:  # grows during the loop
-        for child in part._modules.values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                parts.append(child)
-    return parts
-
-
-class _Modes:
-    """The modes to restore, shared by all threads.
-
-    Two threads may evaluate modules that share submodules. The first to enter saves the mode of a
-    submodule and the last to leave restores it: one that returned to training mode while the other
-    thread still evaluates it would give that thread different outputs.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._saved = weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]]()
-
-    def enter(self, parts: list[nn.Module]) -> bool:
-        """Save the modes; False if all are in evaluation mode and no other thread restores them."""
-        with self._lock:
-            shared = len(self._saved) and any(part in self._saved for part in parts)
-            if not shared and not any(part.training for part in parts):
-                return False
-            for part in parts:
-                users, mode = self._saved.get(part, (0, part.training))
-                self._saved[part] = (users + 1, mode)
-        return True
-
-    def leave(self, parts: list[nn.Module]) -> None:
-        with self._lock:
-            for part in parts:
-                # A part that is collected together with an abandoned generator has no entry left.
-                users, mode = self._saved.pop(part, (1, part.training))
-                if users > 1:
-                    self._saved[part] = (users - 1, mode)
-                else:
-                    part.training = mode
-
-
-_MODES = _Modes()
-
-
-@contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every submodule has its previous mode again.
-
-    Blocks in several threads may overlap, on one module or on modules that share submodules.
-    """
-    parts = parts_of(module)
-    if not _MODES.enter(parts):
-        yield
-        return
-    try:
-        module.eval()
-        yield
-    finally:
-        _MODES.leave(parts)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: torch's or Python's error for it, or a message that says so."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    said = str(error).lower()
-    words = ("can't allocate memory", "cannot allocate memory", "out of memory", "alloc_failed")
-    return not isinstance(error, SweenError) and any(word in said for word in words)

@@ -22,17 +22,21 @@ def digits_conv(num_classes: int, channels: int = 1, width: int = 16) -> nn.Modu
     No mean pooling before the linear layer: the position of strokes distinguishes digits.
     """
     return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1, bias=False),
-        nn.BatchNorm2d(width),
+        *_conv(channels, width),
         nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(2 * width),
+        *_conv(width, 2 * width, stride=2),
         nn.ReLU(),
-        nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False),
-        nn.BatchNorm2d(2 * width),
+        *_conv(2 * width, 2 * width),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(2 * width * 16, num_classes),
+    )
+
+
+def _conv(channels_in: int, channels_out: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
+        nn.BatchNorm2d(channels_out),
     )
 
 
@@ -41,12 +45,8 @@ class DigitsResNet(nn.Module):
 
     def __init__(self, num_classes: int, channels: int = 1, width: int = 32) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width)
-        )
-        self.block = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        )
+        self.stem = _conv(channels, width, stride=2)
+        self.block = _conv(width, width)
         self.head = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(width * 16, num_classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sween.models.device import device_of, evaluating
+from sween.models.device import device_of
+from sween.models.evaluation_mode import evaluating
 
 
 def count_parameters(model: nn.Module) -> int:

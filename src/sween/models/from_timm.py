@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from sween.data.factories import TIMM_PREFIX
 from sween.errors import BadInput, MissingExtra
+from sween.factories import TIMM_PREFIX
 from sween.models.normalize import Normalize
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)

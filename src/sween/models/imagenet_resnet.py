@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sween.models.cifar_resnet import BasicBlock, shortcut
+from sween.models.cifar_resnet import BasicBlock, initialise, shortcut
 
 
 class Bottleneck(nn.Module):
@@ -56,9 +56,7 @@ class ImageNetResNet(nn.Module):
                 channels_in = width * (Bottleneck.expansion if block is Bottleneck else 1)
         self.blocks = nn.Sequential(*stages)
         self.fc = nn.Linear(channels_in, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.pool(functional.relu(self.bn1(self.conv1(x))))

@@ -13,11 +13,19 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import nn
 
-from sween.data.factories import TIMM_PREFIX, Factory, Registry, describe_error
-from sween.errors import BadInput, ContractError, OutOfMemory
+from sween.errors import (
+    BadInput,
+    ContractError,
+    OutOfMemory,
+    describe_error,
+    describe_type,
+    is_out_of_memory,
+)
+from sween.factories import TIMM_PREFIX, Factory, FactoryRegistry
 from sween.models.cifar_resnet import CifarResNet
-from sween.models.device import device_of, evaluating, is_out_of_memory
+from sween.models.device import device_of
 from sween.models.digits_net import DigitsResNet, digits_conv, digits_mlp
+from sween.models.evaluation_mode import evaluating
 from sween.models.from_timm import create_timm_model
 from sween.models.imagenet_resnet import ImageNetResNet
 from sween.models.normalize import Normalize
@@ -63,7 +71,7 @@ _BUILT_IN = {
     },
 }
 
-ARCHITECTURES = Registry("architecture", _BUILT_IN)
+ARCHITECTURES = FactoryRegistry("architecture", _BUILT_IN)
 
 
 @overload
@@ -164,7 +172,7 @@ def create_model(
         raise ContractError(
             f"architecture {name!r}",
             expected="a factory that returns a torch.nn.Module",
-            got=type(model).__name__,
+            got=describe_type(model),
             fix="return the network itself",
         )
     if not entry.normalize:
@@ -179,7 +187,7 @@ def _find(name: str, image_shape: tuple[int, int, int]) -> Architecture:
 
     if name.startswith(TIMM_PREFIX):
         return custom(functools.partial(create_timm_model, name))
-    return ARCHITECTURES.find(name, custom)
+    return ARCHITECTURES.find_or_import(name, custom)
 
 
 def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, int, int]) -> None:
@@ -197,7 +205,7 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
             got=describe_error(error),
             fix="use an architecture made for these images",
         ) from None
-    got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    got = tuple(output.shape) if isinstance(output, torch.Tensor) else describe_type(output)
     if got != (2, num_classes):
         raise ContractError(
             "member",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sween.data.factories import is_factory
+from sween.factories import is_factory
 from sween.models.registry import ARCHITECTURES
 
 
@@ -18,10 +18,6 @@ def source_digest(model: nn.Module, archs: Iterable[str] = ()) -> str | None:
     It covers the source files that define the classes of all submodules and the factories of the
     architectures; of a script or notebook, only the class or function itself. What these files
     import is not covered, nor is code without source, such as extensions.
-
-    Args:
-        model: the network or ensemble.
-        archs: names of the architectures that built it, if known.
     """
     objects: set[Any] = {type(part) for part in model.modules()}
     for arch in archs:

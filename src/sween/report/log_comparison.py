@@ -118,7 +118,7 @@ def compare_logs(
                 log.name,
                 expected=f"a run on the images of the log{at}",
                 got=f"{images_in_words(sorted(indices))} in the log, and no run on them",
-                fix="certify those images, or pass --different-images to compare common ones",
+                fix="certify those images, or pass `different_images=True` to compare common ones",
             )
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.errors import BadInput, CheckpointError
+from sween.errors import BadInput, CheckpointError, describe_type
 from sween.evaluation import (
     PairedInterval,
     average_certified_radius,
@@ -135,7 +135,7 @@ def read_environment(folder: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        got: object = type(content).__name__
+        got: object = describe_type(content)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         content, got = None, error
     if not isinstance(content, dict):

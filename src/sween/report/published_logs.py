@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sween.bounds import radius_cohen
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_error, describe_type
 from sween.paths import AnyPath
 from sween.records import ABSTAIN
 
@@ -175,19 +175,19 @@ def read_macer_log(
     try:
         content: dict[str, Any] = loadmat(path, appendmat=False)
     except Exception as error:  # scipy's parser fails in many ways on a damaged file
-        got = f"{type(error).__name__}: {error}"
+        got = describe_error(error)
         raise BadInput(str(path), expected="a .mat file up to v5", got=got, fix=AGAIN) from None
     if votes not in content:
         raise BadInput(
             str(path),
             expected=f"a variable {votes!r}, as MACER writes it",
             got=", ".join(name for name in content if not name.startswith("__")) or "no variables",
-            fix=f"pass --log-votes {'soft' if votes == 'hard' else 'hard'} if that is there",
+            fix=f"pass `LogFormat.votes={'soft' if votes == 'hard' else 'hard'}` if that is there",
         )
     values = content[votes]
     numeric = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
     if not numeric or values.size != max(values.shape):  # a row or a column
-        got = f"shape {values.shape} of {values.dtype}" if numeric else type(values).__name__
+        got = f"shape {values.shape} of {values.dtype}" if numeric else describe_type(values)
         raise BadInput(f"{path}: {votes}", expected="one row of real numbers", got=got, fix=AGAIN)
     radii, indices = values.ravel().astype(np.float64), start + skip * np.arange(values.size)
     places = [f"{path}: {votes}[{i}] (index {index})" for i, index in enumerate(indices)]
@@ -243,7 +243,7 @@ def _parse_line(
         raise refuse("radius", "a finite number of at least 0")
     if significant_digits is not None and f"{float(radius):.{significant_digits}}" != radius:
         expected = f'a number as format ".{significant_digits}" prints it'
-        raise refuse("radius", expected, "leave out --log-digits")
+        raise refuse("radius", expected, "leave out `LogFormat.significant_digits`")
     if prediction == ABSTAIN and Decimal(radius):
         raise refuse("radius", "0 for an abstention (predict -1)")
     if row["correct"] != str(int(prediction == label)):
@@ -264,7 +264,7 @@ def _checked_log(
             places[i],
             expected=f"at most {limit:.4g}, which n equal votes give at that sigma and alpha",
             got=f"{(low[i] + high[i]) / 2:.6g}",
-            fix="if the log's own differ, pass --log-sigma, --log-n and --log-alpha",
+            fix="if the log has others, pass `LogFormat.sigma`, `LogFormat.n`, `LogFormat.alpha`",
         )
     known = path.suffix in (".tsv", ".txt", ".log", ".mat")  # sigma_0.50 has no suffix
     try:

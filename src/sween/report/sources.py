@@ -105,9 +105,9 @@ def _read_log(path: Path, log_format: LogFormat, limit: float) -> CertificationL
     if log_format.start is None:
         raise BadInput(
             str(path),
-            expected="--log-start, the index of the first image of a .mat file",
+            expected="the index of the first image of a .mat file",
             got="none",
-            fix="MACER's code starts at 500 by default",
+            fix="pass `LogFormat.start`; MACER's code starts at 500 by default",
         )
     start, skip = log_format.start, log_format.skip
     return read_macer_log(path, start=start, skip=skip, votes=log_format.votes, limit=limit)
@@ -132,7 +132,7 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
                 f"images of {run.name}",
                 expected=f"those of {other.name}",
                 got=found[0],
-                fix="report them separately, or pass --different-images",
+                fix="report them separately, or pass `different_images=True`",
             )
 
 
@@ -186,5 +186,5 @@ def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
                 f"{'labels' if key == 'labels' else 'test images'} of {run.dataset}",
                 expected=f"those that {run.name} certified ({key} {certified})",
                 got=found,
-                fix="pass the --data-root that it was certified with",
+                fix="pass the `data_root` that it was certified with",
             )

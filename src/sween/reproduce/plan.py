@@ -177,7 +177,7 @@ class Plan:
         for sigma in sigmas:
             if sigma not in self.sigmas:
                 raise BadInput(
-                    "--sigma",
+                    "`sigma`",
                     expected=f"one of {', '.join(f'{own:g}' for own in self.sigmas)}, as in "
                     f"the plan {self.name}",
                     got=f"{sigma:g}",

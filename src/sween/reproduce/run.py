@@ -96,7 +96,7 @@ def carry_out(
         if left is not None and left < max(needed, SHORTEST):
             if not new:
                 raise BadInput(
-                    "--time-limit",
+                    "`time_limit`",
                     expected=f"at least {format_seconds(needed)}, to {step.name}",
                     got=format_seconds(max(left, 0.0)),
                     fix="allow more time",
@@ -142,6 +142,6 @@ def parse_duration(text: str) -> float:
         seconds = 3600.0 * hours + 60.0 * minutes + rest
     if not seconds:
         raise BadInput(
-            "--time-limit", expected="a duration such as 25m", got=repr(text), fix="write 25m"
+            "`time_limit`", expected="a duration such as 25m", got=repr(text), fix="write 25m"
         )
     return seconds

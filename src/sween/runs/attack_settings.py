@@ -63,7 +63,7 @@ class AttackSettings:
                 "eps",
                 expected="positive l2 radii, each once",
                 got=", ".join(map(str, self.eps)) or "none",
-                fix="try --eps 0.25 --eps 0.5",
+                fix="try 0.25 and 0.5",
             )
         for name in ("samples", "steps", "batch_size"):
             if getattr(self, name) < 1:

@@ -9,8 +9,8 @@ from sween.sampling.fixed import Fixed
 from sween.sampling.settings import VOTES, CertifySettings
 from sween.sampling.soft import Soft
 from sween.sampling.strategy import (
+    STRATEGIES,
     SamplingStrategy,
-    add_built_in,
     register_sampling,
     sampling_names,
     strategy_of,
@@ -18,7 +18,8 @@ from sween.sampling.strategy import (
 from sween.sampling.tolerance import Tolerance
 
 for _strategy in (Fixed(), Decide(), Tolerance(), Budget(), Soft()):
-    add_built_in(_strategy)
+    register_sampling(_strategy)
+STRATEGIES.built_in = frozenset(STRATEGIES)
 
 __all__ = [
     "VOTES",

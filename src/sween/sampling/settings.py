@@ -124,7 +124,7 @@ class CertifySettings:
                 )
             if not given and option == own and option != "radii":
                 raise BadInput(
-                    option, expected=f"a value for {sampling}", got="none", fix=f"pass {option}"
+                    option, expected=f"a value for {sampling}", got="none", fix=f"pass `{option}`"
                 )
         for name, value in self.strategy.check(self).items():
             object.__setattr__(self, name, value)

@@ -12,11 +12,11 @@ import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from sween.arguments import check_new_name
 from sween.bounds.anytime import STEP
 from sween.bounds.decision import Decision, decide_each
 from sween.errors import BadInput, UnknownName
 from sween.records import Certificate
+from sween.registry import Registry
 from sween.sampling.votes import ByVoter, Drawn, VotePair
 
 if TYPE_CHECKING:
@@ -187,31 +187,26 @@ class SamplingStrategy(abc.ABC):
         return [[] for _ in rows]
 
 
-_STRATEGIES: dict[tuple[str, str], SamplingStrategy] = {}
-_BUILT_IN = set[str]()
-
-
-def add_built_in(strategy: SamplingStrategy) -> None:
-    """Register a strategy that others cannot replace."""
-    _STRATEGIES[strategy.name, strategy.votes] = strategy
-    _BUILT_IN.add(strategy.name)
+STRATEGIES = Registry[dict[str, SamplingStrategy]]("sampling", {})
+"""All strategies, by name and then by their votes."""
 
 
 def register_sampling(strategy: SamplingStrategy) -> SamplingStrategy:
     """Register a strategy for `certify`, the command line and `sween verify`."""
-    check_new_name("sampling", strategy.name, _BUILT_IN)
-    _STRATEGIES[strategy.name, strategy.votes] = strategy
+    of_name = STRATEGIES.get(strategy.name, {})
+    STRATEGIES.add(strategy.name, {**of_name, strategy.votes: strategy})
     return strategy
 
 
 def sampling_names() -> tuple[str, ...]:
     """The names of all strategies with hard votes, the default first."""
-    return tuple(name for name, votes in _STRATEGIES if votes == "hard")
+    return tuple(name for name, of_name in STRATEGIES.items() if "hard" in of_name)
 
 
 def sampling_with(option: str) -> str:
     """The names of the strategies with that option."""
-    return " or ".join(own.name for own in _STRATEGIES.values() if own.option == option)
+    strategies = (own for of_name in STRATEGIES.values() for own in of_name.values())
+    return " or ".join(own.name for own in strategies if own.option == option)
 
 
 def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
@@ -220,19 +215,15 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
     Raises:
         BadInput: there is none of that name, or not with such votes.
     """
-    if sampling not in sampling_names():
-        raise UnknownName("sampling", sampling, sampling_names())
-    kinds = tuple(dict.fromkeys(own for _, own in _STRATEGIES))
+    of_name = STRATEGIES.find(sampling)
+    kinds = {kind for each in STRATEGIES.values() for kind in each}
     if votes not in kinds:
         raise UnknownName("votes", votes, kinds)
-    if (sampling, votes) not in _STRATEGIES:
+    if votes not in of_name:
         raise BadInput(
-            f"votes {votes}",
-            expected="sampling fixed",
-            got=sampling,
-            fix="use sampling fixed",
+            f"votes {votes}", expected="sampling fixed", got=sampling, fix="use sampling fixed"
         )
-    return _STRATEGIES[sampling, votes]
+    return of_name[votes]
 
 
 def pilot(source: VoteSource) -> Request:

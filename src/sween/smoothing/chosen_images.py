@@ -7,7 +7,7 @@ from sween.data import DATASETS, Dataset, as_image_set
 from sween.data.dataset import ImageSet
 from sween.data.validation import check_indices
 from sween.ensemble import LoadedEnsemble
-from sween.errors import BadInput, ContractError
+from sween.errors import BadInput, ContractError, describe_type
 from sween.smoothing.classifier import SmoothedClassifier
 
 
@@ -45,7 +45,7 @@ def images_to_certify(
         raise ContractError(
             "smoothed",
             expected="a SmoothedClassifier",
-            got=f"a {type(smoothed).__name__}",
+            got=describe_type(smoothed),
             fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
         )
     if indices is not None:

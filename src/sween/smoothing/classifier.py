@@ -24,7 +24,7 @@ from sween.engine import (
 from sween.engine.forward import FixedShapeForward
 from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.ensemble.early_exit import read_exit
-from sween.errors import BadInput, ContractError
+from sween.errors import BadInput, ContractError, describe_type
 from sween.models.device import device_of
 from sween.paths import AnyPath
 from sween.records import Certificate
@@ -109,7 +109,7 @@ class SmoothedClassifier:
             raise ContractError(
                 "model",
                 expected="a torch.nn.Module from images to logits",
-                got=f"a {type(model).__name__}",
+                got=describe_type(model),
                 fix="wrap it in a module",
             )
         check_sigma(sigma)

@@ -149,7 +149,7 @@ class _Subject:
                 f"{folder}/config.toml",
                 expected="the model and the data that were certified",
                 got="; ".join(differences),
-                fix="pass them as --model and --data-root",
+                fix="pass them as `model` and `data`",
             )
         device, known = device_of(self.model).type, self.run.config.device
         if known is None:
@@ -161,7 +161,7 @@ class _Subject:
             )
         if known != device:
             raise BadInput(
-                "--device",
+                "device",
                 expected=f"{known}, which certified {folder}: other kinds draw different noise",
                 got=device,
                 fix=f"recount on a machine with {known}",
@@ -219,8 +219,7 @@ def _by_forward_rows(run: CertificationRun, chosen: Sequence[int]) -> dict[int, 
             str(run.file),
             expected="votes of a budget that all come from forward passes of one shape",
             got=f"passes of {', '.join(map(str, sorted({*rows.values()})))} rows",
-            fix="it ran out of memory and cannot be recounted; certify again with fewer "
-            "--forward-rows",
+            fix="it ran out of memory and cannot be recounted; certify it with fewer forward rows",
         )
     groups: dict[int, list[int]] = {}
     for index in chosen:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sween.ensemble import WeightedEnsemble
-from sween.models.device import evaluating
+from sween.models.evaluation_mode import evaluating
 from sween.seeding import standard_normal
 
 PURPOSE = "attack"

@@ -134,10 +134,10 @@ class TrainConfig:
         if not (ordered and inside and fits):
             raise BadInput(
                 "milestones",
-                expected=f"increasing epochs between 1 and {self.epochs - 1} with --schedule step, "
-                "none with other schedules",
+                expected=f"increasing epochs between 1 and {self.epochs - 1} with the schedule "
+                "step, none with others",
                 got=f"{list(self.milestones)} with {self.schedule}",
-                fix="the paper uses --milestone 150 --milestone 300 of 400 epochs",
+                fix="the paper uses milestones 150 and 300 of 400 epochs",
             )
 
     @property
@@ -164,7 +164,7 @@ class TrainConfig:
                 "regulariser",
                 expected=f"a value, as {self.method} has none published for sigma {self.sigma}",
                 got="none",
-                fix=f"pass --regulariser; published: {dict(published)}",
+                fix=f"pass `regulariser`; published: {dict(published)}",
             )
         return published[self.sigma]
 
@@ -181,7 +181,7 @@ class TrainConfig:
                 expected=f"an epoch: {self.method} at sigma {self.sigma:g} is published with a "
                 "regulariser from the first drop of the learning rate on",
                 got=f"none, and no drop in the schedule {self.schedule}",
-                fix="pass --regulariser-from, 0 for all epochs",
+                fix="pass `regulariser_from`, 0 for all epochs",
             )
         return self.milestones[0]
 

@@ -9,7 +9,14 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Dataset
-from sween.errors import BadInput, CheckFailed, SweenError, refuse_duplicates
+from sween.errors import (
+    BadInput,
+    CheckFailed,
+    SweenError,
+    describe_error,
+    first_line,
+    refuse_duplicates,
+)
 from sween.locks import FolderLock
 from sween.models import load_checkpoint
 from sween.paths import AnyPath, as_paths
@@ -85,10 +92,8 @@ def _train_together(
         if len(configs) == 1:
             raise error
         # A custom network may raise anything, which must not stop the others.
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if not isinstance(error, SweenError | OSError | RuntimeError):
-            message = f"{type(error).__name__}: {message}"
-        failures.append(f"{out}: {message}")
+        plain = isinstance(error, SweenError | OSError | RuntimeError)
+        failures.append(f"{out}: {first_line(error) if plain else describe_error(error)}")
         sys.stderr.write(f"sween: error: {failures[-1]}\n")
 
     images, described = training_images(dataset, device), describe_images(dataset)
@@ -104,7 +109,7 @@ def _train_together(
             raise  # an invalid request, reported before the others train for hours
         except Exception as error:
             report_failure(out, error)
-    total = sum(trainer.steps_left for trainer in trainers if not trainer.finished)
+    total = sum(trainer.steps_left for trainer in trainers)
     name = trainers[0].name if len(trainers) == 1 else f"{len(trainers)} candidates"
     with (
         track(f"train {name}", total, quiet=quiet or not total) as advance,

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from sween.data.dataset import Split
-from sween.models.device import device_of, evaluating
+from sween.models.device import device_of
+from sween.models.evaluation_mode import evaluating
 from sween.seeding import standard_normal
 
 

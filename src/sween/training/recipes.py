@@ -9,15 +9,14 @@ learning_rate = 0.2
 arch = "resnet20"
 """
 
-import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sween.data.factories import check_consent
-from sween.errors import BadInput, refuse_duplicates
+from sween.errors import BadInput, UnknownName, describe_type, refuse_duplicates
+from sween.factories import check_consent
 from sween.paths import AnyPath
 from sween.training.config import TrainConfig
 
@@ -51,13 +50,7 @@ def find_recipe(path: AnyPath) -> Path:
     name, known = path.as_posix().removesuffix(".toml"), list_recipes()
     if name in known:
         return known[name]
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    raise BadInput(
-        str(path),
-        expected=f"a recipe file, or one of {', '.join(known)}",
-        got="a folder" if path.is_dir() else "no such file",
-        fix=f"did you mean {nearest[0]}?" if nearest else "check --config",
-    )
+    raise UnknownName("recipe", str(path), known)
 
 
 def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
@@ -76,7 +69,7 @@ def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
         raise BadInput(
             str(path),
             expected="candidates as [[candidate]] tables",
-            got=type(candidates).__name__,
+            got=describe_type(candidates),
             fix="see configs/fast/",
         )
     return [content | one for one in candidates]
@@ -109,13 +102,13 @@ def make_configs(
         for name in ("dataset", "arch", "sigma"):
             if name not in fields:
                 raise BadInput(
-                    f"--{name}",
-                    expected="a value, on the command line or in the recipe",
+                    name,
+                    expected="a value, as an option or in the recipe",
                     got="none",
-                    fix=f"pass --{name}",
+                    fix=f"pass `{name}`",
                 )
         for name, named in (("dataset", given.get("dataset")), ("arch", arch)):
-            check_consent(str(fields[name]), given=named, where="the recipe", option=name)
+            check_consent(str(fields[name]), given=named, where="the recipe", kind=name)
         configs.append(TrainConfig.from_dict(fields))
     return configs
 

@@ -33,24 +33,16 @@ class StepInputs:
         batch_size: int,
     ) -> None:
         self.pixels, self.labels = pixels, labels
-        self.white = white
-        self.crop_padding = crop_padding
+        self.white, self.crop_padding = white, crop_padding
         self.picks = torch.zeros(batch_size, dtype=torch.long, device=pixels.device)
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of a batch of images."""
-        return torch.Size((len(self.picks), *self.pixels.shape[1:]))
 
     def draw(self, generator: torch.Generator) -> CropFlips | None:
         """The random crops and flips for a batch; None without augmentation."""
         if self.crop_padding is None:
             return None
+        device = self.pixels.device
         return draw_crop_flips(
-            len(self.picks),
-            padding=self.crop_padding,
-            generator=generator,
-            device=self.pixels.device,
+            len(self.picks), padding=self.crop_padding, generator=generator, device=device
         )
 
     def images(self, drawn: CropFlips | None) -> torch.Tensor:
@@ -64,15 +56,7 @@ class StepInputs:
 class TrainingStep:
     """Call it once per batch; `loss` is the loss of the last call.
 
-    Args:
-        model: the network being trained, on its device.
-        optimizer: over its parameters.
-        inputs: the images.
-        generator: of augmentation and noise, on the device.
-        method: objective.
-        copies: noisy copies of each image.
-        average: the moving average of the weights, updated at the end of each step; or None.
-        fast: compile and capture; only on a GPU.
+    `generator` draws augmentation and noise; `fast` compiles and captures, only on a GPU.
     """
 
     def __init__(
@@ -147,10 +131,9 @@ class TrainingStep:
 
     def _run(self) -> None:
         # Random numbers first: everything computed from them is one compiled function.
-        drawn, (count, *image) = self.inputs.draw(self.generator), self.inputs.shape
-        noise = torch.randn(
-            (self.copies * count, *image), generator=self.generator, device=self.loss.device
-        )
+        drawn = self.inputs.draw(self.generator)
+        shape = (self.copies * len(self.inputs.picks), *self.inputs.pixels.shape[1:])
+        noise = torch.randn(shape, generator=self.generator, device=self.loss.device)
         loss = self._forward(drawn, noise)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -12,9 +12,7 @@ FOLDER = "tensorboard"
 class TensorBoardLog:
     """Logs each epoch's metrics as TensorBoard scalars; does nothing if it is not installed.
 
-    Args:
-        run: run folder; events go to its subfolder `tensorboard`.
-        epochs_done: epochs to keep; events of later ones, from an interrupted run, are hidden.
+    Events of epochs after `epochs_done`, from an interrupted run, are hidden.
     """
 
     def __init__(self, run: Path, epochs_done: int) -> None:
@@ -34,6 +32,5 @@ class TensorBoardLog:
             self._writer.add_scalar(name, getattr(row, name), row.epoch)
 
     def close(self) -> None:
-        """Flush and close."""
         if self._writer is not None:
             self._writer.close()

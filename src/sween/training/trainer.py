@@ -57,10 +57,6 @@ class Trainer:
         described: its `describe_images`, likewise.
         lock: of `out`, if the caller holds it; otherwise it is taken during training.
         fast: bfloat16, compiled, captured as a CUDA graph; by default on a GPU.
-
-    Attributes:
-        note: the current epoch, and the metrics of the last one.
-        already_trained: whether `run` found a finished run.
     """
 
     def __init__(
@@ -78,7 +74,8 @@ class Trainer:
         check_dataset(config, dataset)
         self.config, self.dataset, self.out, self.device = config, dataset, Path(out), device
         self.recorded = config.as_dict() | dict(described or describe_images(dataset))
-        self.lock, self.note, self.already_trained = lock, "", False
+        self.lock, self.already_trained = lock, False
+        self.note = ""  # the current epoch, and the metrics of the last one
         self.fast = device.type == "cuda" if fast is None else fast
         self.batch_size = min(config.batch_size, len(dataset.train))
         self.steps_per_epoch = len(dataset.train) // self.batch_size
@@ -111,16 +108,12 @@ class Trainer:
     @property
     def steps_left(self) -> int:
         """Steps left in this run, or in the one to resume; a damaged state is refused later."""
-        done = self.epochs_done
+        done = self.config.epochs if is_finished(self.out) else self.epochs_done
         if not done and self.out.is_dir():
             with contextlib.suppress(SweenError):
                 state = load_state(self.out)
                 done = 0 if state is None else state.epochs_done
         return (self.config.epochs - done) * self.steps_per_epoch
-
-    @property
-    def finished(self) -> bool:
-        return is_finished(self.out)
 
     def check_folder(self) -> None:
         """Refuse a folder that holds a different run."""
@@ -130,7 +123,7 @@ class Trainer:
         """Train to the end, yielding a note after each step, and write the checkpoint."""
         names = self.dataset.class_names
         with writing(self.out, self.recorded, names, lock=self.lock) as path:
-            if self.finished:
+            if is_finished(self.out):
                 self.already_trained = True
                 drop_state(self.out)  # may be left by a kill right after the checkpoint was written
                 return
@@ -218,13 +211,10 @@ class Trainer:
 
     def _make_optimizer(self) -> torch.optim.SGD:
         config = self.config
-        everything = list(self.model.parameters())
-        decayed = [p for p in everything if config.decay_norms or p.ndim >= 2]
-        spared = [p for p in everything if not config.decay_norms and p.ndim < 2]
-        groups: list[dict[str, Any]] = [
-            {"params": decayed},
-            {"params": spared, "weight_decay": 0.0},
-        ]
+        groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+        for parameter in self.model.parameters():
+            spared = parameter.ndim < 2 and not config.decay_norms
+            groups[spared]["params"].append(parameter)
         return torch.optim.SGD(
             [group for group in groups if group["params"]],
             lr=config.learning_rate if self.rate is None else self.rate,
@@ -235,14 +225,10 @@ class Trainer:
         )
 
     def _make_step(self, images: tuple[torch.Tensor, torch.Tensor]) -> TrainingStep:
-        inputs = StepInputs(
-            *images,
-            white=self.dataset.train.white,
-            crop_padding=(
-                self.dataset.crop_padding if self.dataset.augmentation == "crop-flip" else None
-            ),
-            batch_size=self.batch_size,
-        )
+        dataset = self.dataset
+        padding = dataset.crop_padding if dataset.augmentation == "crop-flip" else None
+        white, size = dataset.train.white, self.batch_size
+        inputs = StepInputs(*images, white=white, crop_padding=padding, batch_size=size)
         return TrainingStep(
             self.model,
             self.optimizer,

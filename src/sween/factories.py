@@ -1,4 +1,4 @@
-"""Data sets and architectures by name: built-in, registered, or custom as `package.module:factory`.
+"""Factories of architectures and data sets: registered, or imported as `package.module:factory`.
 
 Importing a module runs its code. A name found in a file, such as a checkpoint, is therefore
 imported only if the caller passes it too.
@@ -10,44 +10,31 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from sween.arguments import check_new_name
-from sween.errors import BadInput, SweenError, UnknownName
+from sween.errors import BadInput, SweenError, describe_error, describe_type
+from sween.registry import Entry, Registry
 
 Factory = Callable[..., Any]
-Entry = TypeVar("Entry")
 
 TIMM_PREFIX = "timm:"
 
 
-class Registry(dict[str, Entry]):
-    """Entries by name.
-
-    Args:
-        kind: `architecture` or `data set`, for errors.
-        built_in: entries whose names cannot be registered again.
-    """
-
-    def __init__(self, kind: str, built_in: Mapping[str, Entry]) -> None:
-        super().__init__(built_in)
-        self.kind, self.built_in = kind, frozenset(built_in)
+class FactoryRegistry(Registry[Entry]):
+    """A registry whose entries are made of factories, which may also be named by their module."""
 
     def register(self, name: str, factory: Factory | None, make: Callable[[Factory], Entry]) -> Any:
         """Add the entry that `make` makes of a factory; returns the factory, or a decorator."""
         if factory is None:
             return functools.partial(self.register, name, make=make)
-        check_new_name(self.kind, name, self.built_in)
-        self[name] = make(factory)
+        self.add(name, make(factory))
         return factory
 
-    def find(self, name: str, make: Callable[[Factory], Entry]) -> Entry:
-        """The entry of a name; the one that `make` makes of an imported factory."""
-        if name in self:
-            return self[name]
-        if not is_factory(name):
-            raise UnknownName(self.kind, name, self)
-        return make(_import(self.kind, name))
+    def find_or_import(self, name: str, make: Callable[[Factory], Entry]) -> Entry:
+        """The entry of a name, or the one that `make` makes of an imported factory."""
+        if name not in self and is_factory(name):
+            return make(_import(self.kind, name))
+        return self.find(name)
 
     def build(self, name: str, factory: Factory, options: Mapping[str, Any]) -> Any:
         """Call a factory with those of the options that it takes."""
@@ -74,15 +61,15 @@ def check_consent(
     *,
     given: str | None,
     where: str,
-    option: str,
+    kind: str,
     error: type[BadInput] = BadInput,
 ) -> None:
     """Refuse to import the module that a file names unless the caller gave the name too."""
     if given is None and is_factory(name) and not name.startswith(TIMM_PREFIX):
+        given_as = f"archs=[{name!r}]" if kind == "arch" else f"{kind}={name!r}"
         raise error(
-            f"{where} names the {option} {name!r}, which is not imported without consent",
-            fix=f"if you trust that module, pass --{option} {name}"
-            + (" (archs=[...] in Python)" if option == "arch" else ""),
+            f"{where} names the {kind} {name!r}, which is not imported without consent",
+            fix=f"if you trust that module, pass `{given_as}`",
         )
 
 
@@ -107,7 +94,7 @@ def _import(kind: str, name: str) -> Factory:
         raise BadInput(
             f"{kind} {name!r}",
             expected="a factory that can be called",
-            got=type(factory).__name__,
+            got=describe_type(factory),
             fix="name a function or class",
         )
     return factory
@@ -132,9 +119,3 @@ def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(factory).parameters
     except ValueError:  # some functions written in C have no signature
         return {}
-
-
-def describe_error(error: Exception) -> str:
-    """The type of an error and the first line of its message."""
-    text = str(error).splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
