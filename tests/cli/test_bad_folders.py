@@ -15,30 +15,11 @@ from torch import nn
 
 from sween.ensemble import load_ensemble, load_members
 from sween.errors import CheckpointError, SweenError
-from sween.models import Manifest, create_model, read_manifest, save_checkpoint
+from sween.models import read_manifest, save_checkpoint
 from tests.cli.command import assert_refused, succeed
-from tests.cli.conftest import Made
+from tests.cli.conftest import Made, write_member
 
 CERTIFY = "certify {source} --indices 0:2 --n 200 --out {out}"
-
-
-def write_member(out: Path, **changes: Any) -> Path:
-    """A run folder with an untrained network, for other data or noise than the made ones."""
-    values: dict[str, Any] = {
-        "arch": "digits-mlp",
-        "num_classes": 10,
-        "image_shape": (1, 8, 8),
-        "dataset": "digits",
-        "class_names": tuple("0123456789"),
-        "sigma": 0.5,
-        "training": {},
-    }
-    manifest = Manifest(**(values | changes))
-    model = create_model(
-        manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
-    )
-    save_checkpoint(model, out / "model.safetensors", manifest)
-    return out
 
 
 MISFITS: dict[str, dict[str, Any]] = {
