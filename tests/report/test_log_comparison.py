@@ -113,24 +113,6 @@ def test_different_images_are_refused_unless_allowed() -> None:
         compare_with_log(OURS[:1], log_of((9, 1, 1.0, 1.0)), common_only=True)
 
 
-def test_the_bound_can_be_chosen() -> None:
-    """By Cohen's bound image 1 abstains, and the log does; by the one asked for it is correct."""
-    ours = [
-        certificate(0, 0.9, bound="two-class", radius_cohen=0.4),
-        certificate(1, 0.2, bound="two-class", radius_cohen=0.0),
-    ]
-    log = log_of((0, 1, 0.4, 0.4), (1, ABSTAIN, 0.0, 0.0))
-    asked = compare_with_log(ours, log, radii=[0.0])
-    cohen = compare_with_log(ours, log, radii=[0.0], radius="radius_cohen")
-    assert (asked.model.acr.low, asked.model.accuracy(0).low, asked.same_prediction) == (0.55, 1, 1)
-    assert (cohen.model.acr.low, cohen.model.accuracy(0).low, cohen.same_prediction) == (
-        0.2,
-        0.5,
-        2,
-    )
-    assert cohen.difference == (0.0, 0.0)
-
-
 def test_a_log_without_predictions(tmp_path: Path) -> None:
     savemat(tmp_path / "440.mat", {"hard": np.array([0.25, -1.0, 0.3, -1.0, 0.5])})
     one = compare_with_log(OURS, read_macer_log(tmp_path / "440.mat", start=0), radii=[0.25])
