@@ -58,7 +58,7 @@ OPTIONS = [
     (f"{TRAIN} --convert", "convert", "leave --convert out"),
     ("train --config fast/gaussian --sigma 0.5 --out {out}", "root of cifar10", "--data-root"),
     ("train --config fast/gausian --sigma 0.5 --out {out}", "did you mean fast/gaussian?"),
-    (f"{TRAIN} --arch os:getcwd", "'os:getcwd'", "got str"),
+    (f"{TRAIN} --arch os:getcwd", "'os:getcwd'", " str"),
     *((f"{TRAIN} --device {name}", "--device", name) for name in ("gpu", "meta", "cuda:99")),
     (f"{CERTIFY} --all", "--indices and --all", "keep one"),
     (f"{CERTIFY} --sampling decide --radius 0.5 --members", "one classifier", "sampling fixed"),
