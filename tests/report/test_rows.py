@@ -1,7 +1,6 @@
 """The table of certified accuracies: order, rounding, bold, extra columns."""
 
 import csv
-import dataclasses
 import io
 import math
 
