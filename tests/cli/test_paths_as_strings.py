@@ -69,7 +69,11 @@ def test_every_door_takes_a_path_as_given(given: Callable[[Path], AnyPath], tmp_
     loaded = load_ensemble(new["ensemble"])
     assert load(new["ensemble"]).fingerprint == loaded.fingerprint
     assert list(load_weightings(loaded, [new["ensemble"]])) == ["ensemble"]
-    known = {"sigma": loaded.sigma, "num_classes": loaded.num_classes, "name": loaded.name}
+    known: dict[str, Any] = {
+        "sigma": loaded.sigma,
+        "num_classes": loaded.num_classes,
+        "name": loaded.name,
+    }
     smoothed = SmoothedClassifier(loaded, **known)
     settings = CertifySettings(n=100)
     certify_dataset(smoothed, digits, out=new["run"], indices=[0], settings=settings, quiet=True)
