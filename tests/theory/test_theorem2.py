@@ -178,6 +178,15 @@ def test_harder_problems_need_more(
         assert all(mine <= theirs for mine, theirs in zip(base, other, strict=True))
 
 
+def test_the_remarks_of_the_docs_on_the_loose_steps() -> None:
+    """1.7e6 members by the triangle inequality, 8.6e7 images by the largest of K Gaussians."""
+    factor = 1 + math.sqrt(2 * math.log(3 / 0.05))
+    members = math.floor((4 * 2 * (1 + math.sqrt(10)) * factor / 0.1) ** 2) + 1
+    spread = 2 * 10 * math.sqrt(2 * math.log(2 * members)) + math.sqrt(8 * math.log(12 / 0.05))
+    images = math.floor((8 * spread / 0.1) ** 2) + 1
+    assert (f"{members:.1e}", f"{images:.1e}") == ("1.7e+06", "8.6e+07")
+
+
 @pytest.mark.parametrize(
     ("command", "printed"),
     [
