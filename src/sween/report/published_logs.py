@@ -249,13 +249,6 @@ def _checked_log(
     path: Path, places: Sequence[str], limit: float, **columns: Any
 ) -> CertificationLog:
     """A log under its file's name: images, each once, with radii that n equal votes can give."""
-    indices, counts = np.unique(columns["indices"], return_counts=True)
-    if not indices.size:
-        raise BadInput(str(path), expected="at least one image", got="none", fix=AGAIN)
-    if counts.max() > 1:  # it would count twice in every average
-        got = f"index {indices[counts.argmax()]} {counts.max()} times"
-        fix = "keep one row, or split the runs that were joined"
-        raise BadInput(str(path), expected="one row per image", got=got, fix=fix)
     low, high = columns["low"], columns["high"]
     for i in np.flatnonzero(low > limit * (1 + SLACK)).tolist():
         raise BadInput(
@@ -264,5 +257,12 @@ def _checked_log(
             got=f"{(low[i] + high[i]) / 2:.6g}",
             fix="if the log's own differ, pass --log-sigma, --log-n and --log-alpha",
         )
+    indices, counts = np.unique(columns["indices"], return_counts=True)
+    if not indices.size:
+        raise BadInput(str(path), expected="at least one image", got="none", fix=AGAIN)
+    if counts.max() > 1:  # it would count twice in every average
+        got = f"index {indices[counts.argmax()]} {counts.max()} times"
+        fix = "keep one row, or split the runs that were joined"
+        raise BadInput(str(path), expected="one row per image", got=got, fix=fix)
     known = path.suffix in (".tsv", ".txt", ".log", ".mat")  # sigma_0.50 has no suffix
     return CertificationLog(path.stem if known else path.name, **columns)
