@@ -109,6 +109,8 @@ def test_an_unreadable_image_is_named_or_left_out(
 ) -> None:
     whole = tmp_path / "whole"
     val_file(root, 1).write_bytes(b"not asked for")
+    val_file(root, 3).unlink()
+    val_file(root, 3).symlink_to("nowhere.png")
     succeed(line_of(network, root, whole, "--every 2", verb=verb))
     val_file(root, 4).write_bytes(b"no photo")
     line = line_of(network, root, tmp_path / "out", "--every 2", verb=verb)
