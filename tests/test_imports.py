@@ -20,8 +20,8 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_bounds_import_without_torch() -> None:
-    answer = run("import sween.bounds, sys; assert 'torch' not in sys.modules")
+def test_the_bounds_and_the_command_line_import_without_torch() -> None:
+    answer = run("import sween.bounds, sween.cli, sys; assert 'torch' not in sys.modules")
     assert answer.returncode == 0, answer.stderr
 
 

@@ -46,33 +46,21 @@ def test_any_text_stays_on_one_line(tmp_path: Path, text: str) -> None:
     assert read_rows(path) == [{"model": text, text: 1}]
 
 
-def test_every_truncation_of_the_last_line_is_ignored_and_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_truncation_of_the_last_line_is_ignored_and_removed(
+    count: int, tmp_path: Path
+) -> None:
     path = tmp_path / "rows.jsonl"
-    whole = written(path)
+    whole = written(path, ROWS[:count])
+    RowWriter(path).close()
+    assert path.read_bytes() == whole, "a whole file is left alone"
     kept = whole[: whole[:-1].rfind(b"\n") + 1]
     for cut in range(len(kept), len(whole)):
         path.write_bytes(whole[:cut])
-        assert read_rows(path) == ROWS[:2], f"cut at byte {cut}"
+        assert read_rows(path) == ROWS[: count - 1], f"cut at byte {cut}"
         RowWriter(path).close()
         assert path.read_bytes() == kept, f"cut at byte {cut}"
-        assert written(path, ROWS[2:]) == whole, f"cut at byte {cut}"
-
-
-def test_every_truncation_of_the_only_line(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    whole = written(path, ROWS[:1])
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
-        assert read_rows(path) == []
-        RowWriter(path).close()
-        assert path.read_bytes() == b""
-
-
-def test_a_whole_file_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    whole = written(path)
-    RowWriter(path).close()
-    assert path.read_bytes() == whole
+        assert written(path, ROWS[count - 1 : count]) == whole, f"cut at byte {cut}"
 
 
 def test_compressed_rows_are_read(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""Small attacks on the digits' ensemble, and certificates of a linear model."""
+"""Small attacks on the digits' ensemble and on a linear model, and certificates of the latter."""
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import sween
 from sween.attack import AttackOutcome, AttackSettings, attack_dataset
-from sween.data import load_dataset
+from sween.data import Dataset, load_dataset
 from sween.ensemble import LoadedEnsemble
 from sween.records import Certificate
 from sween.sampling import CertifySettings
@@ -29,6 +30,15 @@ def attack(
     return attack_dataset(
         ensemble, data, positions, settings, out, classifier=classifier, quiet=True
     )
+
+
+def attack_lines(
+    out: Path, model: Linear, data: Dataset, settings: AttackSettings, count: int, **options: Any
+) -> list[AttackOutcome]:
+    """An attack on a linear model, on its first images."""
+    ensemble = loaded(model)
+    options |= {"classifier": smoothed(ensemble), "quiet": True}
+    return attack_dataset(ensemble, data, range(count), settings, out, **options)
 
 
 def certificates(scale: float) -> tuple[Linear, Mapping[int, Certificate]]:

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from sween.attack import AttackSettings, attack_dataset, empirical_accuracy, verify_attacks
+from sween.attack import AttackSettings, empirical_accuracy, verify_attacks
 from sween.data import Dataset
 from sween.data.dataset import StoredPixels
 from sween.evaluation import certified_accuracy
 from sween.sampling import CertifySettings
 from tests.attack.linear import Linear, dataset, loaded, smoothed
+from tests.attack.quick import attack_lines
 
 
 def _near_the_border(distance: float, count: int) -> tuple[Linear, Dataset]:
@@ -34,16 +35,8 @@ def _near_the_border(distance: float, count: int) -> tuple[Linear, Dataset]:
 def test_images_that_autoattack_passes_over_are_attacked_too(tmp_path: Path, version: str) -> None:
     """Its first noisy look takes images near the border to be wrong, and gives them back."""
     model, data = _near_the_border(0.02, 12)
-    ensemble = loaded(model)
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(12),
-        AttackSettings(attack=version, eps=(0.3,), samples=16, steps=10, n=10_000),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        quiet=True,
-    )
+    settings = AttackSettings(attack=version, eps=(0.3,), samples=16, steps=10, n=10_000)
+    outcomes = attack_lines(tmp_path, model, data, settings, 12)
     right = [row for row in outcomes if row.clean_prediction == row.label]
     assert len(right) >= 6
     assert all(row.distance > 0 for row in right)
@@ -58,45 +51,30 @@ def test_ddn_goes_on_to_the_balls_border_where_the_nearest_image_abstains(
     monkeypatch.setattr("sween.attack.batch.TRIES", 1)
     monkeypatch.setattr("sween.attack.scoring.TRIES", 1)
     model = Linear(3)
-    data, ensemble = dataset(model, 20, seed=3), loaded(model)
+    data = dataset(model, 20, seed=3)
     furthest = float(model.signed_distance(data.test.images(range(20))).detach().abs().max())
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(20),
-        AttackSettings(attack="ddn", eps=(0.01, 1.3 * furthest), samples=64, steps=40, n=1_000),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        quiet=True,
-    )
+    eps = (0.01, 1.3 * furthest)
+    settings = AttackSettings(attack="ddn", eps=eps, samples=64, steps=40, n=1_000)
+    outcomes = attack_lines(tmp_path, model, data, settings, 20)
     far = [row for row in outcomes if row.eps > 0.01]
     assert all(row.outcome == "broken" for row in far)
     pushed = [row for row in far if row.distance > 1.25 * furthest]
     assert len(pushed) >= 5
     assert all(row.distance <= row.eps and row.tries == 3 for row in far)
     assert all(row.judge_alpha == row.alpha / 3 for row in far)
-    assert verify_attacks(tmp_path / "out").rows == 40
+    assert verify_attacks(tmp_path).rows == 40
 
 
 def test_what_a_certificate_answers_stands_where_few_votes_decline(tmp_path: Path) -> None:
     """Certified with many votes, judged with few: no image drops out of attacked accuracy."""
     model, data = _near_the_border(0.02, 8)
-    ensemble = loaded(model)
-    rows = smoothed(ensemble).certify(
+    rows = smoothed(loaded(model)).certify(
         data.test.images(range(8)), settings=CertifySettings(n=100_000), labels=data.test.labels
     )
     certified = {row.index: row for row in rows}
     assert sum(row.correct for row in rows) >= 4
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(8),
-        AttackSettings(attack="pgd", eps=(1e-4,), samples=16, steps=3, n=200),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        certificates=certified,
-        quiet=True,
-    )
+    settings = AttackSettings(attack="pgd", eps=(1e-4,), samples=16, steps=3, n=200)
+    outcomes = attack_lines(tmp_path, model, data, settings, 8, certificates=certified)
     for row in outcomes:
         if certified[row.index].correct:
             assert row.outcome in ("robust", "abstained")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sween.attack import AttackOutcome, AttackSettings, attack_dataset
+from sween.attack import AttackOutcome, AttackSettings
 from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.records import ABSTAIN, Certificate, from_row, to_row
 from sween.runs import AttackRun
 from sween.runs.attack_outcome import judge
-from tests.attack.linear import dataset, loaded, smoothed
-from tests.attack.quick import QUICK
+from tests.attack.linear import dataset
+from tests.attack.quick import QUICK, attack_lines
 from tests.attack.quick import attack as _attack
 from tests.attack.quick import certificates as _certificates
 
@@ -50,19 +50,10 @@ def test_bad_settings_are_refused() -> None:
 
 def test_a_run_is_not_taken_up_with_other_certificates(tmp_path: Path) -> None:
     model, certificates = _certificates(1.0)
-    data, ensemble = dataset(model, 20, seed=1), loaded(model)
+    data, settings = dataset(model, 20, seed=1), dataclasses.replace(QUICK, eps=(0.1,))
 
     def attack(known: Mapping[int, Certificate] | None) -> None:
-        attack_dataset(
-            ensemble,
-            data,
-            range(4),
-            dataclasses.replace(QUICK, eps=(0.1,)),
-            tmp_path / "out",
-            classifier=smoothed(ensemble),
-            certificates=known,
-            quiet=True,
-        )
+        attack_lines(tmp_path, model, data, settings, 4, certificates=known)
 
     attack(certificates)
     attack(certificates)

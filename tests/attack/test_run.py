@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from sween.records import read_rows
 from sween.runs import AttackRun
 from sween.sampling import CertifySettings
 from tests.attack.linear import Linear, dataset, loaded, smoothed
-from tests.attack.quick import QUICK
+from tests.attack.quick import QUICK, attack_lines
 from tests.attack.quick import attack as _attack
 from tests.attack.quick import certificates as _certificates
 from tests.attack.quick import digits as _digits
@@ -54,16 +55,9 @@ def test_attacked_accuracy_is_never_below_certified_accuracy(
         labels=data.test.labels[list(positions)],
         indices=list(positions),
     )
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        positions,
-        settings,
-        tmp_path / "out",
-        classifier=classifier,
-        certificates={row.index: row for row in certificates},
-        quiet=True,
-    )
+    known = {row.index: row for row in certificates}
+    options: dict[str, Any] = {"classifier": classifier, "certificates": known, "quiet": True}
+    outcomes = attack_dataset(ensemble, data, positions, settings, tmp_path / "out", **options)
     assert not any(row.alarm for row in outcomes)
     assert any(row.outcome == "broken" for row in outcomes)
     before = 1.0
@@ -79,17 +73,9 @@ def test_the_alarm_is_raised_for_false_certificates_alone(
     tmp_path: Path, scale: float, least: int, most: int
 ) -> None:
     model, certificates = _certificates(scale)
-    data, ensemble = dataset(model, 20, seed=1), loaded(model)
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(20),
-        AttackSettings(attack="ddn", eps=(2.0,), samples=64, n=10_000, batch_size=20),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        certificates=certificates,
-        quiet=True,
-    )
+    data = dataset(model, 20, seed=1)
+    settings = AttackSettings(attack="ddn", eps=(2.0,), samples=64, n=10_000, batch_size=20)
+    outcomes = attack_lines(tmp_path, model, data, settings, 20, certificates=certificates)
     alarms = [row for row in outcomes if row.alarm]
     assert least <= len(alarms) <= most
     assert sum(row.outcome == "broken" for row in outcomes) >= 19
@@ -100,7 +86,7 @@ def test_the_alarm_is_raised_for_false_certificates_alone(
         assert float(change.norm()) == pytest.approx(row.distance, rel=1e-5)
         assert row.certified_radius is not None
         assert float(change.norm()) < row.certified_radius
-        answer = smoothed(ensemble).predict_batch(
+        answer = smoothed(loaded(model)).predict_batch(
             image[None], n=row.n, alpha=row.judge_alpha, seed=row.judge_seed, indices=[row.index]
         )[0]
         assert (answer.counts, answer.prediction) == (row.counts, row.prediction)
@@ -126,7 +112,6 @@ def test_what_the_judge_does_not_confirm_goes_on_to_the_next_attack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Linear(1)
-    data, ensemble = dataset(model, 12, seed=1), loaded(model)
     asked: list[tuple[str, int]] = []
 
     def lucky_first(
@@ -139,19 +124,12 @@ def test_what_the_judge_does_not_confirm_goes_on_to_the_next_attack(
         return (images + 2 * side * model.normal.detach()).clamp(0, 1)
 
     monkeypatch.setattr("sween.attack.batch.autoattack", lucky_first)
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(12),
-        AttackSettings(attack="standard", eps=(1.5,), samples=4, n=10_000),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        quiet=True,
-    )
+    settings = AttackSettings(attack="standard", eps=(1.5,), samples=4, n=10_000)
+    outcomes = attack_lines(tmp_path, model, dataset(model, 12, seed=1), settings, 12)
     assert asked == [("apgd-ce", 12), ("fab-t", 12)]
     assert {row.outcome for row in outcomes} == {"broken"}
     assert {row.tries for row in outcomes} == {3}
-    assert verify_attacks(tmp_path / "out").broken == 12
+    assert verify_attacks(tmp_path).broken == 12
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -159,22 +137,14 @@ def test_what_the_judge_does_not_confirm_goes_on_to_the_next_attack(
 def test_on_a_linear_model_attacked_accuracy_is_never_below_certified(
     tmp_path: Path, attack: str, seed: int
 ) -> None:
-    model = Linear(seed)
-    data, ensemble = dataset(model, 16, seed=seed), loaded(model)
-    classifier, radii = smoothed(ensemble), (0.1, 0.2, 0.4, 0.6)
-    certificates = classifier.certify(
+    model, radii = Linear(seed), (0.1, 0.2, 0.4, 0.6)
+    data = dataset(model, 16, seed=seed)
+    certificates = smoothed(loaded(model)).certify(
         data.test.images(range(16)), settings=CertifySettings(n=10_000), labels=data.test.labels
     )
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(16),
-        AttackSettings(attack=attack, eps=radii, samples=16, steps=20, n=10_000, seed=seed),
-        tmp_path / "out",
-        classifier=classifier,
-        certificates={row.index: row for row in certificates},
-        quiet=True,
-    )
+    settings = AttackSettings(attack=attack, eps=radii, samples=16, steps=20, n=10_000, seed=seed)
+    known = {row.index: row for row in certificates}
+    outcomes = attack_lines(tmp_path, model, data, settings, 16, certificates=known)
     assert not any(row.alarm for row in outcomes)
     proven = certified_accuracy(certificates, radii)
     kept = [empirical_accuracy([row for row in outcomes if row.eps == eps]) for eps in radii]
@@ -195,17 +165,10 @@ def test_autoattack_in_both_versions(tmp_path: Path, version: str) -> None:
 @pytest.mark.parametrize("version", ["rand", "standard"])
 def test_autoattack_with_two_classes(tmp_path: Path, version: str) -> None:
     model = Linear(2)
-    data, ensemble = dataset(model, 3, seed=2), loaded(model)
+    data = dataset(model, 3, seed=2)
     true = float(model.signed_distance(data.test.images(range(3))).detach().abs().max())
-    outcomes = attack_dataset(
-        ensemble,
-        data,
-        range(3),
-        AttackSettings(attack=version, eps=(1.2 * true,), samples=16, n=2000),
-        tmp_path / "out",
-        classifier=smoothed(ensemble),
-        quiet=True,
-    )
+    settings = AttackSettings(attack=version, eps=(1.2 * true,), samples=16, n=2000)
+    outcomes = attack_lines(tmp_path, model, data, settings, 3)
     assert [row.outcome for row in outcomes] == ["broken"] * 3
 
 
@@ -262,8 +225,6 @@ def test_answers_at_all_radii_share_alpha(tmp_path: Path) -> None:
 
 def test_weights_keep_their_gradients_out_of_it(tmp_path: Path) -> None:
     ensemble, classifier = _digits()
-    attack_dataset(
-        ensemble, load_dataset("digits"), range(2), QUICK, tmp_path / "out",
-        classifier=classifier, quiet=True,
-    )  # fmt: skip
+    options: dict[str, Any] = {"classifier": classifier, "quiet": True}
+    attack_dataset(ensemble, load_dataset("digits"), range(2), QUICK, tmp_path / "out", **options)
     assert all(part.requires_grad and part.grad is None for part in ensemble.parameters())

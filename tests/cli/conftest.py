@@ -7,12 +7,14 @@ import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from sween.data import load_dataset
 from sween.ensemble import load_ensemble, load_members, save_ensemble, weigh
+from sween.models import Manifest, create_model, save_checkpoint
 from sween.sampling import CertifySettings
 from sween.training import TrainConfig, train
 from tests.certifying import certify_into
@@ -51,6 +53,25 @@ def train_tiny(out: Path, *, seed: int, sigma: float = SIGMA) -> Path:
         dataset="digits", arch="digits-mlp", sigma=sigma, epochs=2, learning_rate=0.1, seed=seed
     )
     train(config, load_dataset("digits"), out, quiet=True)
+    return out
+
+
+def write_member(out: Path, **changes: Any) -> Path:
+    """A run folder with an untrained network, with changes to its manifest."""
+    values: dict[str, Any] = {
+        "arch": "digits-mlp",
+        "num_classes": 10,
+        "image_shape": (1, 8, 8),
+        "dataset": "digits",
+        "class_names": tuple("0123456789"),
+        "sigma": 0.5,
+        "training": {},
+    }
+    manifest = Manifest(**(values | changes))
+    model = create_model(
+        manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
+    )
+    save_checkpoint(model, out / "model.safetensors", manifest)
     return out
 
 

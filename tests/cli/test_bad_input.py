@@ -27,6 +27,7 @@ SMOKE = [
     ("plan --p 1.5", "p: ", "got 1.5", "try 0.9"),
     ("zoo --jason", "--jason", "see sween --help"),
     ("bench resnet21", "'resnet21'"),
+    ("reproduce no-such-plan --out {out}", "no-such-plan"),
 ]
 
 USAGE = [
@@ -46,6 +47,7 @@ FOLDERS = [
     ("weigh {runs} --out {run}", "/run1", "such as config.toml", "choose another"),
     (f"{CERTIFY} --members --seed 1 --out {{certificates}}", "seed 0 -> 1", "another folder"),
     ("certify {certificates} --all --out {out}", "/certificates", "neither", "`sween train`"),
+    ("certify {run}/config.toml --all --out {out}", "config.toml", "safetensors"),
     ("report {certificates} --out {run}/config.toml", "config.toml", "choose another folder"),
 ]
 
@@ -54,6 +56,9 @@ OPTIONS = [
     (f"{TRAIN} --seed 9999999999999999999", "seed", "9999999999999999999", "smaller seed"),
     (f"{TRAIN} --image-size 16", "image_size", "got 16", "leave --image-size out"),
     (f"{TRAIN} --convert", "convert", "leave --convert out"),
+    ("train --config fast/gaussian --sigma 0.5 --out {out}", "root of cifar10", "--data-root"),
+    ("train --config fast/gausian --sigma 0.5 --out {out}", "did you mean fast/gaussian?"),
+    (f"{TRAIN} --arch os:getcwd", "'os:getcwd'", " str"),
     *((f"{TRAIN} --device {name}", "--device", name) for name in ("gpu", "meta", "cuda:99")),
     (f"{CERTIFY} --all", "--indices and --all", "keep one"),
     (f"{CERTIFY} --sampling decide --radius 0.5 --members", "one classifier", "sampling fixed"),

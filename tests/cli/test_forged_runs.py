@@ -1,5 +1,6 @@
 """Runs that contradict themselves are found by verify, and refused by whoever else reads them."""
 
+import gzip
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,29 @@ def test_rows_do_not_belong_to_an_edited_config(
     line = READERS[reader].replace(f"0:{IMAGES}", "0:7")
     line = line.format(ensemble=made.ensemble, folder=forgery.folder, tmp=tmp_path)
     assert_refused(line, "line 1 (index 0)", "a run of another config", watched=(tmp_path,))
+
+
+def half_a_line(forgery: Forgery) -> None:
+    lines = forgery.path.read_bytes().splitlines(keepends=True)
+    forgery.path.write_bytes(b"".join([*lines[:3], lines[3][:100] + b"\n", *lines[4:]]))
+
+
+def pack(forgery: Forgery) -> None:
+    packed = forgery.path.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(forgery.path.read_bytes()))
+    forgery.path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("alter", "parts"),
+    [(half_a_line, ("line 4", "delete that line")), (pack, ("jsonl.gz", "gunzip"))],
+)
+def test_a_damaged_or_packed_run_is_not_resumed(
+    alter: Callable[[Forgery], None], parts: tuple[str, ...], made: Made, forgery: Forgery
+) -> None:
+    alter(forgery)
+    line = CERTIFY.format(ensemble=made.ensemble, folder=forgery.folder)
+    assert_refused(line, *parts, watched=(forgery.folder,))
 
 
 def test_an_honest_stopped_run_is_reported_and_resumed(

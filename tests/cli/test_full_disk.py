@@ -2,7 +2,6 @@
 
 import contextlib
 import resource
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.cli.command import Outcome, listing, run_line, succeed
 from tests.cli.conftest import Made
+from tests.cli.mounting import mounted
 from tests.cli.rows import rows_of
 
 CERTIFY = "certify {ensemble} --indices 0:40 --n 200 --quiet --out {out}"
@@ -20,17 +20,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, timeout=30, check=False)
-    except OSError:
-        pytest.skip("no mount here")
-    if mounted.returncode != 0:
-        pytest.skip("mounting is not permitted here")
-    try:
+    with mounted(disk, ["-t", "tmpfs", "-o", "size=64k", "tmpfs"]):
         yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], timeout=30, check=True)
 
 
 def fill(disk: Path, kibibytes: int) -> Path:
@@ -98,24 +89,24 @@ def test_a_disk_that_is_full_from_the_start(small_disk: Path, made: Made) -> Non
     succeed(f"verify {small_disk}/deep/out")
 
 
-def test_train_into_a_disk_too_small_for_the_model(small_disk: Path) -> None:
-    out = small_disk / "run"
-    line = f"train --dataset digits --arch digits-mlp --sigma 0.5 --epochs 1 --quiet --out {out}"
-    assert_full(run_line(line), "state.safetensors", "No space left", "free some space")
-    names = {path.name for path in out.iterdir()}
-    assert names == {"config.toml", "environment.json", "metrics.jsonl"}
+TOO_LARGE = {
+    "train --dataset digits --arch digits-mlp --sigma 0.5 --epochs 1 --quiet --out {out}": (
+        ("state.safetensors", {"config.toml", "environment.json", "metrics.jsonl"})
+    ),
+    "weigh {runs} --method uniform --samples 1 --quiet --out {out}": (".safetensors", set()),
+}
 
 
-def test_weigh_into_a_disk_too_small_for_the_members(small_disk: Path, made: Made) -> None:
-    runs = " ".join(str(run) for run in made.runs)
-    line = f"weigh {runs} --method uniform --samples 1 --quiet --out {small_disk}/ensemble"
-    assert_full(run_line(line), ".safetensors", "No space left", "free some space")
-    assert list(small_disk.iterdir()) == []
+@pytest.mark.parametrize("line", TOO_LARGE)
+def test_a_disk_too_small_for_the_networks(line: str, small_disk: Path, made: Made) -> None:
+    file, left = TOO_LARGE[line]
+    assert_full(run_line(made.fill(line, small_disk)), file, "No space left", "free some space")
+    assert {path.name for path in small_disk.rglob("*")} - {"out"} == left
 
 
 def test_report_into_a_disk_too_small_for_its_figures(small_disk: Path, made: Made) -> None:
-    line = f"report {made.certificates} --out {small_disk}/report"
     fill(small_disk, 60)
-    assert_full(run_line(line), "report", "No space left", "free some space")
+    outcome = run_line(f"report {made.certificates} --out {small_disk}/report")
+    assert_full(outcome, "report", "No space left", "free some space")
     assert not [path for path in (small_disk / "report").rglob("*") if path.name[0] == "."]
     assert not (small_disk / "report" / "report.md").exists()

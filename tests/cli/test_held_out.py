@@ -8,7 +8,7 @@ import pytest
 
 from sween.data import Dataset, load_dataset
 from sween.data.dataset import Pixels
-from sween.ensemble import METHODS, load_members, solve_weights, weigh
+from sween.ensemble import METHODS, WeightSolution, load_members, solve_weights, weigh
 from sween.run_folder import read_config
 from tests.cli.command import succeed
 from tests.cli.conftest import SIGMA, Made
@@ -22,18 +22,15 @@ def held_out_alone() -> Dataset:
     return dataclasses.replace(digits, train=train, test=UNTOUCHABLE)
 
 
+def solved(made: Made, method: str) -> WeightSolution:
+    split = load_dataset("digits").weights
+    members, images = load_members(made.runs), split.all_images()
+    return solve_weights(members, images, split.labels, sigma=SIGMA, method=method, samples=3)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_weigh_solves_on_the_held_out_split_alone(method: str, made: Made) -> None:
-    split = load_dataset("digits").weights
-    wanted = solve_weights(
-        load_members(made.runs),
-        split.all_images(),
-        split.labels,
-        sigma=SIGMA,
-        method=method,
-        samples=3,
-    )
-    loaded = load_members(made.runs)
+    wanted, loaded = solved(made, method), load_members(made.runs)
     got = weigh(loaded, held_out_alone(), method=method, samples=3, quiet=True)
     assert (got.weights, got.loss) == (wanted.weights, wanted.loss)
     assert loaded.weights.tolist() == list(wanted.weights)
@@ -45,13 +42,4 @@ def test_the_command_solves_on_it_too(
     line = made.fill("weigh {runs} --method convex --samples 3 --quiet --out {out}", tmp_path)
     monkeypatch.setattr("sween.cli.options.load_dataset", lambda *_, **__: held_out_alone())
     succeed(line)
-    split = load_dataset("digits").weights
-    wanted = solve_weights(
-        load_members(made.runs),
-        split.all_images(),
-        split.labels,
-        sigma=SIGMA,
-        method="convex",
-        samples=3,
-    )
-    assert read_config(tmp_path / "out")["weights"] == list(wanted.weights)
+    assert read_config(tmp_path / "out")["weights"] == list(solved(made, "convex").weights)

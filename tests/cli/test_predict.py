@@ -12,7 +12,7 @@ from PIL import Image
 
 from sween.data import load_dataset
 from sween.smoothing import SmoothedClassifier
-from tests.cli.command import run_line, succeed
+from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.digits import write_digit
 
@@ -29,6 +29,13 @@ def test_predict(made: Made, tmp_path: Path) -> None:
     # Few votes must nearly all agree, which they do not on a digit this hard: no guess.
     write_digit(images[0], 3)
     assert succeed(f"predict {made.ensemble} {images[0]} --n 12") == f"{images[0]}\tabstain\n"
+
+
+def test_one_bad_image_is_named_before_any_is_classified(made: Made, tmp_path: Path) -> None:
+    write_digit(tmp_path / "good.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "bad.png")
+    line = f"predict {made.ensemble} {tmp_path}/good.png {tmp_path}/bad.png"
+    assert_refused(line, "bad.png", "grayscale", "--convert", watched=(tmp_path,))
 
 
 def test_predict_with_a_radius(made: Made, tmp_path: Path) -> None:

@@ -102,16 +102,6 @@ def test_torn_at_any_byte(made: Made, tmp_path: Path) -> None:
         assert succeed(f"verify {out}").startswith(f"{len(whole)} rows")
 
 
-def test_a_torn_run_is_not_verified_and_says_what_to_do(made: Made, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(made.certificates, tmp_path / "out"))
-    content = (out / "certificates.jsonl").read_bytes()
-    (out / "certificates.jsonl").write_bytes(content[:-1])
-    outcome = run_line(f"verify {out}")
-    assert outcome.code == 1
-    assert "1 of 18 rows are missing" in outcome.stderr
-    assert "run the same `sween certify` again" in outcome.stderr
-
-
 @pytest.mark.parametrize("options", ["--batch-size 1", "--batch-size 250", "--batch-size 5000"])
 def test_going_on_with_another_batch_size_changes_nothing(
     options: str, made: Made, tmp_path: Path

@@ -228,11 +228,6 @@ def test_a_smaller_forward_shape_is_padded_and_outputs_for_the_padding_are_ignor
     assert sum(row.estimation_counts) == SETTINGS.n
 
 
-def test_exits_need_an_ensemble() -> None:
-    with pytest.raises(BadInput, match="WeightedEnsemble"):
-        smoothed(members()[0], exit="exact")
-
-
 def test_wrongly_compiled_noise_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU the compiled noise is that of a GPU, which differs."""
     wanted = counts(smoothed().certify(images(1), settings=SETTINGS))

@@ -91,13 +91,10 @@ def test_columns_may_move_and_blank_lines_and_byte_order_marks_do_not_matter(
     ("text", "low", "high"),
     [
         ("0.000", 0.0, 0.0005),
-        ("0.500", 0.4995, 0.5005),
         ("0.5", 0.45, 0.55),
-        ("2", 1.5, 2.5),
         ("0", 0.0, 0.5),
         ("5.13e-05", 5.125e-05, 5.135e-05),
         ("1e+01", 5.0, 15.0),
-        ("0.3141592653589793", 0.3141592653589793 - 5e-17, 0.3141592653589793 + 5e-17),
     ],
 )
 def test_half_a_unit_of_the_last_printed_digit(text: str, low: float, high: float) -> None:
@@ -141,27 +138,16 @@ def test_a_faulty_line_is_named(tmp_path: Path, line: str, fault: str) -> None:
     assert fault in message(path)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "idx\tlabel\tpredict\tcorrect\ttime",
-        LOG_HEAD.replace("\t", ","),
-        LOG_HEAD + "\tradius",
-        GOOD[0],
-    ],
-)
-def test_missing_or_doubled_columns_are_refused(tmp_path: Path, header: str) -> None:
-    said = message(write(tmp_path, *GOOD, header=header))
-    assert "line 1: columns: expected idx, label, predict, radius, correct, each once" in said
-
-
 def test_files_that_are_not_logs_are_refused(tmp_path: Path) -> None:
+    for header in ("idx\tlabel\tpredict\tcorrect", LOG_HEAD.replace("\t", ","), GOOD[0]):
+        assert "line 1: columns: expected idx" in message(write(tmp_path, *GOOD, header=header))
+    assert "each once" in message(write(tmp_path, *GOOD, header=LOG_HEAD + "\tradius"))
+    assert "at least one image, got none" in message(write(tmp_path))
     path = tmp_path / "log.tsv"
     path.write_text("\n \n", encoding="utf-8")
     assert "got an empty file" in message(path)
     path.write_bytes(b"\x1f\x8b\x08\x00\xff\xfe")
     assert "expected a text file" in message(path)
-    assert "at least one image, got none" in message(write(tmp_path))
 
 
 def test_text_of_another_format_is_refused(tmp_path: Path) -> None:
@@ -202,20 +188,17 @@ def test_soft_votes_skipped_images_and_other_number_types(tmp_path: Path) -> Non
     assert read_macer_log(path, start=0).low.tolist() == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("value", [-0.5, -2.0, np.nan, np.inf, -np.inf])
-def test_values_that_are_not_radii_are_refused(tmp_path: Path, value: float) -> None:
-    said = message(write_mat(tmp_path, hard=np.array([0.5, value])))
-    assert "hard[1] (index 501): expected a finite radius of at least 0, or -1" in said
-
-
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        (np.ones((2, 3)), "one row of real numbers, got shape (2, 3) of float64"),
-        (np.ones((1, 2, 3)), "one row of real numbers, got shape (1, 2, 3) of float64"),
+        *(
+            (np.array([0.5, bad]), "hard[1] (index 501): expected a finite radius of at least 0")
+            for bad in (-0.5, np.nan, np.inf)
+        ),
+        (np.ones((2, 3)), "got shape (2, 3) of float64"),
+        (np.ones((1, 2, 3)), "got shape (1, 2, 3) of float64"),
         (np.ones(3, complex), "one row of real numbers, got"),
         ("0.5", "one row of real numbers, got"),
-        ({"radius": 1.0}, "one row of real numbers, got"),
         (np.zeros((1, 0)), "got shape (1, 0) of float64"),
         (np.zeros((0, 0)), "at least one image, got none"),
     ],

@@ -1,7 +1,6 @@
 """The table of certified accuracies: order, rounding, bold, extra columns."""
 
 import csv
-import dataclasses
 import io
 import math
 
@@ -56,22 +55,6 @@ def test_models_that_are_not_members_stay_out_of_the_summaries() -> None:
     )
     assert [row.model for row in rows] == ["ant", "bee", "AVG", "UE", "big", "sween"]
     assert rows[3].acr == pytest.approx(0.375)
-
-
-def test_what_looks_the_same_is_bold_together() -> None:
-    """An exit may cost less radius than a table shows."""
-    almost = [
-        dataclasses.replace(row, model="exit", radius=row.radius and row.radius + 1e-5)
-        for row in ensemble_rows()
-        if row.model == "sween"
-    ]
-    rows = build_rows(
-        [*ensemble_rows(), *almost], ensemble="sween", members=CANDIDATES, radii=RADII
-    )
-    lines = to_markdown(rows).splitlines()
-    for name in ("exit", "sween"):
-        (line,) = [line for line in lines if f"| {name} |" in line]
-        assert "**0.650**" in line
 
 
 def test_radii_are_never_rounded_up() -> None:

@@ -130,8 +130,6 @@ def compare_with_log(
     radii: Sequence[float] | None = None,
     common_only: bool = False,
     radius: RadiusField = "radius",
-    resamples: int = 10_000,
-    seed: int = 0,
 ) -> LogComparison:
     """Compare one model's certificates with a published log on the same images.
 
@@ -144,8 +142,6 @@ def compare_with_log(
         radii: of the certified accuracies; the paper's 0.00 to 2.00 by default.
         common_only: compare the common images; different ones are refused otherwise.
         radius: which radius of the certificates to use.
-        resamples: bootstrap resamples.
-        seed: of the bootstrap.
     """
     asked = np.unique(check_radii(DEFAULT_RADII if radii is None else radii)).tolist()
     ours = _as_log(certificates, radius)
@@ -171,7 +167,7 @@ def compare_with_log(
             fix="compare on the same data set and split",
         )
     low, high = (
-        bootstrap_interval(ours.counted[0] - ends, resamples=resamples, confidence=0.95, seed=seed)
+        bootstrap_interval(ours.counted[0] - ends, resamples=10_000, confidence=0.95, seed=0)
         for ends in log.counted
     )
     return LogComparison(ours, log, asked, left_out, Interval(high[0], low[1]))

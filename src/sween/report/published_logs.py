@@ -63,15 +63,6 @@ class CertificationLog:
     predictions: Array | None = None
     sigma: float | None = None
 
-    def __post_init__(self) -> None:
-        if not self.indices.size:
-            raise BadInput(self.name, expected="at least one image", got="none", fix=AGAIN)
-        indices, counts = np.unique(self.indices, return_counts=True)
-        if counts.max() > 1:  # it would count twice in every average
-            got = f"index {indices[counts.argmax()]} {counts.max()} times"
-            fix = "keep one row, or split the runs that were joined"
-            raise BadInput(self.name, expected="one row per image", got=got, fix=fix)
-
     def at(self, places: Array) -> "CertificationLog":
         """The images at these places of the arrays, in that order."""
         fields = vars(self).items()
@@ -257,7 +248,7 @@ def _parse_line(
 def _checked_log(
     path: Path, places: Sequence[str], limit: float, **columns: Any
 ) -> CertificationLog:
-    """A log under its file's name; radii that even n equal votes cannot give are refused."""
+    """A log under its file's name: images, each once, with radii that n equal votes can give."""
     low, high = columns["low"], columns["high"]
     for i in np.flatnonzero(low > limit * (1 + SLACK)).tolist():
         raise BadInput(
@@ -266,8 +257,12 @@ def _checked_log(
             got=f"{(low[i] + high[i]) / 2:.6g}",
             fix="if the log has others, pass `LogFormat.sigma`, `LogFormat.n`, `LogFormat.alpha`",
         )
+    indices, counts = np.unique(columns["indices"], return_counts=True)
+    if not indices.size:
+        raise BadInput(str(path), expected="at least one image", got="none", fix=AGAIN)
+    if counts.max() > 1:  # it would count twice in every average
+        got = f"index {indices[counts.argmax()]} {counts.max()} times"
+        fix = "keep one row, or split the runs that were joined"
+        raise BadInput(str(path), expected="one row per image", got=got, fix=fix)
     known = path.suffix in (".tsv", ".txt", ".log", ".mat")  # sigma_0.50 has no suffix
-    try:
-        return CertificationLog(path.stem if known else path.name, **columns)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
+    return CertificationLog(path.stem if known else path.name, **columns)

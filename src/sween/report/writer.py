@@ -75,11 +75,8 @@ def write_report(
     files = ReportFiles()
     page = render_page(runs, tables=[*tables, *log_tables], attacked=attacked, datasets=datasets)
     files.add_text("report.html", page)
-    if runs:
-        table = certified_table([row for run in runs for row in run.rows])
-        files.add_text("table.csv", to_csv(table))
-        files.add_text("table.tex", latex(table))
-    for table in tables:
+    certified = [certified_table([row for run in runs for row in run.rows])] if runs else []
+    for table in [*certified, *tables]:
         files.add_text(f"{table.name}.csv", to_csv(table))
         files.add_text(f"{table.name}.tex", latex(table))
     for name, compared in logs:

@@ -93,6 +93,18 @@ def open_page(browser: Any) -> Iterator[Open]:
     assert complaints == []
 
 
+@pytest.fixture
+def large(open_page: Open, large_page: Path) -> Any:
+    """The page of a thousand images, opened."""
+    return open_page(large_page)
+
+
+@pytest.fixture
+def small(open_page: Open, small_page: Path) -> Any:
+    """The page of hostile names, opened."""
+    return open_page(small_page)
+
+
 def _note(url: str, path: Path, complaints: list[str]) -> None:
     if url != path.as_uri() and not url.startswith("data:"):
         complaints.append(f"asked for {url}")

@@ -46,59 +46,55 @@ def heading(page: Any, name: str) -> Any:
     return page.locator(".results th", has=page.get_by_role("button", name=name, exact=True))
 
 
-def test_first_paint_of_a_thousand_images(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
+def test_first_paint_of_a_thousand_images(large: Any) -> None:
     deadline = time.monotonic() + 5
     paints: list[dict[str, Any]] = []
     while not paints and time.monotonic() < deadline:
-        paints = page.evaluate(
+        paints = large.evaluate(
             "performance.getEntriesByType('paint').map((paint) => paint.toJSON())"
         )
-        page.wait_for_timeout(20)
+        large.wait_for_timeout(20)
     first = {paint["name"]: paint["startTime"] for paint in paints}
     assert first["first-contentful-paint"] < 1000
 
 
-def test_sorting_by_click_and_keys(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    before = table_column(page, "Model")
+def test_sorting_by_click_and_keys(large: Any) -> None:
+    before = table_column(large, "Model")
     assert before == ["ant", "bee", "AVG", "UE", ENSEMBLE]
-    acr = heading(page, "ACR")
+    acr = heading(large, "ACR")
     acr.get_by_role("button").click()
     assert acr.get_attribute("aria-sort") == "descending"
-    values = [float(text) for text in table_column(page, "ACR")]
+    values = [float(text) for text in table_column(large, "ACR")]
     assert values == sorted(values, reverse=True)
     acr.get_by_role("button").press("Enter")
     assert acr.get_attribute("aria-sort") == "ascending"
-    assert [float(text) for text in table_column(page, "ACR")] == sorted(values)
+    assert [float(text) for text in table_column(large, "ACR")] == sorted(values)
     acr.get_by_role("button").press("Space")
     assert acr.get_attribute("aria-sort") == "none"
-    assert table_column(page, "Model") == before
-    heading(page, "abstain %").get_by_role("button").click()
-    assert table_column(page, "abstain %")[-1] == "–", "what has no value stays last"
-    assert page.locator(".results th[aria-sort=ascending]").count() == 1
+    assert table_column(large, "Model") == before
+    heading(large, "abstain %").get_by_role("button").click()
+    assert table_column(large, "abstain %")[-1] == "–", "what has no value stays last"
+    assert large.locator(".results th[aria-sort=ascending]").count() == 1
 
 
-def test_best_is_bold_and_summaries_are_apart(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    assert page.locator(".results tbody strong").count() > 5
-    assert page.locator(".kind-average strong, .kind-envelope strong").count() == 0
+def test_best_is_bold_and_summaries_are_apart(large: Any) -> None:
+    assert large.locator(".results tbody strong").count() > 5
+    assert large.locator(".kind-average strong, .kind-envelope strong").count() == 0
     ground = "(cell) => getComputedStyle(cell).backgroundColor"
     model, *others = (
-        page.locator(f".kind-{kind} th").evaluate(ground)
+        large.locator(f".kind-{kind} th").evaluate(ground)
         for kind in ("ensemble", "average", "envelope")
     )
     assert model not in others
 
 
-def test_curves_toggle(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    curves = page.locator(".plot path.curve")
-    entry = page.locator(".legend button", has_text="bee")
+def test_curves_toggle(large: Any) -> None:
+    curves = large.locator(".plot path.curve")
+    entry = large.locator(".legend button", has_text="bee")
     assert curves.count() == 3
-    assert page.locator(".plot path.ensemble").evaluate(
+    assert large.locator(".plot path.ensemble").evaluate(
         "(curve) => parseFloat(getComputedStyle(curve).strokeWidth)"
-    ) > page.locator(".plot path.series-0").evaluate(
+    ) > large.locator(".plot path.series-0").evaluate(
         "(curve) => parseFloat(getComputedStyle(curve).strokeWidth)"
     )
     entry.click()
@@ -110,23 +106,21 @@ def test_curves_toggle(open_page: Open, large_page: Path) -> None:
     assert curves.count() == 3
 
 
-def test_bounds_switch(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
+def test_bounds_switch(large: Any, large_page: Path) -> None:
     content = read_page(large_page)[1]["runs"][0]["models"]
-    acr = page.locator(".legend button.ensemble .acr")
-    before = page.locator(".plot path.ensemble").get_attribute("d")
+    acr = large.locator(".legend button.ensemble .acr")
+    before = large.locator(".plot path.ensemble").get_attribute("d")
     assert acr.inner_text() == content[-1]["curves"]["cohen"]["acr"]
-    page.get_by_role("button", name="two-class", exact=True).click()
+    large.get_by_role("button", name="two-class", exact=True).click()
     assert acr.inner_text() == content[-1]["curves"]["two-class"]["acr"]
-    assert page.locator(".plot path.ensemble").get_attribute("d") != before
-    assert "not both at once" in page.locator(".bounds .note").inner_text()
-    at_half = page.locator(".legend button.ensemble .at").inner_text()
+    assert large.locator(".plot path.ensemble").get_attribute("d") != before
+    assert "not both at once" in large.locator(".bounds .note").inner_text()
+    at_half = large.locator(".legend button.ensemble .at").inner_text()
     assert at_half == certified_percent(ENSEMBLE, 0.5, "radius_two_class")
 
 
-def test_a_bound_that_is_missing_is_disabled(open_page: Open, small_page: Path) -> None:
-    page = open_page(small_page)
-    first, second = page.locator(".bounds").all()
+def test_a_bound_that_is_missing_is_disabled(small: Any) -> None:
+    first, second = small.locator(".bounds").all()
     assert first.locator("button:disabled").count() == 0
     assert second.locator("button:disabled").all_inner_texts() == ["two-class"]
 
@@ -187,25 +181,23 @@ def test_an_image_counts_at_its_own_radius_and_ties_round_as_in_the_table(
     assert shown.inner_text() == "0.0%"
 
 
-def test_attacked_accuracy_is_shown_as_points(open_page: Open, small_page: Path) -> None:
-    page = open_page(small_page)
-    marks = page.locator(".plot path.mark")
+def test_attacked_accuracy_is_shown_as_points(small: Any) -> None:
+    marks = small.locator(".plot path.mark")
     assert marks.count() == 3  # one of them at 0, without an attack
-    entry = page.locator(".legend button", has_text="under pgd attack")
+    entry = small.locator(".legend button", has_text="under pgd attack")
     assert entry.locator(".at").inner_text() == "50.0%"
     entry.click()
     assert marks.count() == 0
-    assert page.locator("#curves table").count() == 0, "the numbers are in the tables, once"
-    assert page.locator("#curves a").all_inner_texts() == ["tables"]
+    assert small.locator("#curves table").count() == 0, "the numbers are in the tables, once"
+    assert small.locator("#curves a").all_inner_texts() == ["tables"]
 
 
-def test_hostile_names_are_shown_as_they_are(open_page: Open, small_page: Path) -> None:
-    page = open_page(small_page)
-    assert HOSTILE in page.locator("#figures h3").first.inner_text()
-    assert page.locator("img:not([src^='data:image/png'])").count() == 0
-    page.locator("summary").first.click()
-    assert page.get_by_text(HOSTILE, exact=True).count() > 1
-    assert page.locator(".warning").first.inner_text().startswith("Incomplete: 30 of the 40")
+def test_hostile_names_are_shown_as_they_are(small: Any) -> None:
+    assert HOSTILE in small.locator("#figures h3").first.inner_text()
+    assert small.locator("img:not([src^='data:image/png'])").count() == 0
+    small.locator("summary").first.click()
+    assert small.get_by_text(HOSTILE, exact=True).count() > 1
+    assert small.locator(".warning").first.inner_text().startswith("Incomplete: 30 of the 40")
 
 
 @pytest.mark.parametrize("width", [320, 390, 820])

@@ -35,39 +35,36 @@ def shown_indices(page: Any) -> list[int]:
     return [int(text.split()[-1]) for text in page.locator(".card .index").all_inner_texts()]
 
 
-def test_filters_by_class_answer_radius_and_model(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    assert count(page) == 1000
-    page.get_by_label("True class").select_option(label=CLASSES[2])
-    assert count(page) == len(expected(lambda row: row.label == 2))
+def test_filters_by_class_answer_radius_and_model(large: Any) -> None:
+    assert count(large) == 1000
+    large.get_by_label("True class").select_option(label=CLASSES[2])
+    assert count(large) == len(expected(lambda row: row.label == 2))
     for answer in ("correct", "wrong", "abstained"):
-        button = page.get_by_role("button", name=answer, exact=True)
+        button = large.get_by_role("button", name=answer, exact=True)
         button.click()
         assert button.get_attribute("aria-pressed") == "true"
         same = [row for row in expected(lambda row: row.label == 2) if judged(row) == answer]
-        assert 0 < count(page) == len(same)
-    page.get_by_role("button", name="all", exact=True).click()
-    slider = page.get_by_role("slider", name="Radius at least")
+        assert 0 < count(large) == len(same)
+    large.get_by_role("button", name="all", exact=True).click()
+    slider = large.get_by_role("slider", name="Radius at least")
     slider.focus()
     for _ in range(10):
-        page.keyboard.press("ArrowRight")
-    assert page.locator(".filter output").inner_text() == "0.50"
-    assert count(page) == len(expected(lambda row: row.label == 2 and row.radius >= 0.5))
-    page.get_by_label("Model", exact=True).select_option(label="ant")
-    assert count(page) == len(expected(lambda row: row.label == 2 and row.radius >= 0.5, "ant"))
+        large.keyboard.press("ArrowRight")
+    assert large.locator(".filter output").inner_text() == "0.50"
+    assert count(large) == len(expected(lambda row: row.label == 2 and row.radius >= 0.5))
+    large.get_by_label("Model", exact=True).select_option(label="ant")
+    assert count(large) == len(expected(lambda row: row.label == 2 and row.radius >= 0.5, "ant"))
 
 
-def test_order_by_radius(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    assert shown_indices(page)[:3] == [888, 889, 890]
-    page.get_by_label("Order").select_option(label="largest radius first")
+def test_order_by_radius(large: Any) -> None:
+    assert shown_indices(large)[:3] == [888, 889, 890]
+    large.get_by_label("Order").select_option(label="largest radius first")
     ordered = sorted(expected(lambda row: True), key=lambda row: -row.radius)
-    assert shown_indices(page) == [row.index for row in ordered[: len(shown_indices(page))]]
+    assert shown_indices(large) == [row.index for row in ordered[: len(shown_indices(large))]]
 
 
-def test_a_card_says_what_its_certificate_says(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    cards = page.locator(".card")
+def test_a_card_says_what_its_certificate_says(large: Any) -> None:
+    cards = large.locator(".card")
     for number, row in enumerate(expected(lambda row: True)[:20]):
         text = cards.nth(number).inner_text()
         assert row.label is not None
@@ -82,36 +79,33 @@ def test_a_card_says_what_its_certificate_says(open_page: Open, large_page: Path
         assert cards.nth(number).locator(".share").first.inner_text() == f"{top / 10:.1f}%"
 
 
-def test_every_image_can_be_reached(open_page: Open, large_page: Path) -> None:
-    page = open_page(large_page)
-    assert len(shown_indices(page)) < 100, "the first paint waits for a part only"
-    page.get_by_role("button", name="Show 48 more").click()
-    assert len(shown_indices(page)) == 96
-    assert page.evaluate("document.activeElement.className").startswith("card")
-    page.get_by_role("button", name="Show the remaining 904").press("Enter")
-    assert sorted(shown_indices(page)) == list(range(888, 1888))
-    assert page.locator(".more button").count() == 0
+def test_every_image_can_be_reached(large: Any) -> None:
+    assert len(shown_indices(large)) < 100, "the first paint waits for a part only"
+    large.get_by_role("button", name="Show 48 more").click()
+    assert len(shown_indices(large)) == 96
+    assert large.evaluate("document.activeElement.className").startswith("card")
+    large.get_by_role("button", name="Show the remaining 904").press("Enter")
+    assert sorted(shown_indices(large)) == list(range(888, 1888))
+    assert large.locator(".more button").count() == 0
     broken = "[...document.images].filter((image) => !image.complete || !image.naturalWidth).length"
-    page.wait_for_timeout(200)
-    assert page.evaluate(broken) == 0
+    large.wait_for_timeout(200)
+    assert large.evaluate(broken) == 0
 
 
-def test_missing_images_are_named(open_page: Open, small_page: Path) -> None:
-    page = open_page(small_page)
-    assert page.locator(".gap").count() == 0
-    page.get_by_label("Run", exact=True).select_option(label="second")
-    assert page.locator(".gap").all_inner_texts() == ["image not available"] * 12
-    assert page.evaluate("document.activeElement.id") == "gallery-run"
-    assert page.locator(".count").inner_text() == "12 of 12 images"
+def test_missing_images_are_named(small: Any) -> None:
+    assert small.locator(".gap").count() == 0
+    small.get_by_label("Run", exact=True).select_option(label="second")
+    assert small.locator(".gap").all_inner_texts() == ["image not available"] * 12
+    assert small.evaluate("document.activeElement.id") == "gallery-run"
+    assert small.locator(".count").inner_text() == "12 of 12 images"
 
 
-def test_attacks_on_an_image(open_page: Open, small_page: Path) -> None:
-    page = open_page(small_page)
-    assert page.locator(".outcomes").count() == 10
-    assert page.locator(".outcomes").nth(0).inner_text() == "pgd: robust at ε 0.25, 0.50"
-    assert "Alarm at ε 0.50" in page.locator(".outcomes").nth(1).inner_text()
-    page.get_by_label("Model", exact=True).select_option(label="ant")
-    assert page.locator(".outcomes").count() == 0, "the attacks were on another model"
+def test_attacks_on_an_image(small: Any) -> None:
+    assert small.locator(".outcomes").count() == 10
+    assert small.locator(".outcomes").nth(0).inner_text() == "pgd: robust at ε 0.25, 0.50"
+    assert "Alarm at ε 0.50" in small.locator(".outcomes").nth(1).inner_text()
+    small.get_by_label("Model", exact=True).select_option(label="ant")
+    assert small.locator(".outcomes").count() == 0, "the attacks were on another model"
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -72,15 +72,10 @@ def test_curves_equal_the_certificates_under_both_bounds(content: Any) -> None:
         for bound, radii in (("cohen", cohen), ("two-class", two_class)):
             curve = model["curves"][bound]
             assert curve["radii"] == sorted(map(floor_units, radii))
+            for hundredths in range(300):  # counting in units is exact at each of them
+                reaching = sum(units >= 100 * hundredths for units in curve["radii"])
+                assert reaching == sum(Fraction(own) >= Fraction(hundredths, 100) for own in radii)
             assert curve["acr"] == f"{math.floor(1000 * math.fsum(radii) / len(own)) / 1000:.3f}"
-
-
-def test_counting_in_units_is_exact_at_every_hundredth(content: Any) -> None:
-    curve = content["runs"][0]["models"][-1]["curves"]["cohen"]["radii"]
-    right = [one.radius for one in of_model(ENSEMBLE) if one.prediction == one.label]
-    for hundredths in range(300):
-        reaching = sum(units >= 100 * hundredths for units in curve)
-        assert reaching == sum(Fraction(radius) >= Fraction(hundredths, 100) for radius in right)
 
 
 def test_a_bound_that_is_not_available_is_null(tmp_path: Path) -> None:
@@ -112,26 +107,19 @@ def test_attacks(tmp_path: Path) -> None:
         outcome_of(row, outcome, alarm=outcome == "broken", distance=9.0)
         for row, outcome in zip(own, ("robust", "broken", "abstained", "robust"), strict=True)
     ]
-    attacked = [attack_with(outcomes)]
-    run = write_page(tmp_path / "page.html", RUN, attacked=attacked)["runs"][0]
+    other = attack_with([attack_outcome(40, 0.5, "robust", model="cow")], name="other")
+    content = write_page(tmp_path / "page.html", RUN, attacked=[attack_with(outcomes), other])
+    (run,) = content["runs"]
     start, point = run["attacks"]
-    assert (start["radius"], start["robust"], start["count"]) == (0, 4, 4)
-    assert (start["eps"], start["alarms"]) == ("0.00", 0)  # no attack there
-    assert (point["radius"], point["robust"], point["count"]) == (5000, 3, 4)
-    assert (point["model"], point["attack"], point["eps"]) == (ENSEMBLE, "pgd", "0.50")
-    assert point["alarms"] == 1
+    fields = ("model", "attack", "radius", "eps", "count", "robust", "alarms")
+    assert [start[name] for name in fields] == [ENSEMBLE, "pgd", 0, "0.00", 4, 4, 0]
+    assert [point[name] for name in fields] == [ENSEMBLE, "pgd", 5000, "0.50", 4, 3, 1]
     assert own[1].label is not None
     shown = dict(zip(run["gallery"]["index"], run["gallery"]["outcomes"], strict=True))
     assert shown[own[1].index] == [[1, 1, (own[1].label + 1) % 5, 1]]
     assert shown[own[-1].index + 1] is None
     assert ["model", ENSEMBLE] in dict(run["provenance"])["Attack pgd"]
-
-
-def test_attacks_on_other_models_are_listed_apart(tmp_path: Path) -> None:
-    attack = attack_with([attack_outcome(40, 0.5, "robust", model="cow")])
-    content = write_page(tmp_path / "page.html", RUN, attacked=[attack])
-    assert content["runs"][0]["attacks"] == []
-    assert [other["name"] for other in content["others"]] == ["Attack pgd"]
+    assert [one["name"] for one in content["others"]] == ["Attack other"]
 
 
 def test_provenance(content: Any) -> None:
