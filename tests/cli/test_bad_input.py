@@ -57,7 +57,7 @@ OPTIONS = [
     (f"{TRAIN} --image-size 16", "image_size", "got 16", "leave --image-size out"),
     (f"{TRAIN} --convert", "convert", "leave --convert out"),
     ("train --config fast/gaussian --sigma 0.5 --out {out}", "root of cifar10", "--data-root"),
-    ("train --config fast/gausian --sigma 0.5 --out {out}", "did you mean fast/gaussian?"),
+    ("train --config fast/gausian --sigma 0.5 --out {out}", "did you mean 'fast/gaussian'?"),
     (f"{TRAIN} --arch os:getcwd", "'os:getcwd'", " str"),
     *((f"{TRAIN} --device {name}", "--device", name) for name in ("gpu", "meta", "cuda:99")),
     (f"{CERTIFY} --all", "--indices and --all", "keep one"),

@@ -40,9 +40,9 @@ def run(
     images: Annotated[int, typer.Option(help="noisy test images to check its accuracy on")] = 1000,
     device: Device = "auto",
 ) -> None:
-    """Make a member of a checkpoint that others published, without running any code in it.
+    """Make a member of a checkpoint that others published.
 
-    Prints its accuracy on noisy test images: a low one means another architecture, noise level or
+    No code in it is run. Prints its accuracy on noisy test images: a low one means another architecture, noise level or
     normalisation.
     """
     if not 0 < sigma < math.inf:
