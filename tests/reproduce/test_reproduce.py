@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from sween.data import parse_indices
 from sween.records import read_rows
-from sween.reproduce import Rates, read_plan
+from sween.reproduce import Rates, Workspace, list_plans, read_plan
 from sween.reproduce.published import published_rows
 from sween.reproduce.rates import Work
+from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
+from sween.training import TrainConfig
 from tests.cli.command import assert_refused, listing, run_line, succeed
+from tests.reproduce.conftest import RECIPE
 
 pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
 
@@ -174,6 +178,8 @@ def test_bad_input_is_one_line(plans: Path, line: str, parts: tuple[str, ...]) -
         ("seed = 1", "seed = 0", "seed0"),
         ('methods = ["sgd", "uniform"]', 'methods = ["guess"]', "guess"),
         ("title", "titel", "titel"),
+        ("seed = 1", 'seed = 1\nrecipes = { slow = "fast/gaussian" }', "slow"),
+        ("seed = 1", 'seed = 1\nrecipes_by_sigma = { "0.5" = { fast = "a.toml" } }', "0.50"),
     ],
 )
 def test_a_bad_plan_is_one_line(plans: Path, old: str, new: str, said: str) -> None:
@@ -220,8 +226,6 @@ def test_a_run_killed_before_its_checkpoint_is_not_done(done: Path) -> None:
 
 
 def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None:
-    from sween.reproduce import Workspace, list_plans
-
     assert {"standard", "identical", "macer", "adaptive", "costs", "attacks", "imagenet"} <= set(
         list_plans()
     )
@@ -235,9 +239,70 @@ def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None
                     assert (config.arch, config.sigma) == (candidate.arch, sigma)
 
 
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(
+        config.parent
+        for pattern in ("cifar10-sween?-gaussian-*/training/*", "pending/*-gaussian-*/*-seed0")
+        for config in (ROOT / "results").glob(f"{pattern}/config.toml")
+    ),
+    ids=lambda folder: folder.relative_to(ROOT / "results").as_posix(),
+)
+def test_the_plan_standard_says_how_the_networks_of_results_were_trained(folder: Path) -> None:
+    trained = TrainConfig.from_dict(read_config(folder))
+    plan = read_plan("standard")
+    (candidate,) = (one for one in plan.candidates if one.folder == folder.name)
+    space = Workspace(plan, recipe="fast", out="unused")
+    assert space.config(candidate, trained.sigma) == trained
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(
+        rows.parent
+        for rows in (ROOT / "results").glob("**/certificates.jsonl*")
+        if any(part.startswith("cifar10-sween6-gaussian-") for part in rows.parts)
+    ),
+    ids=lambda folder: folder.relative_to(ROOT / "results").as_posix(),
+)
+def test_the_plan_standard_says_how_the_ensembles_of_results_were_certified(folder: Path) -> None:
+    config, plan = CertificationRun.read(folder).config, read_plan("standard")
+    assert plan.certify is not None
+    threshold = plan.certify.threshold(config.content["sigma"])
+    assert config.exits[f"{config.model}+paper"] == f"paper(threshold={threshold:g},alpha=0.05)"
+    assert tuple(config.members) == plan.whole.members
+    settings = (plan.certify.n0, plan.certify.n, plan.certify.alpha)
+    assert (config.settings.n0, config.settings.n, config.settings.alpha) == settings
+    indices = parse_indices(indices=plan.certify.indices, every=None, everything=False, size=10_000)
+    assert list(config.indices) == indices
+
+
+def test_a_dry_run_says_which_recipe_trains_which_network(plans: Path) -> None:
+    plan, other = plans / "standard.toml", plans / "other.toml"
+    other.write_text(RECIPE.replace("epochs = 6", "epochs = 5"))
+    own = f'recipes_by_sigma = {{ "0.25" = {{ fast = "{other}" }} }}'
+    plan.write_text(plan.read_text().replace("seed = 1\n", f"seed = 1\n{own}\n"))
+    printed = succeed(_line(plans, options="--dry-run"))
+    recipe = plans / "recipe.toml"
+    names = "digits-mlp-seed0, digits-conv"
+    assert f"train {names}, digits-mlp-seed1 by {recipe} at sigma 0.50" in printed
+    assert f"train {names} by {recipe} and digits-mlp-seed1 by {other} at sigma 0.25" in printed
+
+
+def test_recipes_of_a_plan_replace_those_of_its_base_s_candidates() -> None:
+    plan = read_plan("macer")
+    for recipe in ("fast", "paper"):
+        space = Workspace(plan, recipe=recipe, out="unused")
+        methods = {space.config(one, 0.5).method for one in plan.candidates}
+        assert methods == {"macer"}
+
+
 def test_the_paper_s_numbers_are_those_of_the_readme() -> None:
     """Two copies of the same tables, made apart."""
-    results = Path(__file__).parents[2] / "results" / "published" / "cifar10.toml"
+    results = ROOT / "results" / "published" / "cifar10.toml"
     for row in tomllib.loads(results.read_text())["row"]:
         table = "standard" if row["training"] == "gaussian" else row["training"]
         (own,) = (

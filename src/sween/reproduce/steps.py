@@ -139,7 +139,15 @@ class Train(Step):
 
     def __init__(self, space: Workspace, sigma: float) -> None:
         self.space, self.sigma = space, sigma
-        self.name = f"train {len(space.plan.candidates)} networks at sigma {sigma:.2f}"
+        self.name = f"train {self._by_recipe()} at sigma {sigma:.2f}"
+
+    def _by_recipe(self) -> str:
+        """All networks, those of one recipe together: a, b by fast/gaussian and c by ..."""
+        plan, groups = self.space.plan, dict[str, list[str]]()
+        for name, candidate in zip(plan.member_names, plan.candidates, strict=True):
+            recipe = plan.recipe_of(candidate, self.space.recipe, self.sigma)
+            groups.setdefault(recipe, []).append(name)
+        return " and ".join(f"{', '.join(own)} by {recipe}" for recipe, own in groups.items())
 
     def work(self) -> Work:
         total = done = seconds = 0.0
