@@ -47,11 +47,11 @@ for verb in (
     report,
     verify,
     plan,
-    zoo,
     bench,
     reproduce,
 ):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
+app.add_typer(zoo.app, name="zoo")
 
 
 def _print_version(wanted: bool) -> None:
