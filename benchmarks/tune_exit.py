@@ -1,10 +1,10 @@
-"""Tries settings of the paper's early exit on the weight-solving split, never on test images.
+"""Tries early exits on the weight-solving split, never on test images.
 
-    python benchmarks/tune_exit.py ENSEMBLE --try 0.999,0.05 --try 0.95,0.05 \\
-        --data-root DIR --out rows.jsonl
+    python benchmarks/tune_exit.py ENSEMBLE --try "paper(threshold=0.95,alpha=0.05)" \\
+        --try "mixed(threshold=0.99,share=0.7)" --data-root DIR --out rows.jsonl
 
-Each --try is a threshold and a significance level of Algorithm 1. One row per try: the ACR of the
-full ensemble and of the one with the exit on the same noise, and member evaluations per sample.
+All exits, the exact one among them, vote on the same noise in one pass. One row per exit: the ACR
+of the full ensemble and of the one with the exit, and member evaluations per sample.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from sween.data import load_dataset
-from sween.ensemble import ExitPolicy
+from sween.ensemble.early_exit import read_exit
 from sween.evaluation import average_certified_radius
 from sween.run_folder import describe_environment
 from sween.sampling import CertifySettings
@@ -37,30 +37,26 @@ def main() -> None:
     indices = list(range(0, len(split), max(1, len(split) // options.images)))
     settings = CertifySettings(n=options.n)
     loaded.to(device)
-    for text in options.tries:
-        threshold, alpha = (float(part) for part in text.split(","))
-        smoothed = SmoothedClassifier(
-            loaded,
-            sigma=loaded.sigma,
-            num_classes=loaded.num_classes,
-            exit="none",
-            other_exits=[ExitPolicy("paper", threshold, alpha), ExitPolicy("exact")],
-        )
-        groups = smoothed.certify_voters(
-            split.images(indices),
-            settings,
-            labels=[int(split.labels[i]) for i in indices],
-            indices=indices,
-        )
-        paper, exact, full = ([group[name] for group in groups] for name in smoothed.engine.voters)
-        samples = sum(row.samples for row in full)
+    smoothed = SmoothedClassifier(
+        loaded,
+        sigma=loaded.sigma,
+        num_classes=loaded.num_classes,
+        other_exits=[read_exit(text) for text in ("exact", *options.tries)],
+    )
+    groups = smoothed.certify_voters(
+        split.images(indices),
+        settings,
+        labels=[int(split.labels[i]) for i in indices],
+        indices=indices,
+    )
+    *others, full = ([group[name] for group in groups] for name in smoothed.engine.voters)
+    samples = sum(row.samples for row in full)
+    for rows in others:
         row = {
-            "threshold": threshold,
-            "alpha": alpha,
-            "acr": average_certified_radius(paper, radius="radius_cohen"),
+            "exit": rows[0].exit,
+            "acr": average_certified_radius(rows, radius="radius_cohen"),
             "acr_full": average_certified_radius(full, radius="radius_cohen"),
-            "members_per_sample": sum(row.member_evaluations for row in paper) / samples,
-            "members_per_sample_exact": sum(row.member_evaluations for row in exact) / samples,
+            "members_per_sample": sum(row.member_evaluations for row in rows) / samples,
             "members": len(loaded.members),
             "n": options.n,
             "images": len(indices),

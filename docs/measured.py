@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import measured_findings
 import measured_speed
+from measured_findings import signed
 from tables import markdown, runs
 
 from sween.attack import empirical_accuracy
 from sween.demo import RADII
 from sween.evaluation import (
-    PairedInterval,
     average_certified_radius,
     bootstrap_over_envelope,
     certified_accuracy,
@@ -96,16 +97,9 @@ def leads(results: Path, dataset: str) -> str:
         cells = [" ".join(map(format_radius, radii))]
         cells += [format_radius(over.second), format_radius(over.first)]
         who = [training, run.ensemble, f"{sigma:.2f}"]
-        lines.append([*who, *cells, _signed(over), _signed(weights)])
+        lines.append([*who, *cells, signed(over), signed(weights)])
     head = ["training", "model", "σ", "its candidates", "envelope", "ACR"]
     return markdown([*head, "lead", "lead over convex weights"], 2, lines)
-
-
-def _signed(interval: PairedInterval, digits: int = 3) -> str:
-    one, low, high = (
-        f"{value:+.{digits}f}" for value in (interval.difference, interval.low, interval.high)
-    )
-    return f"{one} [{low}, {high}]"
 
 
 def adaptive(results: Path, dataset: str) -> str:
@@ -122,7 +116,7 @@ def adaptive(results: Path, dataset: str) -> str:
                 saved = f"{100 * (1 - evaluations / members):.0f}%"
                 who = [training, run.ensemble, _exit(rows[0].exit)]
                 lines.append([*who, f"{sigma:.2f}", *cells, saved])
-    order = ("none", "paper", "exact")
+    order = ("none", "paper", "mixed", "exact")
     lines.sort(key=lambda line: order.index(line[2].split(",")[0]))
     lines.sort(key=lambda line: (line[0] != "gaussian", line[3], line[1]))
     head = ["training", "model", "exit", "σ", "ACR", "evaluations per image", "saved"]
@@ -195,7 +189,7 @@ def noise(results: Path, folder: str) -> str:
         for rows in (plain, exact)
     ]
     lines[0].append("-")
-    lines[1].append(_signed(paired_bootstrap(exact, plain), digits=4))
+    lines[1].append(signed(paired_bootstrap(exact, plain), digits=4))
     head = ["noise", "exit", "images", "ACR", "s per image", "difference in ACR"]
     return markdown(head, 2, lines)
 
@@ -215,7 +209,7 @@ def objectives(results: Path, arch: str) -> str:
     for training, run in found.items():
         (row,) = (row for row in run.rows if row.model == arch)
         own = run.models[arch]
-        lead = "-" if training == "gaussian" else _signed(paired_bootstrap(own, base))
+        lead = "-" if training == "gaussian" else signed(paired_bootstrap(own, base))
         lines.append([*_measured_line(row, training), lead])
     head = ["training", "model", "σ", *(f"{radius:.2f}" for radius in DEFAULT_RADII), "ACR"]
     return markdown([*head, "two-class ACR", "lead over gaussian"], 2, lines)
@@ -278,6 +272,11 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "noise": noise,
     "objectives": objectives,
     "attacks": attacks,
+    "gains": measured_findings.gains,
+    "sizes": measured_findings.sizes,
+    "weights": measured_findings.weights,
+    "exits": measured_findings.exits,
+    "bounds": measured_findings.bounds,
     "speed": measured_speed.speed,
     "training": measured_speed.training,
     "training-speed": measured_speed.training_speed,

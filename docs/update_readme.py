@@ -1,4 +1,4 @@
-"""Writes the tables of README.md, docs/results.md and configs/README.md.
+"""Writes the tables of README.md, docs/results.md, docs/findings.md and configs/README.md.
 
     python docs/update_readme.py [--check]
 
@@ -14,7 +14,10 @@ from pathlib import Path
 from measured import BUILDERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "configs" / "README.md")
+PAGES = tuple(
+    ROOT / name
+    for name in ("README.md", "docs/results.md", "docs/findings.md", "configs/README.md")
+)
 _TABLE = re.compile(
     rf"(<!-- ({'|'.join(sorted(BUILDERS, key=len, reverse=True))}) (\S+) -->\n).*?(<!-- end -->)",
     re.DOTALL,

@@ -13,7 +13,7 @@ import sween
 from sween.data import load_dataset
 from sween.engine.exits import ExitVotes, vote_with_exit
 from sween.ensemble import ExitPolicy
-from sween.ensemble.early_exit import EXACT_MARGIN, exact_margin
+from sween.ensemble.early_exit import EXACT_MARGIN, exact_margin, parse_exit, read_exit
 from sween.errors import BadInput
 from sween.interleave import Steps, done
 from sween.seeding import numpy_generator
@@ -92,6 +92,42 @@ def test_paper_exit_is_algorithm_1(members: int, threshold: float, alpha: float)
         assert len(set(votes.evaluations.tolist())) >= members - 1  # its lines were all taken
 
 
+@pytest.mark.parametrize(("threshold", "share"), [(0.9, 0.5), (0.99, 0.7), (0.6, 1.0)])
+def test_mixed_exit_stops_at_confidence_or_at_a_share_of_the_rest(
+    threshold: float, share: float
+) -> None:
+    probabilities, weights = _random_members(6, 1500, 5, seed=7)
+    votes = _vote(probabilities, weights, ExitPolicy("mixed", threshold, share=share))
+    order = sorted(range(6), key=lambda k: -weights[k])
+    for row in range(probabilities.shape[1]):
+        scores, held, evaluated = [0.0] * 5, 0.0, 0
+        for member in order:
+            evaluated += 1
+            own = probabilities[member, row].tolist()
+            scores = [s + weights[member] * p for s, p in zip(scores, own, strict=True)]
+            held += weights[member]
+            second, first = sorted(scores)[-2:]
+            if first / held > threshold or first - second > share * (1 - held) + EXACT_MARGIN:
+                break
+        label = max(range(5), key=lambda k: scores[k])
+        assert (int(votes.labels[row]), int(votes.evaluations[row])) == (label, evaluated)
+    assert len(set(votes.evaluations.tolist())) >= 4
+
+
+def test_mixed_exit_with_all_of_the_rest_errs_by_confidence_alone() -> None:
+    probabilities, weights = _random_members(6, 20_000, 10, seed=8)
+    full = _vote(probabilities, weights, ExitPolicy()).labels
+    exact = _vote(probabilities, weights, ExitPolicy("exact"))
+    wrong, evaluations = [], [int(exact.evaluations.sum())]
+    for threshold in (0.9999999, 0.99, 0.9):
+        votes = _vote(probabilities, weights, ExitPolicy("mixed", threshold, share=1.0))
+        wrong.append(int((votes.labels != full).sum()))
+        evaluations.append(int(votes.evaluations.sum()))
+    assert wrong[0] == 0
+    assert wrong == sorted(wrong)
+    assert evaluations == sorted(evaluations, reverse=True)
+
+
 @torch.inference_mode()
 def test_exact_exit_agrees_with_the_full_ensemble_on_a_hundred_thousand_inputs() -> None:
     """Through real members and compacted forward passes, not only on given probabilities."""
@@ -136,7 +172,7 @@ def test_no_exit_equals_the_ensemble_bit_for_bit() -> None:
     assert torch.equal(_vote(probabilities, weights, ExitPolicy()).labels, expected.argmax(1))
 
 
-@pytest.mark.parametrize("name", ["paper", "exact"])
+@pytest.mark.parametrize("name", ["paper", "exact", "mixed"])
 def test_each_input_exits_separately(name: str) -> None:
     """An input exits at the same member alone, in a batch, and in any order."""
     probabilities, weights = _random_members(5, 300, 4, seed=3)
@@ -213,6 +249,31 @@ def test_policies_describe_themselves() -> None:
     assert ExitPolicy().describe() == "none"
     assert ExitPolicy("exact").describe() == "exact"
     assert ExitPolicy("paper").describe() == "paper(threshold=0.999,alpha=0.05)"
+    assert ExitPolicy("mixed", 0.99).describe() == "mixed(threshold=0.99,share=0.7)"
+
+
+def test_an_exit_is_read_with_or_without_parameters() -> None:
+    assert read_exit("paper", threshold=0.9) == ExitPolicy("paper", 0.9)
+    assert read_exit("mixed(share=.5, threshold=.9)") == ExitPolicy("mixed", 0.9, share=0.5)
+    assert parse_exit("mixed(threshold=0.9,share=0.5)") == ExitPolicy("mixed", 0.9, share=0.5)
+    for text in (
+        "mixed(alpha=0.1)",
+        "exact(share=1)",
+        "paper(threshold)",
+        "mixed(share=1",
+        "none()",
+    ):
+        with pytest.raises(BadInput, match="exit"):
+            read_exit(text)
+    with pytest.raises(BadInput, match="as records write it"):
+        parse_exit("mixed(threshold=.9,share=.5)")
+
+
+def test_several_settings_of_one_exit_vote_under_their_own_names() -> None:
+    others = [read_exit(f"mixed(share={share})") for share in (0.3, 0.9)]
+    classifier = smoothed(exit="none", other_exits=[*others, ExitPolicy("exact")], name="E")
+    names = ("E+mixed(threshold=0.999,share=0.3)", "E+mixed(threshold=0.999,share=0.9)", "E+exact")
+    assert classifier.engine.voters == (*names, "E")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +283,7 @@ def test_policies_describe_themselves() -> None:
         ({"threshold": 0.0}, "exit threshold"),
         ({"threshold": 1.0}, "exit threshold"),
         ({"alpha": 1.5}, "exit alpha"),
+        ({"share": 0.0}, "exit share"),
     ],
 )
 def test_impossible_policies_are_refused(options: dict[str, Any], message: str) -> None:

@@ -15,8 +15,7 @@ from sween.ensemble import (
     load_members,
     save_ensemble,
 )
-from sween.ensemble.early_exit import exit_order
-from sween.ensemble.weighted import check_weights
+from sween.ensemble.weighted import check_weights, evaluation_order
 from sween.errors import BadInput, CheckpointError, ContractError
 from sween.models import Manifest, create_model, save_checkpoint
 from tests.smoothing.small import SHAPE, images, smoothed
@@ -36,13 +35,12 @@ def test_probabilities_are_the_weighted_mean_of_softmaxes() -> None:
     first, second, third = (torch.softmax(_member(seed)(images()), dim=1) for seed in range(3))
     torch.testing.assert_close(ensemble(images()), 0.2 * first + 0.5 * second + 0.3 * third)
     assert float(ensemble(images()).sum(1).sub(1).abs().max()) < 1e-6
-    assert ensemble.order == [1, 2, 0]
+    assert evaluation_order(ensemble.weights.tolist()) == [1, 2, 0]
 
 
 def test_members_of_equal_weight_keep_their_order() -> None:
     """With an exit and without: sums in another order could round differently."""
-    weights = [0.25, 0.5, 0.25]
-    assert _ensemble(*weights).order == exit_order(weights) == [1, 0, 2]
+    assert evaluation_order([0.25, 0.5, 0.25]) == [1, 0, 2]
 
 
 def test_weights_are_uniform_by_default_and_stay_on_the_simplex() -> None:

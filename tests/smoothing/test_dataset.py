@@ -11,11 +11,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sween
+from sween.data import as_image_set
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
 from sween.records import Certificate, read_certificates
 from sween.runs import CertificationRun, verify_folder
 from sween.sampling import CertifySettings
-from sween.smoothing import SmoothedClassifier, iter_certificates, recount_folder
+from sween.smoothing import SmoothedClassifier, iter_certificates, pipeline, recount_folder
 from tests.smoothing import small
 from tests.smoothing.small import ZOO, smoothed
 
@@ -392,3 +393,16 @@ def test_runs_and_classifiers_print_in_one_short_line(tmp_path: Path) -> None:
     assert repr(run).endswith("run', model='model', 6 of 6 images)")
     assert "sigma=0.5" in repr(smoothed())
     assert run.certified_accuracy(0.1) == run.certified_accuracy([0.1])
+
+
+@pytest.mark.parametrize("votes", ["hard", "soft"])
+def test_progress_ends_at_the_number_of_votes_that_was_announced(votes: str) -> None:
+    settings, counted = CertifySettings(n0=130, n=750, votes=votes), list[int]()
+    classifier = smoothed()
+    classifier.engine.prepare(IMAGES[0])
+    source = as_image_set((IMAGES, LABELS))
+    certified = pipeline.certify(
+        [classifier.engine], source, range(6), settings, on_progress=counted.append
+    )
+    assert len(list(certified)) == 6
+    assert sum(counted) == 6 * (settings.strategy.votes_per_image(settings) or 0)

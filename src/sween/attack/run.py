@@ -19,8 +19,9 @@ from sween.runs.attack_settings import PARTS, AttackSettings, answers_of_an_imag
 from sween.runs.attacked_certificates import digest, digest_of_radii
 from sween.runs.rows import resuming
 from sween.smoothing import SmoothedClassifier
-from sween.smoothing.dataset import subject_config
+from sween.smoothing.chosen_images import ChosenImages
 from sween.smoothing.prediction import check_predict_settings
+from sween.smoothing.run_config import engine_config, subject_config
 
 
 def attack_dataset(
@@ -114,12 +115,9 @@ def attack_config(
         "kind": "attacks",
         **subject_config(
             candidate_of or loaded,
-            dataset.test,
-            positions,
+            ChosenImages(dataset.test, positions, dataset, skipped),
             name=loaded.name,
             sigma=loaded.sigma,
-            dataset=dataset,
-            skipped=skipped,
         ),
         "exit": engine.exits[engine.name],
         "norm": "l2",
@@ -127,8 +125,5 @@ def attack_config(
         "eps": list(settings.eps),
         "certificates": digest(certificates),
         **certified,
-        "device": engine.device.type,
-        "forward_rows": engine.rows_asked,
-        "precision": engine.precision,
-        "noise": engine.noise.name,
+        **engine_config(engine),
     }

@@ -30,7 +30,7 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.data import Dataset, parse_indices
-from sween.ensemble import ExitPolicy
+from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
 from sween.run_folder import read_config
@@ -108,7 +108,7 @@ def run(
         loaded.to(choose_device(device)),
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
+        exit=read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha),
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,

@@ -23,7 +23,8 @@ from sween.cli.options import (
     TrustedArch,
     choose_device,
 )
-from sween.ensemble import ExitPolicy, WeightedEnsemble
+from sween.ensemble import WeightedEnsemble
+from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.models import create_model, list_models
 from sween.run_folder import describe_environment, write_json
@@ -61,7 +62,7 @@ def run(
     for name, value in (("--seconds", seconds), ("--rounds", rounds), ("--n", n)):
         if not (math.isfinite(value) and value > 0):
             raise BadInput(name, expected="a positive number", got=value, fix="leave it out")
-    policy = ExitPolicy(exit_name, exit_threshold, exit_alpha)
+    policy = read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha)
     names = models or ["resnet20"]
     if policy.name != "none" and all(name in list_models() for name in names):
         raise BadInput(

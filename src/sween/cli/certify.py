@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sween.cli.options import (
+    EXIT_HELP,
     Alpha,
     BatchSize,
     Bound,
@@ -28,7 +29,8 @@ from sween.cli.options import (
     choose_images,
     dataset_of,
 )
-from sween.ensemble import ExitPolicy, load_weightings
+from sween.ensemble import load_weightings
+from sween.ensemble.early_exit import read_exit
 from sween.report.summary import summarise
 from sween.runs.certification import rows_written
 from sween.sampling import CertifySettings, sampling_names
@@ -53,7 +55,7 @@ def run(
         list[str] | None,
         typer.Option(
             "--exit",
-            help="early exit: none, paper or exact; repeat to certify several in the same pass",
+            help=f"{EXIT_HELP}; repeat to certify several in the same pass",
         ),
     ] = None,
     exit_threshold: ExitThreshold = 0.999,
@@ -113,7 +115,8 @@ def run(
         votes=votes,
     )
     policy, *others = (
-        ExitPolicy(name, exit_threshold, exit_alpha) for name in exit_names or ["none"]
+        read_exit(name, threshold=exit_threshold, alpha=exit_alpha)
+        for name in exit_names or ["none"]
     )
     loaded = load(source, archs=arch or ())
     dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)

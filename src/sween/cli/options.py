@@ -47,7 +47,8 @@ TrustedArch = Annotated[
     ),
 ]
 Alpha = Annotated[float, typer.Option(help="failure probability of each answer")]
-Exit = Annotated[str, typer.Option("--exit", help="early exit: none, paper or exact")]
+EXIT_HELP = "early exit: none, paper, exact or mixed(threshold=T,share=S)"
+Exit = Annotated[str, typer.Option("--exit", help=EXIT_HELP)]
 ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
 ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
 BatchSize = Annotated[

@@ -28,7 +28,8 @@ from sween.cli.options import (
 )
 from sween.data import read_image
 from sween.data.factories import is_factory
-from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.ensemble import LoadedEnsemble
+from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.progress import track
 from sween.records import ABSTAIN, Certificate, format_radius
@@ -117,7 +118,7 @@ def run(
         loaded.to(choose_device(device)),
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=ExitPolicy(exit_name, exit_threshold, exit_alpha),
+        exit=read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha),
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,

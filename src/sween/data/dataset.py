@@ -120,6 +120,14 @@ class ImageSet:
         """Float32 NCHW in [0, 1]."""
         return to_unit_range(self.pixels.load(positions), self.white)
 
+    def index(self, position: int) -> int:
+        """The image's index in records."""
+        return position
+
+    def label(self, position: int) -> int | None:
+        """The true class, if known."""
+        return None if self.labels is None else int(self.labels[position])
+
     def all_images(self) -> torch.Tensor:
         """Every image at once; for sets that fit in memory."""
         return to_unit_range(self.pixels.load_all(), self.white)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sween.ensemble.early_exit import ExitPolicy, Partial, exit_order
-from sween.ensemble.weighted import add_weighted
+from sween.ensemble.early_exit import ExitPolicy, Partial
+from sween.ensemble.weighted import add_weighted, evaluation_order
 from sween.interleave import Steps
 
 MemberEvaluation = Callable[[int, torch.Tensor | None], Steps[torch.Tensor]]
@@ -34,7 +34,7 @@ def vote_with_exit(
         weights: of the members, in the order of the members.
         policy: when to stop.
     """
-    order = exit_order(weights)
+    order = evaluation_order(weights)
     ordered = [weights[k] for k in order]
     probabilities = yield from evaluate(order[0], None)
     scores = add_weighted(None, weights[order[0]], probabilities)

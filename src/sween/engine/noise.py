@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
@@ -132,6 +132,12 @@ class NoiseKind:
         object.__setattr__(self, "levels", whole_number("levels", self.levels))
         if self.levels < 1:
             raise BadInput("levels", expected="at least 1", got=self.levels, fix="use 255")
+
+    @classmethod
+    def recorded(cls, name: str) -> Self:
+        """The kind of noise that a record names; see `Noise.name`."""
+        kind, _, levels = name.removesuffix(")").partition("(levels=")
+        return cls(kind, int(levels or PIXEL_LEVELS))
 
     def make(
         self, sigma: float, *, compile: bool = False, kernels: NoiseKernels | None = None

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 import torch
 from torch import nn
@@ -51,6 +52,12 @@ class Preparation:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UnknownName("precision", self.precision, PRECISIONS)
+
+    @classmethod
+    def recorded(cls, arithmetic: str) -> Self:
+        """The preparation that gave the arithmetic a record names; see `describe`."""
+        name = arithmetic.partition(",")[0].partition("+")[0]
+        return cls(name.replace("tf32", "float32"), "+" in arithmetic)
 
     def dtype(self, device: torch.device) -> torch.dtype:
         name = self.precision

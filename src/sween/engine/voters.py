@@ -1,6 +1,7 @@
 """Voters: classifiers built from the same members that vote on the same noise in one pass."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -10,7 +11,7 @@ from sween.engine.exits import vote_with_exit
 from sween.engine.forward import FixedShapeForward, check_row_independence, probe_batch
 from sween.engine.prepare import Member, Preparation, explain_model_errors
 from sween.ensemble.early_exit import ExitPolicy
-from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights
+from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
 from sween.errors import BadInput
 from sween.interleave import Steps, done
 
@@ -32,9 +33,14 @@ class Variant:
     policy: ExitPolicy
 
 
-def name_with_exit(name: str, policy: ExitPolicy) -> str:
-    """The name of an ensemble whose exit differs from the run's own."""
-    return f"{name}+{policy.name}"
+def names_with_exits(name: str, exits: Sequence[ExitPolicy]) -> list[str]:
+    """Names of an ensemble with other exits; with their parameters where the exit's name is not
+    enough to tell them apart."""
+    rules = [policy.name for policy in exits]
+    return [
+        f"{name}+{rule if rules.count(rule) == 1 else policy.describe()}"
+        for rule, policy in zip(rules, exits, strict=True)
+    ]
 
 
 class Voters:
@@ -95,7 +101,7 @@ class Voters:
         }
         self.variants = [
             *(Variant(other, weights, self.policy) for other, weights in checked.items()),
-            *(Variant(name_with_exit(name, other), None, other) for other in exits),
+            *map(Variant, names_with_exits(name, exits), itertools.repeat(None), exits),
             Variant(name, None, self.policy),
         ]
         self.names: tuple[str, ...] = (*own, *(variant.name for variant in self.variants))
@@ -212,7 +218,7 @@ class Voters:
             )
         weights = self._weights()
         scores: torch.Tensor | None = None
-        for member in self.model.order:
+        for member in evaluation_order(weights):
             scores = add_weighted(scores, weights[member], self._outputs(member, noisy))
         assert scores is not None  # there is at least one member
         return scores

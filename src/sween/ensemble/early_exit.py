@@ -6,6 +6,7 @@ over a batch would not be such a function.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -63,21 +64,27 @@ class ExitPolicy:
            the full ensemble's: with partial scores S and remaining weight R, no class can overtake
            the leader when top1(S) - top2(S) > R, since one member changes a score by at most its
            weight. The scores are float32 sums; `exact_margin` bounds what their rounding adds to R.
+    mixed: when the leader's weighted mean probability among the members so far is above T, or when
+           top1(S) - top2(S) exceeds a share of R; with a share of 1 that part is `exact`. Its
+           answer may differ from the full ensemble's; what is certified is the classifier with the
+           exit.
     """
 
     name: str = "none"
     threshold: float = 0.999
     alpha: float = 0.05
+    share: float = 0.7
 
     def __post_init__(self) -> None:
         if self.name not in EXITS:
             raise UnknownName("exit", self.name, tuple(EXITS))
-        for name in ("threshold", "alpha"):
-            if not 0 < getattr(self, name) < 1:
+        for name in ("threshold", "alpha", "share"):
+            value = getattr(self, name)
+            if not (0 < value < 1 or (name == "share" and value == 1)):
                 raise BadInput(
                     f"exit {name}",
                     expected="a number strictly between 0 and 1",
-                    got=getattr(self, name),
+                    got=value,
                     fix="the authors use threshold .999 and alpha .05",
                 )
 
@@ -91,27 +98,43 @@ class ExitPolicy:
         return f"{self.name}({','.join(values)})" if values else self.name
 
 
+def read_exit(text: str, **given: float) -> ExitPolicy:
+    """The policy of a name, which may have parameters as in `mixed(threshold=0.99,share=0.7)`.
+
+    Args:
+        text: name and parameters.
+        given: parameters for a name without any.
+    """
+    name, opened, inside = text.partition("(")
+    if not opened:
+        return ExitPolicy(name, **given)
+    own = EXITS[name].parameters if name in EXITS else ()
+    try:
+        pairs = [pair.split("=") for pair in inside.removesuffix(")").split(",")]
+        values = {key.strip(): float(value) for key, value in pairs}
+    except ValueError:
+        values = {"": math.nan}
+    if not inside.endswith(")") or not {*values} <= {*own}:
+        raise BadInput(
+            "exit",
+            expected=f"{name}({','.join(f'{key}=NUMBER' for key in own)})" if own else "a name",
+            got=repr(text),
+            fix=f"one of {', '.join(EXITS)}",
+        )
+    return ExitPolicy(name, **values)
+
+
 def parse_exit(text: str) -> ExitPolicy:
     """The inverse of `ExitPolicy.describe`; refuse any text that it would not write."""
-    name, _, parameters = text.removesuffix(")").partition("(")
-    try:
-        pairs = [pair.split("=") for pair in parameters.split(",") if pair]
-        policy = ExitPolicy(name, **{key: float(value) for key, value in pairs})
-    except (TypeError, ValueError):
-        policy = ExitPolicy()
+    policy = read_exit(text)
     if policy.describe() != text:
         raise BadInput(
             "exit",
-            expected="none, exact or paper(threshold=T,alpha=A), as written in records",
+            expected=f"{policy.describe()}, as records write it",
             got=repr(text),
             fix="restore the record from its source",
         )
     return policy
-
-
-def exit_order(weights: Sequence[float]) -> list[int]:
-    """Members by descending weight; equal weights keep their order."""
-    return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
 
 
 def exact_margin(left: int) -> float:
@@ -133,6 +156,13 @@ def _exact_stops(partial: Partial, _: ExitPolicy) -> torch.Tensor:
     top = partial.scores.topk(2, dim=1).values
     remaining = partial.weights[len(partial.seen) :]
     return top[:, 0] - top[:, 1] > sum(remaining) + exact_margin(len(remaining))
+
+
+def _mixed_stops(partial: Partial, policy: ExitPolicy) -> torch.Tensor:
+    top = partial.scores.topk(2, dim=1).values
+    held, left = (partial.weights[: len(partial.seen)], partial.weights[len(partial.seen) :])
+    margin = policy.share * sum(left) + exact_margin(len(left))
+    return (top[:, 0] > policy.threshold * sum(held)) | (top[:, 0] - top[:, 1] > margin)
 
 
 def _fewest_with_half_the_weight(weights: Sequence[float]) -> int:
@@ -166,5 +196,6 @@ EXITS = {
     "none": ExitRule(None, fewest_members=len, exact=True),
     "paper": ExitRule(_paper_stops, fewest_members=lambda _: 1, parameters=("threshold", "alpha")),
     "exact": ExitRule(_exact_stops, fewest_members=_fewest_with_half_the_weight, exact=True),
+    "mixed": ExitRule(_mixed_stops, fewest_members=lambda _: 1, parameters=("threshold", "share")),
 }
 """All rules, by name."""

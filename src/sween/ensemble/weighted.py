@@ -40,6 +40,11 @@ def check_weights(
     return vector if abs(total - 1) < 1e-12 else vector / total
 
 
+def evaluation_order(weights: Sequence[float]) -> list[int]:
+    """Members by descending weight; equal weights keep their order."""
+    return sorted(range(len(weights)), key=lambda k: (-weights[k], k))
+
+
 def member_probabilities(member: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Softmax of one member's logits, (B, M)."""
     return torch.softmax(member(images).float(), dim=1)
@@ -109,14 +114,9 @@ class WeightedEnsemble(nn.Module):
     def set_extra_state(self, state: torch.Tensor) -> None:
         self.weights = state
 
-    @property
-    def order(self) -> list[int]:
-        """Members by descending weight; equal weights keep their order."""
-        return sorted(range(len(self.members)), key=lambda k: (-self._weights[k], k))
-
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor | None = None
-        for k in self.order:
+        for k in evaluation_order(self._weights):
             probabilities = member_probabilities(self.members[k], images)
             if scores is not None and probabilities.shape != scores.shape:
                 raise ContractError(

@@ -62,7 +62,7 @@ def _of_one_image(
             yield model, f"label {row.label} is not the {first.label} of the image's other rows"
         for name in _COUNTS:
             sums = sum(getattr(row, name)), sum(getattr(first, name))
-            if row.sampling == "fixed" and sums[0] != sums[1]:
+            if sums[0] != sums[1]:
                 yield model, f"{name} sum to {sums[0]}, those of {first.model} to {sums[1]}"
     for model, (weights, exit) in variants.items():
         if model not in rows:

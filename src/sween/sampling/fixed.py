@@ -21,6 +21,9 @@ class Fixed(SamplingStrategy):
     several_voters = True
     any_bound = True
 
+    def votes_per_image(self, settings: CertifySettings) -> int:
+        return settings.n0 + settings.n
+
     def images_at_once(self, shape: BatchShape, settings: CertifySettings) -> int:
         together = shape.images_together(settings.n)
         return together * -(-shape.images_together(settings.n0) // together)

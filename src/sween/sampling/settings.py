@@ -14,15 +14,15 @@ from sween.bounds.radius import (
     smallest_certifiable_n,
 )
 from sween.errors import BadInput, SmallSampleWarning
-from sween.sampling.strategy import SamplingStrategy, strategy_of
+from sween.sampling.strategy import SamplingStrategy, sampling_with, strategy_of
 
 N, ALPHA = 100_000, 0.001
 """The paper's values; the defaults of the Python API and of the command line."""
 
 VOTES = ("hard", "soft")
 
-_OPTIONS = {"radii": "decide", "tolerance": "tolerance", "budget": "budget"}
-"""Settings that only one strategy has."""
+OPTIONS = ("radii", "tolerance", "budget")
+"""Settings that not every strategy has; see `SamplingStrategy.option`."""
 
 LARGEST_N = 10**9
 """The largest n for which the error of the incomplete beta function was measured."""
@@ -105,14 +105,15 @@ class CertifySettings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a config, without the settings of other strategies."""
         content = dataclasses.asdict(self)
-        for option in _OPTIONS:
+        for option in OPTIONS:
             if option != self.strategy.option:
                 del content[option]
         return content | ({"radii": list(self.radii)} if self.radii else {})
 
     def _check_options(self) -> None:
         own = self.strategy.option
-        for option, sampling in _OPTIONS.items():
+        for option in OPTIONS:
+            sampling = sampling_with(option)
             given = getattr(self, option) not in ((), None)
             if given and option != own:
                 raise BadInput(
@@ -123,7 +124,7 @@ class CertifySettings:
                 )
             if not given and option == own and option != "radii":
                 raise BadInput(
-                    option, expected=f"a value for {sampling}", got="none", fix=f"pass --{option}"
+                    option, expected=f"a value for {sampling}", got="none", fix=f"pass {option}"
                 )
         for name, value in self.strategy.check(self).items():
             object.__setattr__(self, name, value)

@@ -53,6 +53,9 @@ class Soft(Fixed):
                     fix="use no exit",
                 )
 
+    def votes_per_image(self, settings: CertifySettings) -> int:
+        return 2 * settings.n0 + settings.n  # the pilot's noise is evaluated twice
+
     def draw(self, source: VoteSource) -> Drawing:
         """Pilot votes choose the class, whose scores on pilot and fresh draws are collected."""
         n, model = source.settings.n, source.model

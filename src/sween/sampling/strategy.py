@@ -137,6 +137,10 @@ class SamplingStrategy(abc.ABC):
                 fix="certify one model with one exit, or use hard votes with sampling fixed",
             )
 
+    def votes_per_image(self, settings: "CertifySettings") -> int | None:
+        """Noisy copies that every image takes, if that is known beforehand; for progress."""
+        return None
+
     def images_at_once(self, shape: BatchShape, settings: "CertifySettings") -> int:
         """Images per group: enough to fill batches with their first votes."""
         batches = BATCHES_TOGETHER if shape.compiled else 1
@@ -203,6 +207,11 @@ def register_sampling(strategy: SamplingStrategy) -> SamplingStrategy:
 def sampling_names() -> tuple[str, ...]:
     """The names of all strategies with hard votes, the default first."""
     return tuple(name for name, votes in _STRATEGIES if votes == "hard")
+
+
+def sampling_with(option: str) -> str:
+    """The names of the strategies with that option."""
+    return " or ".join(own.name for own in _STRATEGIES.values() if own.option == option)
 
 
 def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:

@@ -23,6 +23,7 @@ from sween.engine import (
 )
 from sween.engine.forward import FixedShapeForward
 from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput, ContractError
 from sween.models.device import device_of
 from sween.paths import AnyPath
@@ -65,7 +66,8 @@ class SmoothedClassifier:
             example a `WeightedEnsemble`.
         sigma: noise level in units of [0,1] pixels.
         num_classes: M.
-        exit: early exit of an ensemble: none, paper or exact, or an `ExitPolicy`.
+        exit: early exit of an ensemble: none, paper, exact or mixed, where wanted with parameters
+            as in `mixed(threshold=0.99,share=0.7)`, or an `ExitPolicy`.
         name: of the model in records; by default the loaded ensemble's name, or `model`.
         batch_size: noisy inputs per batch; never changes a result. By default one forward pass on a
             GPU, ten on a CPU or with an early exit. A GPU may hold two batches at a time.
@@ -148,7 +150,7 @@ class SmoothedClassifier:
             model,
             name=name,
             forward=FixedShapeForward(num_classes),
-            policy=exit if isinstance(exit, ExitPolicy) else ExitPolicy(exit),
+            policy=exit if isinstance(exit, ExitPolicy) else read_exit(exit),
             preparation=Preparation(precision, compile),
             member_names=member_names,
             weightings=weightings,

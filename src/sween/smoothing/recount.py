@@ -8,7 +8,6 @@ image or label, are not reproduced.
 
 import dataclasses
 import math
-import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from sween.data import Dataset, as_image_set
-from sween.engine import VoteEngine
+from sween.engine import NoiseKind, Preparation, VoteEngine
 from sween.ensemble.early_exit import parse_exit
 from sween.errors import BadInput, CheckFailed
 from sween.models.device import device_of
@@ -28,10 +27,9 @@ from sween.runs import CertificationRun
 from sween.sampling.strategy import Plan
 from sween.seeding import numpy_generator
 from sween.smoothing import pipeline
+from sween.smoothing.chosen_images import ChosenImages
 from sween.smoothing.classifier import SmoothedClassifier
-from sween.smoothing.dataset import ImagesOfDataset, subject_config
-
-LEVELS = re.compile(r"levels=(\d+)")
+from sween.smoothing.run_config import subject_config
 
 NOT_COUNTED = frozenset({"seconds", "run"})
 """Fields that recounting does not reproduce: the time, and the tag of the config."""
@@ -88,11 +86,11 @@ def recount_folder(
     seed = secrets.randbits(31) if seed is None else seed
     chosen = _choice(config.indices, images, seed)
     places = {(row.model, row.index): place for place, row in enumerate(run.rows)}
-    source = ImagesOfDataset(subject.images)
+    source = subject.chosen.source
     with track(f"recount {config.model}", len(chosen), quiet=quiet) as advance:
         for rows, keys in _by_forward_rows(run, chosen).items():
             engine = subject.engine(rows, keys[0])
-            numbers = math.prod(subject.images.image_shape)
+            numbers = math.prod(source.image_shape)
             pipeline.check_engine(engine, settings, numbers=numbers)
             plans = pipeline.plan_all(engine, source, config.indices, settings)
             _check_pilots(run, plans)
@@ -121,10 +119,10 @@ class _Subject:
 
     def __init__(self, run: CertificationRun, model: nn.Module, data: object, quiet: bool) -> None:
         self.run, self.model = run, model
-        self.dataset = data if isinstance(data, Dataset) else None
-        self.images = as_image_set(
-            data, name=str(run.config.content["dataset"]), indices=run.config.indices, quiet=quiet
-        )
+        indices = run.config.indices
+        images = as_image_set(data, name=run.config.dataset, indices=indices, quiet=quiet)
+        dataset = data if isinstance(data, Dataset) else None
+        self.chosen = ChosenImages(images, indices, dataset)
         self.sigma, self.name = run.config.sigma, run.config.model
 
     def check(self) -> None:
@@ -136,12 +134,10 @@ class _Subject:
         content, folder = self.run.config.content, self.run.folder
         now = subject_config(
             self.model,
-            self.images,
-            self.run.config.indices,
+            self.chosen,
             name=self.name,
             sigma=self.sigma,
             member_names=content["candidates"],
-            dataset=self.dataset,
         )
         now.pop("source_code", None)  # the votes themselves are compared
         then = {name: content[name] for name in now if name in content}
@@ -174,7 +170,10 @@ class _Subject:
     def engine(self, rows: int, first: int) -> VoteEngine:
         """The engine that certified the run, with `rows` rows per pass; refused if it differs."""
         config = self.run.config
-        parts = {part.partition("+")[0] for part in config.precision.split(", ")}
+        preparation, noise = (
+            Preparation.recorded(config.precision),
+            NoiseKind.recorded(config.noise),
+        )
         exits = config.content.get("exits", {})
         own = {config.model, *exits}
         engine = SmoothedClassifier(
@@ -187,12 +186,12 @@ class _Subject:
             member_names=config.members or None,
             weightings={name: w for name, w in config.weights.items() if name not in own},
             other_exits=[parse_exit(text) for text in exits.values()],
-            precision=parts.pop().replace("tf32", "float32"),
-            compile="+" in config.precision,
-            noise=config.noise.partition("(")[0],
-            levels=int(levels[1]) if (levels := LEVELS.search(config.noise)) else None,
+            precision=preparation.precision,
+            compile=preparation.compile,
+            noise=noise.name,
+            levels=noise.levels,
         ).engine
-        engine.prepare(self.images.images([first])[0])
+        engine.prepare(self.chosen.source.images([first])[0])
         for name, now, then in (
             ("precision", engine.precision, config.precision),
             ("forward_rows", engine.forward_rows, rows),

@@ -1,0 +1,142 @@
+"""The tables of docs/findings.md: claims of the paper and our answers, from results/ alone."""
+
+import functools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from tables import markdown, runs
+
+from sween.evaluation import (
+    PairedInterval,
+    average_certified_radius,
+    bootstrap_interval,
+    bootstrap_over_envelope,
+    counted_radii,
+    paired_bootstrap,
+)
+from sween.records import Certificate, format_radius
+from sween.report import MeasuredRun, load_run
+
+PUBLISHED = Path(__file__).parents[1] / "configs" / "published" / "paper.toml"
+
+_load = functools.cache(load_run)
+
+
+@functools.cache
+def _published() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))
+
+
+def signed(interval: PairedInterval, digits: int = 3) -> str:
+    """A difference with its interval."""
+    values = (interval.difference, interval.low, interval.high)
+    # Adding 0.0 to what is rounded turns -0.0 into 0.0.
+    one, low, high = (f"{round(value, digits) + 0.0:+.{digits}f}" for value in values)
+    return f"{one} [{low}, {high}]"
+
+
+def _gaussian(results: Path, dataset: str) -> list[tuple[MeasuredRun, float]]:
+    return [
+        (_load(folder), sigma)
+        for folder, training, sigma in runs(results, dataset)
+        if training == "gaussian"
+    ]
+
+
+def _ensemble(run: MeasuredRun) -> list[Certificate]:
+    assert run.ensemble is not None
+    return run.models[run.ensemble]
+
+
+def gains(results: Path, dataset: str) -> str:
+    """What averaging adds to the best candidate, in the paper and here."""
+    lines = []
+    for run, sigma in _gaussian(results, dataset):
+        members = len(run.candidates)
+        known = {
+            row["model"]: row["acr"] for row in _published()["standard"] if row["sigma"] == sigma
+        }
+        paper, theirs = known[f"SWEEN-{members}"], known[f"UE-{members}"]
+        ours = _ensemble(run)
+        best = max(average_certified_radius(run.models[name]) for name in run.candidates)
+        lead = bootstrap_over_envelope(ours, [run.models[name] for name in run.candidates])
+        low, high = bootstrap_interval(
+            counted_radii(ours).radii, resamples=10_000, confidence=0.95, seed=0
+        )
+        own = average_certified_radius(ours)
+        who = [f"SWEEN-{members}", f"{sigma:.2f}"]
+        cells = [f"{theirs:.3f}", f"{paper:.3f}", f"{paper - theirs:+.3f}"]
+        cells += [format_radius(best), f"{format_radius(own)} [{low:.3f}, {high:.3f}]"]
+        lines.append([*who, *cells, signed(lead)])
+    head = ["model", "σ", "paper: best candidate", "paper: ensemble", "paper: gain"]
+    head += ["ours: best candidate", "ours: ensemble", "ours: lead over the envelope"]
+    return markdown(head, 1, lines)
+
+
+def sizes(results: Path, dataset: str) -> str:
+    """SWEEN-6 against SWEEN-3 on the same images."""
+    found: dict[float, dict[int, MeasuredRun]] = {}
+    for run, sigma in _gaussian(results, dataset):
+        found.setdefault(sigma, {})[len(run.candidates)] = run
+    lines = []
+    for sigma, by_size in found.items():
+        if len(by_size) < 2:
+            continue
+        known = {
+            row["model"]: row["acr"] for row in _published()["standard"] if row["sigma"] == sigma
+        }
+        small, large = (by_size[size] for size in sorted(by_size))
+        lead = paired_bootstrap(_ensemble(large), _ensemble(small))
+        lines.append([f"{sigma:.2f}", f"{known['SWEEN-6'] - known['SWEEN-3']:+.3f}", signed(lead)])
+    return markdown(["σ", "paper: SWEEN-6 over SWEEN-3", "ours"], 0, lines)
+
+
+def weights(results: Path, dataset: str) -> str:
+    """Each member's weight by both solvers, and the difference in ACR that they make."""
+    lines = []
+    for run, sigma in _gaussian(results, dataset):
+        for method in ("sgd", "convex"):
+            own = _ensemble(run) if method == "sgd" else run.models["convex"]
+            lead = "-" if method == "sgd" else signed(paired_bootstrap(own, _ensemble(run)))
+            name = str(run.ensemble) if method == "sgd" else method
+            shares = [f"{weight:.2f}" for weight in run.config.weights[name]]
+            who = [str(run.ensemble), f"{sigma:.2f}", method, " ".join(shares)]
+            lines.append([*who, format_radius(average_certified_radius(own)), lead])
+    head = ["model", "σ", "weights by", "ResNet-20 26 32 (50 80 110)", "ACR"]
+    return markdown([*head, "difference"], 4, lines)
+
+
+def exits(results: Path, dataset: str) -> str:
+    """What early exits save and lose, and what the paper's table says."""
+    lines = []
+    for run, sigma in _gaussian(results, dataset):
+        full, members = _ensemble(run), len(run.candidates)
+        for row in _published()["adaptive"]:
+            if members == 6 and row["sigma"] == sigma:
+                evaluations = f"{row['evaluations']:,.0f}"
+                who = ["paper", f"SWEEN-{members}", f"{sigma:.2f}", row["exit"]]
+                lines.append([*who, f"{row['acr']:.3f}", "-", evaluations])
+        for name, rows in run.models.items():
+            if name == run.ensemble or name.startswith(f"{run.ensemble}+"):
+                evaluations = sum(row.member_evaluations for row in rows) / len(rows)
+                lost = "-" if rows is full else signed(paired_bootstrap(full, rows), digits=4)
+                who = ["ours", str(run.ensemble), f"{sigma:.2f}", rows[0].exit]
+                acr = format_radius(average_certified_radius(rows))
+                lines.append([*who, acr, lost, f"{evaluations:,.0f}"])
+    head = ["from", "model", "σ", "exit", "ACR", "lost", "evaluations per image"]
+    return markdown(head, 4, lines)
+
+
+def bounds(results: Path, dataset: str) -> str:
+    """The two-class bound against Cohen's, from the same votes."""
+    lines = []
+    for run, sigma in _gaussian(results, dataset):
+        own = _ensemble(run)
+        cohen = counted_radii(own, radius="radius_cohen").radii
+        two_class = counted_radii(own, radius="radius_two_class").radii
+        low, high = bootstrap_interval(two_class - cohen, resamples=10_000, confidence=0.95, seed=0)
+        gain = f"{(two_class - cohen).mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+        means = [format_radius(float(radii.mean())) for radii in (cohen, two_class)]
+        lines.append([str(run.ensemble), f"{sigma:.2f}", *means, gain])
+    return markdown(["model", "σ", "ACR, Cohen's bound", "two-class bound", "gain"], 1, lines)

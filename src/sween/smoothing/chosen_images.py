@@ -1,0 +1,118 @@
+"""Which images of a data set to certify, and whether a classifier suits them."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from sween.data import DATASETS, Dataset, as_image_set
+from sween.data.dataset import ImageSet
+from sween.data.validation import check_indices
+from sween.ensemble import LoadedEnsemble
+from sween.errors import BadInput, ContractError
+from sween.smoothing.classifier import SmoothedClassifier
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenImages:
+    """Images of a data set to certify or to attack.
+
+    Attributes:
+        source: the images from which they were chosen.
+        positions: of the chosen ones.
+        dataset: to which they belong, if it is one of sween's.
+        skipped: images that were requested but cannot be read.
+    """
+
+    source: ImageSet
+    positions: Sequence[int]
+    dataset: Dataset | None = None
+    skipped: Sequence[int] = ()
+
+
+def images_to_certify(
+    smoothed: SmoothedClassifier,
+    data: object,
+    name: str,
+    indices: Iterable[int] | int | None,
+    *,
+    skipped: Sequence[int],
+    quiet: bool,
+) -> ChosenImages:
+    """The images of `data` at `indices`, all by default; refuses those unfit for the classifier.
+
+    8-bit images are scaled as a loaded ensemble's training images were.
+    """
+    if not isinstance(smoothed, SmoothedClassifier):
+        raise ContractError(
+            "smoothed",
+            expected="a SmoothedClassifier",
+            got=f"a {type(smoothed).__name__}",
+            fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
+        )
+    if indices is not None:
+        indices = list(indices) if isinstance(indices, Iterable) else [indices]
+    dataset = data if isinstance(data, Dataset) else None
+    if isinstance(data, Dataset | ImageSet):
+        images = as_image_set(data)
+    elif name in DATASETS:
+        raise BadInput(
+            "name",
+            expected="a name that is not one of sween's data sets",
+            got=name,
+            fix="choose another name, or pass what sween.load_dataset returns",
+        )
+    else:
+        model = smoothed.model
+        white = model.white if isinstance(model, LoadedEnsemble) else 255
+        images = as_image_set(data, name=name, white=white, indices=indices, quiet=quiet)
+    positions = _positions(indices, len(images))
+    _check_fit(smoothed, dataset, images)
+    return ChosenImages(images, positions, dataset, skipped)
+
+
+def _positions(asked: Sequence[int] | None, size: int) -> list[int]:
+    if asked is None:
+        return list(range(size))
+    if not asked:
+        raise BadInput("indices", expected="at least one image", got="none", fix="pass some")
+    positions = check_indices([int(index) for index in asked], len(asked))
+    if max(positions) >= size:
+        raise BadInput(
+            "indices",
+            expected=f"positions below {size}, the number of images",
+            got=max(positions),
+            fix="leave out those that do not exist",
+        )
+    return positions
+
+
+def _check_fit(smoothed: SmoothedClassifier, dataset: Dataset | None, images: ImageSet) -> None:
+    """Refuse data with other classes or another shape than the classifier was trained on."""
+    if images.labels is not None and len(images.labels):
+        most = int(images.labels.max())
+        if most >= smoothed.num_classes:
+            raise BadInput(
+                f"{images.name}[{int(images.labels.argmax())}]: label",
+                expected=f"below num_classes = {smoothed.num_classes}",
+                got=most,
+                fix="pass the model's number of classes",
+            )
+    if dataset is not None and dataset.num_classes != smoothed.num_classes:
+        raise BadInput(
+            "num_classes",
+            expected=f"{dataset.num_classes}, as {dataset.name} has",
+            got=smoothed.num_classes,
+            fix="certify a model trained on that data set",
+        )
+    model = smoothed.model
+    if not isinstance(model, LoadedEnsemble):
+        return
+    wanted: list[tuple[str, object, object]] = []
+    if dataset is not None:
+        wanted += [("dataset", model.dataset, dataset.name)]
+        wanted += [("classes", model.class_names, dataset.class_names)]
+    wanted += [("image shape", model.image_shape, images.image_shape)]
+    for what, own, got in wanted:
+        if own != got:
+            raise BadInput(
+                what, expected=f"{own}, as the members have", got=got, fix="load that data set"
+            )
