@@ -237,7 +237,7 @@ def read_plan(target: AnyPath) -> Plan:
 def _base(path: Path, base: str, known: Mapping[str, Path]) -> Path:
     """The plan that another one starts from: next to it, or one that ships with sween."""
     beside = path.parent / f"{base}.toml"
-    if beside.is_file():
+    if beside.is_file() and not beside.samefile(path):
         return beside
     if base not in known:
         raise UnknownName(f"{path}: base", base, tuple(known))
