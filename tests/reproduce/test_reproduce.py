@@ -1,53 +1,38 @@
 """`sween reproduce`: every table end to end on a stand-in, resumed after any kill."""
 
+import inspect
 import json
-import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from sween.data import parse_indices
+from sween.ensemble import solve_weights
 from sween.records import read_rows
-from sween.reproduce import Rates, read_plan
+from sween.reproduce import Rates, Workspace, carry_out, list_plans, read_plan, steps_of
 from sween.reproduce.published import published_rows
-from sween.reproduce.rates import Work
+from sween.reproduce.rates import SGD_EPOCHS, Work, measured_rates, training_work
+from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
+from sween.training import TrainConfig
 from tests.cli.command import assert_refused, listing, run_line, succeed
+from tests.reproduce.conftest import RECIPE
+from tests.reproduce.resuming import contents, kill_when
 
 pytestmark = pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
-
-TIMES = ("seconds", "date", "environment")
 
 
 def _line(plans: Path, target: str = "standard", *, out: str = "out", options: str = "") -> str:
     plan = plans / f"{target}.toml"
     return f"reproduce {plan} --out {plans / out} --quiet --device cpu {options}"
-
-
-def _contents(folder: Path) -> dict[str, Any]:
-    """Everything that was made but for times: rows without seconds, configs, weights."""
-    found: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.suffix == ".jsonl":
-            drop = {"seconds", "run", "checksum"}
-            found[name] = [
-                {key: value for key, value in row.items() if key not in drop}
-                for row in read_rows(path)
-            ]
-        elif path.name == "model.safetensors" or path.suffix in (".md", ".csv", ".tex"):
-            found[name] = path.read_bytes()
-        elif path.name == "config.toml" and "training" in path.parts:
-            found[name] = path.read_text()
-    return found
 
 
 def test_the_paper_s_table_with_ours_next_to_it(finished: tuple[Path, str]) -> None:
@@ -144,7 +129,7 @@ def test_a_time_limit_stops_in_time_and_the_next_call_goes_on(
     assert time.monotonic() - began < 12
     assert "are left" in first.stdout
     succeed(_line(plans))
-    assert _contents(plans / "out") == _contents(finished[0] / "out")
+    assert contents(plans / "out") == contents(finished[0] / "out")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +159,8 @@ def test_bad_input_is_one_line(plans: Path, line: str, parts: tuple[str, ...]) -
         ("seed = 1", "seed = 0", "seed0"),
         ('methods = ["sgd", "uniform"]', 'methods = ["guess"]', "guess"),
         ("title", "titel", "titel"),
+        ("seed = 1", 'seed = 1\nrecipes = { slow = "fast/gaussian" }', "slow"),
+        ("seed = 1", 'seed = 1\nrecipes_by_sigma = { "0.5" = { fast = "a.toml" } }', "0.50"),
     ],
 )
 def test_a_bad_plan_is_one_line(plans: Path, old: str, new: str, said: str) -> None:
@@ -220,8 +207,6 @@ def test_a_run_killed_before_its_checkpoint_is_not_done(done: Path) -> None:
 
 
 def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None:
-    from sween.reproduce import Workspace, list_plans
-
     assert {"standard", "identical", "macer", "adaptive", "costs", "attacks", "imagenet"} <= set(
         list_plans()
     )
@@ -235,9 +220,70 @@ def test_every_plan_that_ships_names_recipes_that_train_its_candidates() -> None
                     assert (config.arch, config.sigma) == (candidate.arch, sigma)
 
 
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(
+        config.parent
+        for pattern in ("cifar10-sween?-gaussian-*/training/*", "pending/*-gaussian-*/*-seed0")
+        for config in (ROOT / "results").glob(f"{pattern}/config.toml")
+    ),
+    ids=lambda folder: folder.relative_to(ROOT / "results").as_posix(),
+)
+def test_the_plan_standard_says_how_the_networks_of_results_were_trained(folder: Path) -> None:
+    trained = TrainConfig.from_dict(read_config(folder))
+    plan = read_plan("standard")
+    (candidate,) = (one for one in plan.candidates if one.folder == folder.name)
+    space = Workspace(plan, recipe="fast", out="unused")
+    assert space.config(candidate, trained.sigma) == trained
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(
+        rows.parent
+        for rows in (ROOT / "results").glob("**/certificates.jsonl*")
+        if any(part.startswith("cifar10-sween6-gaussian-") for part in rows.parts)
+    ),
+    ids=lambda folder: folder.relative_to(ROOT / "results").as_posix(),
+)
+def test_the_plan_standard_says_how_the_ensembles_of_results_were_certified(folder: Path) -> None:
+    config, plan = CertificationRun.read(folder).config, read_plan("standard")
+    assert plan.certify is not None
+    threshold = plan.certify.threshold(config.content["sigma"])
+    assert config.exits[f"{config.model}+paper"] == f"paper(threshold={threshold:g},alpha=0.05)"
+    assert tuple(config.members) == plan.whole.members
+    settings = (plan.certify.n0, plan.certify.n, plan.certify.alpha)
+    assert (config.settings.n0, config.settings.n, config.settings.alpha) == settings
+    indices = parse_indices(indices=plan.certify.indices, every=None, everything=False, size=10_000)
+    assert list(config.indices) == indices
+
+
+def test_a_dry_run_says_which_recipe_trains_which_network(plans: Path) -> None:
+    plan, other = plans / "standard.toml", plans / "other.toml"
+    other.write_text(RECIPE.replace("epochs = 6", "epochs = 5"))
+    own = f'recipes_by_sigma = {{ "0.25" = {{ fast = "{other}" }} }}'
+    plan.write_text(plan.read_text().replace("seed = 1\n", f"seed = 1\n{own}\n"))
+    printed = succeed(_line(plans, options="--dry-run"))
+    recipe = plans / "recipe.toml"
+    names = "digits-mlp-seed0, digits-conv"
+    assert f"train {names}, digits-mlp-seed1 by {recipe} at sigma 0.50" in printed
+    assert f"train {names} by {recipe} and digits-mlp-seed1 by {other} at sigma 0.25" in printed
+
+
+def test_recipes_of_a_plan_replace_those_of_its_base_s_candidates() -> None:
+    plan = read_plan("macer")
+    for recipe in ("fast", "paper"):
+        space = Workspace(plan, recipe=recipe, out="unused")
+        methods = {space.config(one, 0.5).method for one in plan.candidates}
+        assert methods == {"macer"}
+
+
 def test_the_paper_s_numbers_are_those_of_the_readme() -> None:
     """Two copies of the same tables, made apart."""
-    results = Path(__file__).parents[2] / "results" / "published" / "cifar10.toml"
+    results = ROOT / "results" / "published" / "cifar10.toml"
     for row in tomllib.loads(results.read_text())["row"]:
         table = "standard" if row["training"] == "gaussian" else row["training"]
         (own,) = (
@@ -248,11 +294,57 @@ def test_the_paper_s_numbers_are_those_of_the_readme() -> None:
 
 def test_rates_of_finished_work_replace_those_measured_elsewhere() -> None:
     rates = Rates("cpu")
+    assert "here" not in rates.describe()
     before = rates.seconds_left(Work("certify", 1e12))
     rates.learn(Work("certify", 1e12, done=5e11, seconds=500.0))
     assert rates.seconds_left(Work("certify", 1e12)) != before
     assert rates.seconds_left(Work("certify", 1e12, done=5e11)) == pytest.approx(503.0)
     assert rates.seconds_left(Work("certify", 1e12, done=1e12)) == 0.0
+    assert "certify here, attack and train and weigh on " in rates.describe()
+    assert rates.describe(["certify"]) == "here"
+
+
+def test_a_step_of_the_same_run_gives_the_rate_for_the_next(plans: Path) -> None:
+    """Not only one of an earlier call; each kind of step but attacks, of which there is none."""
+    space = Workspace(read_plan(plans / "standard.toml"), recipe="fast", out=plans / "out")
+    space.quiet = True
+    steps, said = steps_of(space), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        slow = {kind: dict(own) for kind, own in measured_rates()["cpu"].items()}
+        for rate in slow.values():
+            rate["multiply_adds_per_second"] = 1.0
+        patch.setattr("sween.reproduce.rates.measured_rates", lambda: {"cpu": slow})
+        carry_out(steps, device="cpu", say=said.append)
+    first, second = said[: len(said) // 2], said[len(said) // 2 :]
+    assert all(re.search(r"about \d+h", line) for line in first[:2]), first
+    assert all(re.search(r"about \d+s$", line) for line in second), second
+
+
+def test_a_first_epoch_that_compiles_does_not_count(done: Path) -> None:
+    space = Workspace(read_plan(done / "standard.toml"), recipe="fast", out=done / "out")
+    train = steps_of(space)[0]
+    before = train.work()
+    for file in (done / "out/training").glob("*-sigma0.50/*/metrics.jsonl"):
+        rows = read_rows(file)
+        rows[0]["seconds"] += 1000
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert train.work() == before
+
+
+def test_the_work_of_sgd_counts_its_epochs() -> None:
+    assert inspect.signature(solve_weights).parameters["epochs"].default == SGD_EPOCHS
+
+
+def test_shipped_rates_are_those_of_results() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "update_rates.py"), "--check"]
+    assert subprocess.run(command, check=False).returncode == 0, "run docs/update_rates.py"
+
+
+def test_by_the_shipped_rates_results_take_about_as_long_as_they_took() -> None:
+    """SWEEN-3 at sigma 1.00, whose kernels were compiled before: 276 s of epochs, 300 s in all."""
+    sizes = [41_214_592, 55_485_056, 69_755_520]  # as in the paper's table of costs
+    work = sum(training_work(size, images=48_000, copies=1, epochs=200) for size in sizes)
+    assert Rates("cuda").seconds_left(Work("train", work)) == pytest.approx(300, rel=0.35)
 
 
 def _training(out: Path) -> bool:
@@ -285,18 +377,10 @@ def test_a_kill_in_any_step_loses_nothing(
     plans: Path, finished: tuple[Path, str], target: str, reached: Callable[[Path], bool]
 ) -> None:
     """SIGKILL once the step is under way, then the same command: as if never interrupted."""
-    command = [sys.executable, "-W", "ignore", "-m", "sween", *_line(plans, target).split()]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        while process.poll() is None and not reached(plans / "out"):
-            time.sleep(0.002)
-        assert process.poll() is None, "it ended before it could be killed"
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    kill_when(_line(plans, target), lambda: reached(plans / "out"))
     succeed(_line(plans, target))
     whole = finished[0] / "out"
     if target == "attacks":
         whole = plans / "whole"
         succeed(_line(plans, target, out="whole"))
-    assert _contents(plans / "out") == _contents(whole)
+    assert contents(plans / "out") == contents(whole)

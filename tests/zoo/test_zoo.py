@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,32 @@ import sween
 from sween.data import load_dataset
 from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.records import read_certificates
+from sween.run_folder import read_config
+from sween.runs import CertificationConfig
 from sween.zoo import MODELS, list_zoo, load
 from tests.cli.command import run_line, succeed
 
 ROOT = Path(__file__).parents[2]
-NAMES = [entry.name for entry in list_zoo()]
+NAMES = [entry.name for entry in list_zoo() if not entry.installed]
 
 
-def test_it_is_under_ten_megabytes() -> None:
-    assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 10e6
+def test_the_wheel_stays_under_30_megabytes(tmp_path: Path) -> None:
+    """Its files, compressed as a wheel is; a release of more models goes by `sween zoo pack`."""
+    wheel = tmp_path / "wheel.zip"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for folder in (MODELS.parents[1], ROOT / "configs"):
+            for file in folder.rglob("*"):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    archive.write(file)
+    assert wheel.stat().st_size < 30e6
+
+
+def test_the_tracked_tree_stays_under_40_megabytes() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert sum(file.lstat().st_size for file in files if file.exists()) < 40e6
 
 
 def test_measured_numbers_match_results() -> None:
@@ -41,6 +59,19 @@ def test_measured_numbers_recomputed_by_hand(name: str) -> None:
     assert sum(row.radius_cohen or 0 for row in right) / len(rows) == pytest.approx(measured["acr"])
     share = sum((row.radius_cohen or 0) >= 0.5 for row in right) / len(rows)
     assert measured["certified_accuracy"]["0.50"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("cifar10")])
+def test_the_certified_ensemble_is_the_one_that_ships(name: str) -> None:
+    """Members and weights to the last bit, under the same name as its folder in results/."""
+    ensemble, results = load(name), ROOT / "results" / name
+    config = CertificationConfig.read(results).content
+    assert config["fingerprint"] == ensemble.fingerprint
+    assert config["candidates"] == list(ensemble.member_names)
+    assert config["weights"] == ensemble.weights.tolist()
+    members = [manifest.fingerprint for manifest in ensemble.manifests]
+    for solution in (results / "weights").iterdir():
+        assert read_config(solution)["fingerprints"] == members
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,12 +49,12 @@ for verb in (
     report,
     verify,
     plan,
-    zoo,
     bench,
     reproduce,
 ):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 app.command(name="import")(import_checkpoint.run)  # which cannot be a module's name
+app.add_typer(zoo.app, name="zoo")
 
 
 def _print_version(wanted: bool) -> None:

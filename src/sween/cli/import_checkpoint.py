@@ -42,8 +42,8 @@ def run(
 ) -> None:
     """Make a member of a checkpoint that others published.
 
-    No code in it is run. Prints its accuracy on noisy test images: a low one means another architecture, noise level or
-    normalisation.
+    No code in it is run. Prints its accuracy on noisy test images: a low one means another
+    architecture, noise level or normalisation.
     """
     if not 0 < sigma < math.inf:
         raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")

@@ -23,6 +23,7 @@ from sween.reproduce import (
     seconds_left,
     steps_of,
 )
+from sween.reproduce.rates import Kind
 from sween.run_folder import write_text
 
 
@@ -87,14 +88,13 @@ def _write(space: Workspace, folder: Path) -> None:
 
 
 def _list(steps: Sequence[Step], device: str) -> None:
-    rates, total = Rates(device), 0.0
+    rates, total, kinds = Rates(device), 0.0, set[Kind]()
+    for step in steps:
+        work = step.work()
+        rates.learn(work)
+        kinds.add(work.kind)
     for step in steps:
         seconds = seconds_left(step, rates)
         total += seconds
         typer.echo(f"{format_seconds(seconds) if seconds else 'done':>8}  {step.name}")
-    source = (
-        "measured here"
-        if rates.measured_here
-        else f"as measured on {'an H200' if device == 'cuda' else 'two CPU cores'}"
-    )
-    typer.echo(f"{format_seconds(total):>8}  in all, {source}")
+    typer.echo(f"{format_seconds(total):>8}  in all, at rates measured {rates.describe(kinds)}")

@@ -1,18 +1,32 @@
-"""`sween zoo`"""
+"""`sween zoo` and its verbs `pack`, `add` and `remove`"""
 
+import hashlib
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sween.cli.options import TrustedArch
+from sween.errors import refuse_duplicates
 from sween.records import format_radius
-from sween.zoo import ZooEntry, list_zoo
+from sween.zoo import ZooEntry, add, list_zoo, pack, remove, user_folder
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.callback(invoke_without_command=True)
 def run(
+    context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
-    """List the shipped ensembles and their measured accuracy."""
+    """List the trained ensembles; pack, add or remove some.
+
+    Some ship with sween. Others come as archives: `sween zoo add FILE` installs them into
+    $SWEEN_ZOO (~/.local/share/sween/zoo), from where they are used by name as well.
+    """
+    if context.invoked_subcommand is not None:
+        return
     entries = list_zoo()
     if as_json:
         typer.echo(json.dumps({entry.name: _content(entry) for entry in entries}, indent=2))
@@ -20,7 +34,60 @@ def run(
     width = max(len(entry.name) for entry in entries)
     for entry in entries:
         typer.echo(f"{entry.name:{width}}  {_summary(entry)}")
+    if any(entry.installed for entry in entries):
+        typer.echo(f"installed ones are in {user_folder()}")
     typer.echo("load one with sween.load(NAME), or pass NAME to certify and predict")
+
+
+@app.command("pack")
+def run_pack(
+    ensembles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]ENSEMBLE...",
+            help="ensemble folders or zoo names; NAME in the zoo is that of the folder",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="the archive, a new file")],
+    arch: TrustedArch = None,
+) -> None:
+    """Pack ensembles into one archive, which `sween zoo add` installs."""
+    named = [_named(text) for text in ensembles]
+    refuse_duplicates("names", [name for name, _ in named], fix="pass NAME=FOLDER")
+    models = pack(dict(named), out, archs=arch or ())
+    with out.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    size = f"{out.stat().st_size / 1e6:.1f} MB"
+    typer.echo(f"packed {', '.join(models)} into {out}: {size}, SHA-256 {digest}")
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if equals and not Path(text).exists():
+        return name, folder
+    return Path(text).resolve().name, text
+
+
+@app.command("add")
+def run_add(
+    archive: Annotated[Path, typer.Argument(help="file written by sween zoo pack")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="replace other installed models of these names")
+    ] = False,
+    arch: TrustedArch = None,
+) -> None:
+    """Install the ensembles of an archive, to be used by name."""
+    for name, outcome in add(archive, replace=replace, archs=arch or ()).items():
+        typer.echo(f"{outcome}: {name}")
+
+
+@app.command("remove")
+def run_remove(
+    name: Annotated[str, typer.Argument(help="name of an installed model")],
+) -> None:
+    """Remove an installed ensemble."""
+    remove(name)
+    typer.echo(f"removed: {name}")
 
 
 def _content(entry: ZooEntry) -> dict[str, object]:
@@ -29,12 +96,14 @@ def _content(entry: ZooEntry) -> dict[str, object]:
         "sigma": entry.sigma,
         "members": dict(zip(entry.members, entry.weights, strict=True)),
         "bytes": entry.bytes,
+        "installed": entry.installed,
         "measured": entry.measured,
     }
 
 
 def _summary(entry: ZooEntry) -> str:
     members = f"{' + '.join(entry.members)}, {entry.bytes / 1e6:.1f} MB"
+    members += ", installed" if entry.installed else ""
     if not entry.measured:
         return f"{members}; not certified yet"
     measured = entry.measured

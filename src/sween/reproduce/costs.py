@@ -14,8 +14,8 @@ from sween.bench import measure
 from sween.ensemble import LoadedEnsemble, load_members, weigh
 from sween.models import count_flops, count_parameters
 from sween.reproduce.plan import Candidate, Ensemble
-from sween.reproduce.rates import Work
-from sween.reproduce.steps import EVALUATIONS_PER_STEP, Step, Workspace
+from sween.reproduce.rates import Kind, Work, training_work, weighing_work
+from sween.reproduce.steps import Step, Workspace
 from sween.run_folder import describe_environment, write_text
 from sween.runs.training import TrainingRun
 from sween.training import TrainConfig, train_many
@@ -45,8 +45,9 @@ class _Measured(Step):
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.file, json.dumps(content) + "\n")
 
-    def _work(self, passes: float) -> Work:
-        return Work("train", passes, passes if self.file.is_file() else 0.0)
+    def _work(self, kind: Kind, passes: float) -> Work:
+        """Without its seconds: networks alone, for a few epochs, are slower than plans are."""
+        return Work(kind, passes, passes if self.file.is_file() else 0.0)
 
 
 class NetworkCost(_Measured):
@@ -62,8 +63,13 @@ class NetworkCost(_Measured):
 
     def work(self) -> Work:
         config = self.space.config(self.candidate, self.sigma)
-        images = len(self.space.dataset.train) * config.noisy_copies * EPOCHS
-        return self._work(self.space.multiply_adds[self.model] * images * EVALUATIONS_PER_STEP)
+        passes = training_work(
+            self.space.multiply_adds[self.model],
+            images=len(self.space.dataset.train),
+            copies=config.noisy_copies,
+            epochs=EPOCHS,
+        )
+        return self._work("train", passes)
 
     def run(self) -> None:
         config = self.space.config(self.candidate, self.sigma)
@@ -88,9 +94,13 @@ class EnsembleCost(_Measured):
         self.ensemble = ensemble
 
     def work(self) -> Work:
-        images = len(self.space.dataset.weights) * self.space.plan.weigh.samples
-        passes = sum(self.space.multiply_adds[name] for name in self.ensemble.members)
-        return self._work(images * passes)
+        passes = weighing_work(
+            sum(self.space.multiply_adds[name] for name in self.ensemble.members),
+            images=len(self.space.dataset.weights),
+            samples=self.space.plan.weigh.samples,
+            method=self.space.plan.weigh.methods[0],
+        )
+        return self._work("weigh", passes)
 
     def run(self) -> None:
         folders = [

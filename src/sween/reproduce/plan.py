@@ -12,6 +12,11 @@ fast = "fast/gaussian"
 arch = "resnet20"
 seed = 0
 
+[[candidate]]                 # with a recipe of its own, and another one at sigma 0.50
+arch = "resnet110"
+recipes = { fast = "fast/gaussian-light-decay" }
+recipes_by_sigma = { "0.50" = { fast = "fast/gaussian-deep" } }
+
 [[ensemble]]                  # of candidates, by architecture or architecture-seedN
 name = "SWEEN-3"
 members = ["resnet20", "resnet26", "resnet32"]
@@ -30,6 +35,8 @@ eps = [0.25, 0.5]
 
 import dataclasses
 import difflib
+import itertools
+import re
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -54,11 +61,13 @@ class Candidate:
         arch: its architecture.
         seed: of its training.
         recipes: its own recipe for some values of `--recipe`.
+        recipes_by_sigma: the same for some noise levels, such as 0.50, where they win.
     """
 
     arch: str
     seed: int = 0
     recipes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    recipes_by_sigma: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -164,8 +173,12 @@ class Plan:
         return self.ensembles[-1]
 
     def recipe_of(self, candidate: Candidate, recipe: str, sigma: float) -> str:
-        """The recipe of a candidate: one of its noise level, NAME-sigma1.00, where there is one."""
-        name = candidate.recipes.get(recipe, self.recipes[recipe])
+        """The recipe of a candidate: its own, else the plan's.
+
+        If the recipe has a variant for the noise level, NAME-sigma1.00, it is that one.
+        """
+        own = {**self.recipes, **candidate.recipes}
+        name = {**own, **candidate.recipes_by_sigma.get(f"{sigma:.2f}", {})}[recipe]
         special = f"{name.removesuffix('.toml')}-sigma{sigma:.2f}"
         known = special in list_recipes() or Path(f"{special}.toml").is_file()
         return special if known else name
@@ -210,7 +223,12 @@ def read_plan(target: AnyPath) -> Plan:
         )
     content, shared = _parse(path), path.stem
     if (base := content.pop("base", None)) is not None:
-        content = _parse(_base(path, str(base), known)) | content
+        inherited = _parse(_base(path, str(base), known))
+        if "recipes" in content:  # they replace all of the base's
+            for candidate in inherited.get("candidate", ()):
+                candidate.pop("recipes", None)
+                candidate.pop("recipes_by_sigma", None)
+        content = inherited | content
         if not content.pop("own_folders", False):
             shared = str(base)
     return _plan(path, {"shared": shared, **content})
@@ -219,7 +237,7 @@ def read_plan(target: AnyPath) -> Plan:
 def _base(path: Path, base: str, known: Mapping[str, Path]) -> Path:
     """The plan that another one starts from: next to it, or one that ships with sween."""
     beside = path.parent / f"{base}.toml"
-    if beside.is_file():
+    if beside.is_file() and not beside.samefile(path):
         return beside
     if base not in known:
         raise UnknownName(f"{path}: base", base, tuple(known))
@@ -319,10 +337,33 @@ def _check(where: str, plan: Plan) -> None:
         for member in ensemble.members:
             if member not in names:
                 raise UnknownName(f"{where}: member of {ensemble.name}", member, names)
+    _check_options_by_sigma(where, plan)
     _check_certification(where, plan)
     for model in plan.attack.models if plan.attack else ():
         if model not in (*names, *known):
             raise UnknownName(f"{where}: attack.models", model, (*names, *known))
+
+
+def _check_options_by_sigma(where: str, plan: Plan) -> None:
+    """A noise level or recipe that is written otherwise would silently not apply."""
+    tables: dict[str, Mapping[str, object]] = {
+        f"recipes_by_sigma of {one.folder}": one.recipes_by_sigma for one in plan.candidates
+    }
+    if plan.certify is not None:
+        tables["certify.exit_thresholds"] = plan.certify.exit_thresholds
+    for name, table in tables.items():
+        for sigma in table:
+            if not re.fullmatch(r"\d+\.\d\d", sigma):
+                raise BadInput(
+                    f"{where}: {name}",
+                    expected="noise levels with two decimals",
+                    got=repr(sigma),
+                    fix='write "0.50"',
+                )
+    for one in plan.candidates:
+        for recipe in (*one.recipes, *itertools.chain(*one.recipes_by_sigma.values())):
+            if recipe not in plan.recipes:
+                raise UnknownName(f"{where}: recipe of {one.folder}", recipe, tuple(plan.recipes))
 
 
 def _check_certification(where: str, plan: Plan) -> None:

@@ -1,13 +1,35 @@
 """How long steps take: work in multiply-adds, and the rate at which a device does it.
 
-A step that has done part of its work on this machine tells the rate for the rest of that kind;
-otherwise the rates below are used, which were measured on one H200 and on two CPU cores.
+A step that has done part of its work on this machine gives the rate for the rest of that kind;
+otherwise the rates of rates.json are used, which docs/update_rates.py computes from results/.
 """
 
 import dataclasses
-from typing import Literal
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 Kind = Literal["train", "weigh", "certify", "attack"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+MEASURED = Path(__file__).with_name("rates.json")
+"""By kind of device and of work: multiply-adds per second, on which machine, and which results."""
+
+START_UP = {"cuda": 45.0, "cpu": 3.0}
+"""Seconds of a step before its work begins: loading data, compiling."""
+
+EVALUATIONS_PER_STEP = 3
+"""Of a training step or a gradient, in forward passes: one forward and about two backward."""
+
+SGD_EPOCHS = 100
+"""Passes over the images of `sgd`, the default of `solve_weights`."""
+
+_HERE = "here"
+
+_ATTACK_STEPS = 200
+"""Gradients of AutoAttack's `rand` on an image, for each perturbation size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,32 +42,60 @@ class Work:
     seconds: float = 0.0
 
 
-MEASURED: dict[str, dict[Kind, float]] = {
-    "cuda": {"train": 6e12, "weigh": 3e12, "certify": 1.9e14, "attack": 1.2e13},
-    "cpu": {"train": 2.5e10, "weigh": 6e10, "certify": 7e10, "attack": 2e10},
-}
-"""Multiply-adds per second: results/training-speed, results/certification-speed and the seconds in
-the rows of results/ on an H200 (ResNets, float16); `sween demo` and `sween bench` on two cores."""
+def training_work(multiply_adds: float, *, images: int, copies: int, epochs: int) -> float:
+    """Multiply-adds of training a network, of which a forward pass on an image takes as given."""
+    return multiply_adds * EVALUATIONS_PER_STEP * images * copies * epochs
 
-START_UP = {"cuda": 45.0, "cpu": 3.0}
-"""Seconds of a step before its work begins: loading data, compiling."""
+
+def weighing_work(multiply_adds: float, *, images: int, samples: int, method: str) -> float:
+    """Multiply-adds of solving for weights, given those of all members on an image."""
+    # `sgd` evaluates the members during its descent, then on `samples` copies for the loss.
+    copies = samples + (SGD_EPOCHS if method == "sgd" else 0)
+    return multiply_adds * images * copies
+
+
+def certification_work(multiply_adds: float, *, images: int, samples: int) -> float:
+    """Multiply-adds of certifying images, given those of all members on an image."""
+    return multiply_adds * images * samples
+
+
+def attack_work(multiply_adds: float, *, images: int, samples: int, eps: int) -> float:
+    """Multiply-adds of attacking images at `eps` sizes, given those of all members on an image."""
+    return multiply_adds * EVALUATIONS_PER_STEP * _ATTACK_STEPS * images * samples * eps
+
+
+@functools.cache
+def measured_rates() -> dict[str, dict[Kind, dict[str, Any]]]:
+    """The content of rates.json."""
+    content: dict[str, dict[Kind, dict[str, Any]]] = json.loads(MEASURED.read_text("utf-8"))
+    return content
 
 
 class Rates:
-    """The rate of each kind of work on a device."""
+    """The rate of each kind of work on a kind of device."""
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._rates = dict(MEASURED[device])
-        self.measured_here = set[Kind]()
+        measured = measured_rates()[device]
+        self._rates = {kind: float(measured[kind]["multiply_adds_per_second"]) for kind in KINDS}
+        self._machines = {kind: f"on {measured[kind]['machine']}" for kind in KINDS}
 
     def learn(self, work: Work) -> None:
         """Use the rate of work that was done on this machine."""
         if work.done and work.seconds:
             self._rates[work.kind] = work.done / work.seconds
-            self.measured_here.add(work.kind)
+            self._machines[work.kind] = _HERE
 
     def seconds_left(self, work: Work) -> float:
         """0 if nothing is left; otherwise with the start-up."""
         left = work.total - work.done
         return START_UP[self.device] + left / self._rates[work.kind] if left > 0 else 0.0
+
+    def describe(self, kinds: Iterable[Kind] = KINDS) -> str:
+        """Where the rates of some kinds were measured: train here, attack on one NVIDIA H200."""
+        by_machine = dict[str, list[str]]()
+        for kind in sorted(set(kinds), key=lambda kind: (self._machines[kind] != _HERE, kind)):
+            by_machine.setdefault(self._machines[kind], []).append(kind)
+        if len(by_machine) == 1:
+            return next(iter(by_machine))
+        return ", ".join(f"{' and '.join(own)} {place}" for place, own in by_machine.items())

@@ -110,6 +110,7 @@ def carry_out(
         except TimeLimitReached:
             say(f"stopped after the time limit: {step.name}; the same command goes on")
             return Outcome(done, new, steps[place:])
+        rates.learn(step.work())
         done.append(step)
     return Outcome(done, new, ())
 

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,19 @@ import torch
 from sween.attack import AttackSettings, attack_dataset
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
+from sween.ensemble.early_exit import read_exit
 from sween.ensemble.folder import new_ensemble, write_ensemble
 from sween.models import count_flops, create_model
 from sween.paths import AnyPath
 from sween.records import read_rows
 from sween.reproduce.plan import Candidate, Ensemble, Plan
-from sween.reproduce.rates import Work
+from sween.reproduce.rates import (
+    Work,
+    attack_work,
+    certification_work,
+    training_work,
+    weighing_work,
+)
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
@@ -25,9 +33,6 @@ from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, make_configs, read_recipe, train_many
 from sween.training.recipes import list_recipes
-
-EVALUATIONS_PER_STEP = 3
-"""Of a training step, in forward passes: one forward and about two for the gradient."""
 
 
 class Workspace:
@@ -139,22 +144,32 @@ class Train(Step):
 
     def __init__(self, space: Workspace, sigma: float) -> None:
         self.space, self.sigma = space, sigma
-        self.name = f"train {len(space.plan.candidates)} networks at sigma {sigma:.2f}"
+        self.name = f"train {self._by_recipe()} at sigma {sigma:.2f}"
+
+    def _by_recipe(self) -> str:
+        """All networks, those of one recipe together: a, b by fast/gaussian and c by ..."""
+        plan, groups = self.space.plan, dict[str, list[str]]()
+        for name, candidate in zip(plan.member_names, plan.candidates, strict=True):
+            recipe = plan.recipe_of(candidate, self.space.recipe, self.sigma)
+            groups.setdefault(recipe, []).append(name)
+        return " and ".join(f"{', '.join(own)} by {recipe}" for recipe, own in groups.items())
 
     def work(self) -> Work:
         total = done = seconds = 0.0
-        names = self.space.plan.member_names
+        names, images = self.space.plan.member_names, len(self.space.dataset.train)
         for name, candidate in zip(names, self.space.plan.candidates, strict=True):
             config = self.space.config(candidate, self.sigma)
             folder = self.space.training(candidate, self.sigma)
-            images = len(self.space.dataset.train)
-            epoch = self.space.multiply_adds[name] * images * config.noisy_copies
-            epoch *= EVALUATIONS_PER_STEP
+            own = self.space.multiply_adds[name]
+            epoch = training_work(own, images=images, copies=config.noisy_copies, epochs=1)
             total += config.epochs * epoch
             if TrainingRun.is_at(folder):
-                run = TrainingRun.read(folder)
-                done += len(run.metrics) * epoch
-                seconds = max(seconds, run.seconds)  # all train at once, each counts the time
+                epochs = [row.seconds for row in TrainingRun.read(folder).metrics]
+                done += len(epochs) * epoch
+                # All train at once, each counts the time. The first epoch also compiles, which
+                # would make the others seem longer than they are.
+                steady = statistics.mean(epochs[1:] or epochs or [0.0])
+                seconds = max(seconds, len(epochs) * steady)
         return Work("train", total, done, seconds)
 
     def is_done(self) -> bool:
@@ -190,12 +205,15 @@ class WeighStep(Step):
         self.folder = space.ensemble(ensemble, method, sigma)
 
     def work(self) -> Work:
-        images, samples = len(self.space.dataset.weights), self.space.plan.weigh.samples
-        sizes = self.space.multiply_adds
-        total = images * samples * sum(sizes[name] for name in self.ensemble.members)
-        if self.method == "sgd":
-            total *= 2  # its descent, and the loss of what it found
-        return Work("weigh", total, total if self.is_done() else 0.0)
+        total = weighing_work(
+            sum(self.space.multiply_adds[name] for name in self.ensemble.members),
+            images=len(self.space.dataset.weights),
+            samples=self.space.plan.weigh.samples,
+            method=self.method,
+        )
+        if not self.is_done():
+            return Work("weigh", total)
+        return Work("weigh", total, total, float(read_config(self.folder)["seconds"]))
 
     def is_done(self) -> bool:
         """Whether the folder holds these weights of these very members."""
@@ -243,7 +261,8 @@ class CertifyStep(Step):
         return self.space.positions(self.plan.indices, self.plan.every)
 
     def work(self) -> Work:
-        image = (self.plan.n0 + self.plan.n) * sum(self.space.multiply_adds.values())
+        passes, samples = sum(self.space.multiply_adds.values()), self.plan.n0 + self.plan.n
+        image = certification_work(passes, images=1, samples=samples)
         rows = _rows(self.folder / "certificates.jsonl")
         seconds: dict[int, float] = {}
         for row in rows:  # each voter's row has the time of the whole pass
@@ -286,7 +305,7 @@ class CertifyStep(Step):
 
     def _exits(self) -> list[ExitPolicy]:
         threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
-        return [ExitPolicy(name, threshold, alpha) for name in self.plan.exits]
+        return [read_exit(text, threshold=threshold, alpha=alpha) for text in self.plan.exits]
 
     def _loaded(self, ensemble: Ensemble, method: str) -> LoadedEnsemble:
         return load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
@@ -352,7 +371,7 @@ class AttackStep(Step):
 
     def work(self) -> Work:
         passes = sum(self.space.multiply_adds[name] for name in self._members())
-        image = passes * self.plan.samples * EVALUATIONS_PER_STEP * 200 * len(self.plan.eps)
+        image = attack_work(passes, images=1, samples=self.plan.samples, eps=len(self.plan.eps))
         rows = _rows(self.folder / "attacks.jsonl")
         images = {row["index"] for row in rows}
         seconds = sum(float(row["seconds"]) for row in rows)

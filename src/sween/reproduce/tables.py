@@ -274,6 +274,3 @@ def complete_runs(space: Workspace) -> list[tuple[float, CertificationRun]]:
             if len(run.rows) == len(run.config.indices) * len(run.config.voters):
                 found.append((sigma, run))
     return found
-
-
-_BUILDERS = {"certified": _certified, "adaptive": _adaptive, "attacks": _attacks, "costs": _costs}

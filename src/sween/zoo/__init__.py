@@ -1,38 +1,19 @@
-"""The model zoo: trained and certified ensembles included in the package. Nothing is downloaded."""
+"""The model zoo: trained and certified ensembles, loaded by name.
 
-import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+Some ship with the package; others are installed from archives. Nothing is downloaded.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sween.ensemble import LoadedEnsemble, load_ensemble
 from sween.errors import UnknownName
 from sween.paths import AnyPath
-from sween.run_folder import read_config
+from sween.zoo.archive import pack
+from sween.zoo.entries import MODELS, ZooEntry, list_zoo, model_folders, user_folder
+from sween.zoo.install import add, remove
 
-MODELS = Path(__file__).parent / "models"
-"""One ensemble folder per model, with its results from results/ in measured.json."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ZooEntry:
-    """One ensemble of the zoo."""
-
-    name: str
-    dataset: str
-    sigma: float
-    members: tuple[str, ...]
-    weights: tuple[float, ...]
-    bytes: int
-    """Size of the checkpoints on disk."""
-    measured: Mapping[str, Any]
-    """Its certified accuracy and average certified radius, from results/."""
-
-
-def list_zoo() -> list[ZooEntry]:
-    """All ensembles of the zoo, in order of name."""
-    return [_entry(folder) for folder in sorted(MODELS.iterdir()) if folder.is_dir()]
+__all__ = ["MODELS", "ZooEntry", "add", "list_zoo", "load", "pack", "remove", "user_folder"]
 
 
 def load(source: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
@@ -51,21 +32,7 @@ def load(source: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
     path = Path(source)
     if path.exists() or path.parent != Path("."):
         return load_ensemble(path, archs=archs)
-    names = [entry.name for entry in list_zoo()]
-    if path.name not in names:
-        raise UnknownName("folder or zoo model", str(source), names)
-    return load_ensemble(MODELS / path.name)
-
-
-def _entry(folder: Path) -> ZooEntry:
-    config = read_config(folder)
-    measured = folder / "measured.json"
-    return ZooEntry(
-        name=folder.name,
-        dataset=config["dataset"],
-        sigma=config["sigma"],
-        members=tuple(config["members"]),
-        weights=tuple(config["weights"]),
-        bytes=sum(file.stat().st_size for file in folder.glob("members/*.safetensors")),
-        measured=json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {},
-    )
+    folders = model_folders()
+    if path.name not in folders:
+        raise UnknownName("folder or zoo model", str(source), folders)
+    return load_ensemble(folders[path.name], archs=archs)
