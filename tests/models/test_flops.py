@@ -25,6 +25,18 @@ def test_cifar_resnets_cost_what_the_papers_table_says(
     assert (count_parameters(model), count_flops(model, CIFAR)) == (parameters, flops)
 
 
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_wide_resnets_cost_the_square_of_their_width(width: int) -> None:
+    """But for the first convolution; one with four times the channels does 1.3 GFLOP."""
+    narrow, wide = (
+        count_flops(create_model(name, num_classes=10, image_shape=CIFAR), CIFAR)
+        for name in ("resnet20", f"resnet20x{width}")
+    )
+    assert wide == pytest.approx(width**2 * narrow, rel=0.02)
+    if width == 4:
+        assert 2 * wide == pytest.approx(1.3e9, rel=0.002)
+
+
 def test_imagenet_resnets_have_the_published_number_of_parameters() -> None:
     published = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032}
     for depth, parameters in published.items():

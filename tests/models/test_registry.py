@@ -15,7 +15,8 @@ FACTORIES = "tests.models.factories"
 
 def test_listing_by_pattern() -> None:
     assert list_models() == list(ARCHITECTURES)
-    assert list_models("resnet*") == [f"resnet{depth}" for depth in (20, 26, 32, 50, 80, 110)]
+    assert list_models("resnet*0") == [f"resnet{depth}" for depth in (20, 50, 80, 110)]
+    assert list_models("resnet26*") == ["resnet26", "resnet26x2", "resnet26x3", "resnet26x4"]
     assert list_models("*digits*") == ["digits-mlp", "digits-conv", "digits-resnet"]
     assert list_models("vgg*") == []
 

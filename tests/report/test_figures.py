@@ -18,7 +18,7 @@ from sween.records import Certificate
 from sween.report import draw_curves, load_run, write_report
 from sween.report.attacked import load_attacked
 from sween.report.canvas import save
-from sween.report.curves import draw_attacked
+from sween.report.curves import Panel, draw_attacked, draw_panels
 from sween.report.figures import (
     curve_figures,
     draw_evaluations,
@@ -88,6 +88,25 @@ def test_only_candidates_make_the_envelope() -> None:
     assert not draw_curves(MODELS, ensemble="sween").axes[0].collections
     with pytest.raises(UnknownName, match="did you mean 'sween'"):
         draw_curves(MODELS, ensemble="sweep")
+
+
+def test_panels_are_plots_next_to_each_other_with_their_own_models() -> None:
+    small = {name: MODELS[name] for name in (CANDIDATES[0], "sween")}
+    figure = draw_panels(
+        [
+            Panel(small, "one", ensemble="sween"),
+            Panel(MODELS, "all", ensemble="sween", candidates=CANDIDATES),
+        ]
+    )
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["one", "all"]
+    for axes, models in zip(figure.axes, (small, MODELS), strict=True):
+        legend = axes.get_legend()
+        assert legend is not None
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert texts[0].startswith("sween")
+        assert len(texts) == len(models) + (models is MODELS)  # and the envelope of several
+    with pytest.raises(UnknownName, match="model"):
+        draw_panels([Panel(small, ensemble="sween", candidates=CANDIDATES)])
 
 
 def test_every_model_has_its_own_look() -> None:

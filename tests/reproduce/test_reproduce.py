@@ -43,6 +43,7 @@ def test_the_paper_s_table_with_ours_next_to_it(finished: tuple[Path, str]) -> N
         run.check_complete()
         table = (plans / "out/tables/standard-fast.md").read_text()
         assert table in printed
+        assert (plans / f"out/tables/standard-fast-sigma{sigma}.png").is_file()
         for name in ("SWEEN-2", "SWEEN-3", "SWEEN-3-uniform", "digits-conv"):
             (row,) = (
                 line

@@ -80,7 +80,9 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     command = typer.main.get_command(app)
-    verb = getattr(command, "commands", {}).get(arguments[0])
+    verb = command
+    for name in arguments[:2]:  # `zoo add` is two words
+        verb = getattr(verb, "commands", {}).get(name, verb)
     warnings.showwarning = functools.partial(_show_warning, verb)
     try:
         code = command.main(args=arguments, prog_name="sween", standalone_mode=False)

@@ -39,19 +39,19 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Three stages of n blocks with 16, 32 and 64 channels; expects normalised input."""
+    """Three stages of n blocks with 16, 32 and 64 channels, times `width`; normalised input."""
 
-    def __init__(self, depth: int, num_classes: int, channels: int = 3) -> None:
+    def __init__(self, depth: int, num_classes: int, channels: int = 3, *, width: int = 1) -> None:
         super().__init__()
         if (depth - 2) % 6:
             raise ValueError(f"depth must be 6n + 2, got {depth}")
-        blocks = (depth - 2) // 6
-        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.stage1 = self._stage(16, 16, blocks, stride=1)
-        self.stage2 = self._stage(16, 32, blocks, stride=2)
-        self.stage3 = self._stage(32, 64, blocks, stride=2)
-        self.fc = nn.Linear(64, num_classes)
+        blocks, (first, second, third) = (depth - 2) // 6, (16 * width, 32 * width, 64 * width)
+        self.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(first)
+        self.stage1 = self._stage(first, first, blocks, stride=1)
+        self.stage2 = self._stage(first, second, blocks, stride=2)
+        self.stage3 = self._stage(second, third, blocks, stride=2)
+        self.fc = nn.Linear(third, num_classes)
         initialise(self)
 
     @staticmethod

@@ -64,6 +64,15 @@ _BUILT_IN = {
         for depth in (20, 26, 32, 50, 80, 110)
     },
     **{
+        f"resnet{depth}x{width}": Architecture(
+            functools.partial(CifarResNet, depth, width=width),
+            (3, 32, 32),
+            f"CIFAR ResNet with {width} times the channels",
+        )
+        for depth in (20, 26, 32)
+        for width in (2, 3, 4)
+    },
+    **{
         f"imagenet-resnet{depth}": Architecture(
             functools.partial(ImageNetResNet, depth), (3, 224, 224), "ResNet for larger images"
         )

@@ -110,26 +110,58 @@ def draw_curves(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    for name in [*candidates, *([] if ensemble is None else [ensemble])]:
-        if name not in models:
-            raise UnknownName("model", name, models)
-    curves = {model: model_curve(rows, radius) for model, rows in models.items()}
+    panel = Panel(models, ensemble=ensemble, candidates=candidates)
     with canvas.style():
         figure = canvas.new_figure()
         axes = figure.add_subplot()
-        if len(candidates) > 1:
-            highest = envelope_curve([curves[model].steps for model in candidates])
-            radii, accuracies = highest.corners()
-            look: dict[str, Any] = {"color": ENVELOPE_COLOUR, "linewidth": 0, "zorder": 1}
-            axes.fill_between(radii, accuracies, step="pre", label=ENVELOPE_LABEL, **look)
-        looks = _looks(models, ensemble)
-        for model in drawing_order(curves, ensemble):
-            label = f"{_short(model)}  (ACR {format_radius(curves[model].acr)})"
-            _plot(axes, curves[model], label, looks[model])
-        _label_axes(axes, curves.values(), "certified accuracy")
+        curves = _draw_panel(axes, panel, radius)
         _add_legend(figure, axes, curves, ensemble)
         canvas.headings(axes, title, subtitle)
     return figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One of several plots next to each other; see `draw_curves`."""
+
+    models: Mapping[str, Sequence[Certificate]]
+    title: str = ""
+    subtitle: str = ""
+    ensemble: str | None = None
+    candidates: Sequence[str] = ()
+
+
+def draw_panels(panels: Sequence[Panel]) -> "Figure":
+    """Radius-accuracy curves next to each other, with the same scale of accuracy."""
+    with canvas.style():
+        figure = canvas.new_figure(5.2 * len(panels), canvas.HEIGHT)
+        every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, panel in zip(every, panels, strict=True):
+            _draw_panel(axes, panel, "radius")
+            _put_legend(axes, axes, panel.ensemble, loc="upper right", fontsize=8.5)
+            canvas.headings(axes, panel.title, panel.subtitle)
+        for axes in every[1:]:
+            axes.set_ylabel("")
+    return figure
+
+
+def _draw_panel(axes: "Axes", panel: Panel, radius: RadiusField) -> dict[str, Curve]:
+    models, ensemble = panel.models, panel.ensemble
+    for name in [*panel.candidates, *([] if ensemble is None else [ensemble])]:
+        if name not in models:
+            raise UnknownName("model", name, models)
+    curves = {model: model_curve(rows, radius) for model, rows in models.items()}
+    if len(panel.candidates) > 1:
+        highest = envelope_curve([curves[model].steps for model in panel.candidates])
+        radii, accuracies = highest.corners()
+        look: dict[str, Any] = {"color": ENVELOPE_COLOUR, "linewidth": 0, "zorder": 1}
+        axes.fill_between(radii, accuracies, step="pre", label=ENVELOPE_LABEL, **look)
+    looks = _looks(models, ensemble)
+    for model in drawing_order(curves, ensemble):
+        label = f"{_short(model)}  (ACR {format_radius(curves[model].acr)})"
+        _plot(axes, curves[model], label, looks[model])
+    _label_axes(axes, curves.values(), "certified accuracy")
+    return curves
 
 
 def draw_attacked(
@@ -225,21 +257,28 @@ def _label_axes(
 def _add_legend(
     figure: "Figure", axes: "Axes", curves: Mapping[str, Curve], ensemble: str | None
 ) -> None:
-    """Lines first, the envelope last; beside the plot where a curve would run through it."""
+    """Beside the plot where a curve would run through it."""
+    fits = _leaves_corner_free(axes, curves, axes.get_legend_handles_labels()[1])
+    if fits:
+        _put_legend(axes, axes, ensemble, loc="upper right")
+    else:
+        figure.set_figwidth(canvas.WIDTH_WITH_LEGEND_BESIDE)
+        _put_legend(figure, axes, ensemble, loc="outside right upper")
+
+
+def _put_legend(place: "Figure | Axes", axes: "Axes", ensemble: str | None, **options: Any) -> None:
+    """Lines first, the envelope last."""
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda place: labels[place] == ENVELOPE_LABEL)
-    fits = _leaves_corner_free(axes, curves, labels)
-    if not fits:
-        figure.set_figwidth(canvas.WIDTH_WITH_LEGEND_BESIDE)
-    legend = (axes if fits else figure).legend(
-        [handles[place] for place in order],
-        [labels[place] for place in order],
-        loc="upper right" if fits else "outside right upper",
+    legend = place.legend(
+        [handles[number] for number in order],
+        [labels[number] for number in order],
         facecolor="white",
         framealpha=1.0,
         edgecolor="white",
         handlelength=3.0,
         labelspacing=0.6,
+        **options,
     )
     if ensemble is not None:
         legend.get_texts()[0].set_fontweight("bold")

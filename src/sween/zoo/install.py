@@ -122,7 +122,7 @@ def _decide(folder: Path, content: Archive, name: str, fingerprint: str, replace
             got="the name of another model that ships with sween"
             if ships
             else f"the name of another model, in {place}",
-            fix="pack it under another name" if ships else "pass --replace to replace it",
+            fix="pack it under another name" if ships else "pass `replace=True` to replace it",
         )
     return "added"
 

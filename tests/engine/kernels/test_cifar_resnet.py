@@ -140,6 +140,8 @@ def test_only_registered_networks_are_accepted() -> None:
     model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
     assert is_cifar_resnet(model, (3, 32, 32))
     assert not is_cifar_resnet(model, (3, 64, 64))
+    wide = create_model("resnet20x2", num_classes=10, image_shape=(3, 32, 32))
+    assert not is_cifar_resnet(wide, (3, 32, 32))
     assert not is_cifar_resnet(nn.Sequential(*model.children(), nn.Softmax(1)), (3, 32, 32))
     assert not supports(torch.device("cpu"))
 
