@@ -1,7 +1,6 @@
 """The measured tables of README.md and docs/results.md, each built from results/ alone."""
 
 import dataclasses
-import functools
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -10,14 +9,13 @@ from typing import Any
 
 import measured_findings
 import measured_speed
-from measured_findings import signed
+from measured_findings import lead_over_envelope, load, signed
 from tables import markdown, runs
 
 from sween.attack import empirical_accuracy
 from sween.demo import RADII
 from sween.evaluation import (
     average_certified_radius,
-    bootstrap_over_envelope,
     certified_accuracy,
     paired_bootstrap,
 )
@@ -26,9 +24,6 @@ from sween.report import MeasuredRun, load_run, to_markdown
 from sween.report.attacked import load_attacked
 from sween.report.rows import DEFAULT_RADII, Row
 from sween.training import OBJECTIVES
-
-_load = functools.cache(functools.partial(load_run, radii=DEFAULT_RADII))
-"""Several tables are of the same runs."""
 
 
 def one_run(results: Path, name: str) -> str:
@@ -42,7 +37,7 @@ def beside_paper(results: Path, dataset: str) -> str:
     head = ["training", "model", "σ", *(f"{radius:.2f}" for radius in DEFAULT_RADII), "ACR"]
     lines: list[list[str]] = []
     for folder, training, sigma in runs(results, dataset):
-        run = _load(folder)
+        run = load(folder)
         for row in published:
             if row["sigma"] == sigma and row["training"] == _counterpart(training):
                 line = _published_line(row)
@@ -88,10 +83,10 @@ def leads(results: Path, dataset: str) -> str:
     """Each ensemble's lead over the envelope of its candidates, and over the other weights."""
     lines = []
     for folder, training, sigma in runs(results, dataset):
-        run = _load(folder)
+        run = load(folder)
         assert run.ensemble is not None
         own = run.models[run.ensemble]
-        over = bootstrap_over_envelope(own, [run.models[name] for name in run.candidates])
+        over = lead_over_envelope(folder)
         weights = paired_bootstrap(own, run.models["convex"])
         radii = [average_certified_radius(run.models[name]) for name in run.candidates]
         cells = [" ".join(map(format_radius, radii))]
@@ -106,7 +101,7 @@ def adaptive(results: Path, dataset: str) -> str:
     """What early exits save at each sigma, and what they cost."""
     lines = []
     for folder, training, sigma in runs(results, dataset):
-        run = _load(folder)
+        run = load(folder)
         for name, rows in run.models.items():
             assert run.ensemble is not None
             if name == run.ensemble or name.startswith(f"{run.ensemble}+"):
@@ -131,13 +126,13 @@ def _exit(described: str) -> str:
 
 def sampling(results: Path, fixed: str) -> str:
     """Sampling modes compared with n samples for every image, of the same ensemble."""
-    known = _load(results / fixed)
+    known = load(results / fixed)
     assert known.ensemble is not None
     wanted = {row.index: row for row in known.models[known.ensemble]}
     lines = []
     for folder in sorted((results / "sampling").iterdir()):
         if (folder / "config.toml").is_file():
-            lines.append(_sampling_line(_load(folder), wanted))
+            lines.append(_sampling_line(load(folder), wanted))
     head = ["sampling", "images", "samples per image", "of fixed", "s per image", "s in total"]
     return markdown([*head, "same decisions", "ACR of fixed"], 1, lines)
 
@@ -176,7 +171,7 @@ def _asked(run: MeasuredRun) -> str:
 
 def noise(results: Path, folder: str) -> str:
     """Exact noise compared with float32 noise on the same images: time and ACR."""
-    runs = [_load(results / folder / name) for name in ("float32", "exact")]
+    runs = [load(results / folder / name) for name in ("float32", "exact")]
     plain, exact = (next(iter(run.models.values())) for run in runs)
     lines = [
         [
@@ -199,11 +194,11 @@ def objectives(results: Path, arch: str) -> str:
     found: dict[str, MeasuredRun] = {}
     for folder, training, sigma in runs(results, "cifar10"):
         if sigma == 0.5:
-            found.setdefault(training, _load(folder))
+            found.setdefault(training, load(folder))
     alone = re.compile(rf"cifar10-{arch}-([a-z]+)-sigma0\.50")
     for folder in sorted(results.iterdir()):
         if name := alone.fullmatch(folder.name):
-            found[name[1]] = _load(folder)
+            found[name[1]] = load(folder)
     base = found["gaussian"].models[arch]
     lines = []
     for training, run in found.items():
@@ -228,7 +223,7 @@ def attacks(results: Path, certified: str) -> str:
         pairs = zip(proven, row["empirical"], strict=True)
         cells = [f"{'-' if floor is None else floor} / {ceiling}" for floor, ceiling in pairs]
         lines.append([f"paper: {row['model']}", published["attack"], "-", *cells, "-"])
-    known = _load(results / certified)
+    known = load(results / certified)
     runs = [load_attacked(config.parent) for config in results.glob("attacks/*/config.toml")]
     order = ("rand", "standard", "pgd", "ddn")
     runs.sort(key=lambda run: (order.index(run.config.settings.attack), run.model.lower()))

@@ -20,7 +20,18 @@ from sween.report import MeasuredRun, load_run
 
 PUBLISHED = Path(__file__).parents[1] / "configs" / "published" / "paper.toml"
 
-_load = functools.cache(load_run)
+load = functools.cache(load_run)
+"""Several tables are of the same runs."""
+
+
+@functools.cache
+def lead_over_envelope(folder: Path) -> PairedInterval:
+    """Of a run's ensemble over its candidates."""
+    run = load(folder)
+    assert run.ensemble is not None
+    return bootstrap_over_envelope(
+        run.models[run.ensemble], [run.models[name] for name in run.candidates]
+    )
 
 
 @functools.cache
@@ -38,7 +49,7 @@ def signed(interval: PairedInterval, digits: int = 3) -> str:
 
 def _gaussian(results: Path, dataset: str) -> list[tuple[MeasuredRun, float]]:
     return [
-        (_load(folder), sigma)
+        (load(folder), sigma)
         for folder, training, sigma in runs(results, dataset)
         if training == "gaussian"
     ]
@@ -60,7 +71,7 @@ def gains(results: Path, dataset: str) -> str:
         paper, theirs = known[f"SWEEN-{members}"], known[f"UE-{members}"]
         ours = _ensemble(run)
         best = max(average_certified_radius(run.models[name]) for name in run.candidates)
-        lead = bootstrap_over_envelope(ours, [run.models[name] for name in run.candidates])
+        lead = lead_over_envelope(results / run.name)
         low, high = bootstrap_interval(
             counted_radii(ours).radii, resamples=10_000, confidence=0.95, seed=0
         )

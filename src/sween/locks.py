@@ -66,7 +66,11 @@ class FolderLock:
                 continue
             except FileExistsError as error:
                 _refuse_broken_link(Path(error.filename))
-                raise
+                if os.path.lexists(
+                    error.filename
+                ):  # else it disappeared between two calls of mkdir
+                    raise
+                continue
             if _leads_to(self._locked, descriptor):
                 return descriptor
             os.close(descriptor)
