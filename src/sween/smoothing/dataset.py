@@ -145,6 +145,8 @@ def _certify(
     watched: bool,
 ) -> Iterator[Certificate]:
     """Certify chosen images; if `watched`, a model that changes between certificates is refused."""
+    if shard is not None:
+        shard.take(chosen.positions)  # refuses too many shards before the model is prepared
     # Separate engines, since the classifier may be used meanwhile, by this or another thread.
     engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, chosen, settings)

@@ -1,0 +1,104 @@
+"""Which part of a run a shard is, and a folder that belongs to one of them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sween.errors import BadInput, CheckFailed, CheckpointError
+from sween.runs import CertificationRun, Shard, verify_folder
+from sween.runs.shards import read_shard
+from tests.runs.sharding import BUDGET, FIXED, all_shards
+
+
+@pytest.mark.parametrize(
+    "text", ["0/4", "5/4", "1/0", "x", "", "3", "1/2/3", "-1/4", "1.0/4", "1/4 ", "\u0661/4"]
+)
+def test_bad_shards_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(BadInput, match="shard: expected NUMBER/COUNT") as caught:
+        Shard.parse(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [True, 1.0, "1"])
+def test_a_shard_has_whole_numbers(number: object) -> None:
+    with pytest.raises(BadInput, match="NUMBER/COUNT"):
+        Shard(number, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11])
+def test_every_item_is_in_one_shard_and_shards_differ_by_one_item(count: int) -> None:
+    items = list(range(11))
+    parts = [shard.take(items) for shard in all_shards(count)]
+    assert sorted(item for part in parts for item in part) == items
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert parts[0][:2] == [0, count][: len(parts[0])]
+    assert Shard.parse(f"{count}/{count}") == Shard(count, count)
+
+
+def test_more_shards_than_images_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for number in (1, 12):
+        with pytest.raises(BadInput, match=f"at most 11 shards.*got {number}/12"):
+            FIXED.certify(tmp_path / "out", Shard(number, 12))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_s_folder_is_of_that_shard_alone(tmp_path: Path) -> None:
+    run = FIXED.certify(tmp_path / "part", Shard(2, 5))
+    assert run.indices == (1, 6)
+    assert [row.index for row in run.certificates] == [1, 6]
+    assert read_shard(tmp_path / "part") == Shard(2, 5)
+    for other, got in ((Shard(1, 5), "1/5"), (Shard(2, 4), "2/4"), (None, "a whole run")):
+        with pytest.raises(CheckpointError, match=f"expected.*{got}.*got shard 2/5"):
+            FIXED.certify(tmp_path / "part", other)
+    assert FIXED.certify(tmp_path / "part", Shard(2, 5)).rows == run.rows
+    with pytest.raises(CheckpointError, match=r"got shard 2/5 of one; .*sween merge"):
+        CertificationRun.read(tmp_path / "part")
+
+
+def test_a_whole_run_s_folder_does_not_become_a_shard_s(tmp_path: Path) -> None:
+    FIXED.certify(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"expected shard 1/2.*got a whole run"):
+        FIXED.certify(tmp_path / "run", Shard(1, 2))
+    assert read_shard(tmp_path / "run") is None
+
+
+def test_a_row_of_another_shard_fails_the_check(tmp_path: Path) -> None:
+    first, second = FIXED.shards(tmp_path, 2)
+    verified = verify_folder(first)
+    assert (verified.images, verified.shard) == (6, Shard(1, 2))
+    shutil.copy(second / "certificates.jsonl", first / "certificates.jsonl")
+    with pytest.raises(CheckFailed, match=r"index 1 .*is not of this shard \(1/2\)"):
+        verify_folder(first)
+
+
+def test_an_incomplete_shard_fails_the_check(tmp_path: Path) -> None:
+    FIXED.certify(tmp_path / "part", Shard(1, 2))
+    rows = tmp_path / "part/certificates.jsonl"
+    lines = rows.read_bytes().splitlines(keepends=True)
+    rows.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(CheckFailed, match=r"1 of 30 rows of shard 1/2 are missing.*index 10"):
+        verify_folder(tmp_path / "part")
+    rows.unlink()
+    with pytest.raises(CheckFailed, match="30 of 30 rows of shard 1/2 are missing"):
+        verify_folder(tmp_path / "part")
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", '{"number": 3, "count": 2}', '{"number": 1}'])
+def test_a_damaged_mark_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "shard.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"shard\.json: expected number and count"):
+        read_shard(tmp_path)
+
+
+def test_a_failure_before_the_first_row_leaves_no_mark(tmp_path: Path) -> None:
+    (tmp_path / "certificates.jsonl").write_text("")  # rows without a config
+    with pytest.raises(CheckpointError, match=r"expected config\.toml"):
+        FIXED.certify(tmp_path, Shard(1, 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["certificates.jsonl"]
+
+
+def test_the_mark_is_that_of_the_file(tmp_path: Path) -> None:
+    BUDGET.certify(tmp_path, Shard(2, 3))
+    assert json.loads((tmp_path / "shard.json").read_text()) == {"number": 2, "count": 3}
