@@ -37,9 +37,9 @@ class MergedRun:
     """What `merge_runs` did.
 
     Attributes:
-        run: the whole run; None if the shards only had their pilot votes, and now have a plan.
+        run: the whole run; None if the shards only have their pilot votes, and a plan.
         shards: how many there are.
-        already: whether `out` held the merged run before.
+        already: whether the merged run, or the plan, was there before.
     """
 
     run: CertificationRun | AttackRun | None
@@ -65,13 +65,13 @@ def merge_runs(folders: Iterable[AnyPath], out: AnyPath) -> MergedRun:
     """
     out = as_folder("out", out)
     parts = _Parts(as_paths("folders", folders))
-    parts.refuse_unfinished()
     environments = parts.environments()
     plan = parts.plan()
-    if plan is not None:
+    if plan is not None and (parts.unplanned or not any(run.rows for run in parts.runs.values())):
         for folder in parts.unplanned:
             plan.write(folder)
-        return MergedRun(None, parts.count)
+        return MergedRun(None, parts.count, already=not parts.unplanned)
+    parts.refuse_unfinished()
     run, lines = parts.together(out)
     already = _write(out, parts.config_text(), environments, run, lines)
     return MergedRun(run, parts.count, already)
@@ -102,9 +102,9 @@ class _Parts:
         count: of the shards.
         folders: of those that have started, by number.
         config: of the whole run.
-        pilots: of each shard, if the sampling plans for all images together.
+        runs: the rows of each shard.
+        pilots: its pilot votes, if the sampling plans for all images together.
         unplanned: the folders that then lack a plan.
-        runs: what each shard has to finish next: its pilot votes, or its rows.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -119,14 +119,14 @@ class _Parts:
         self.count = found[0][1].count
         self.folders = _by_number(found)
         self._kind = _kind_of(found[0][0])
-        runs = {n: self._kind.read(folder, part=True) for n, folder in self.folders.items()}
-        self.config = next(iter(runs.values())).config
+        self.runs = {n: self._kind.read(at, part=True) for n, at in self.folders.items()}
+        self.config = next(iter(self.runs.values())).config
         self.pilots: dict[int, PilotRun] = {}
         self.unplanned: list[Path] = []
         if self.config.planned:
             self.pilots = {n: PilotRun.read(at, part=True) for n, at in self.folders.items()}
             self.unplanned = [at for at in self.folders.values() if not is_planned(at)]
-        self.runs: Mapping[int, RowRun[Any, Any]] = self.pilots if self.unplanned else runs
+        self._piloting = bool(self.unplanned) or any(run.missing for run in self.pilots.values())
 
     @property
     def missing(self) -> list[int]:
@@ -135,17 +135,19 @@ class _Parts:
 
     @property
     def unfinished(self) -> dict[int, int]:
-        """How many images the shards that are not complete have left."""
-        left = {
-            number: len({index for index, _ in run.missing}) for number, run in self.runs.items()
-        }
+        """How many images have no rows in shards that are not complete.
+
+        The rows are pilot votes until all shards have them and a plan.
+        """
+        runs: Mapping[int, RowRun[Any, Any]] = self.pilots if self._piloting else self.runs
+        left = {number: len({index for index, _ in run.missing}) for number, run in runs.items()}
         return {number: images for number, images in left.items() if images}
 
     def refuse_unfinished(self) -> None:
         names = [f"{number}/{self.count}" for number in self.missing]
         found = [f"missing {_listed(names)}"] if names else []
         for number, images in self.unfinished.items():
-            what = "pilot votes on " if self.unplanned else ""
+            what = "pilot votes on " if self._piloting else ""
             found.append(
                 f"{number}/{self.count} unfinished ({what}{images} of "
                 f"{len(self.runs[number].indices)} images left in {self.folders[number]})"
@@ -159,8 +161,8 @@ class _Parts:
             )
 
     def plan(self) -> PlanRun | None:
-        """The plan for shards that have none yet; None if all have theirs, or need none."""
-        if not self.pilots:
+        """The plan, if the shards need one and have all pilot votes; refuses any other plan."""
+        if not self.pilots or self.missing or any(run.missing for run in self.pilots.values()):
             return None
         plan = PlanRun.of([*self.pilots.values()])
         for folder in self.folders.values():
@@ -172,7 +174,7 @@ class _Parts:
                     got="another one",
                     fix="restore it, or delete it and merge again",
                 )
-        return plan if self.unplanned else None
+        return plan
 
     def environments(self) -> list[Mapping[str, Any]]:
         """The different environments of all shards; refuses other versions and kinds of GPU."""
