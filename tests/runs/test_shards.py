@@ -3,12 +3,21 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import sween
+from sween.engine import ForwardPassShrunk
 from sween.errors import BadInput, CheckFailed, CheckpointError
-from sween.runs import CertificationRun, Shard, verify_folder
+from sween.records import Certificate
+from sween.runs import CertificationRun, Shard, merge_runs, verify_folder
 from sween.runs.shards import read_shard
+from sween.sampling import CertifySettings
+from sween.smoothing import pipeline
+from sween.smoothing.dataset import iter_certificates
+from tests.cli.command import listing
+from tests.cli.forging import Forgery
 from tests.runs.sharding import BUDGET, FIXED, all_shards
 
 
@@ -97,6 +106,53 @@ def test_a_failure_before_the_first_row_leaves_no_mark(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"expected config\.toml"):
         FIXED.certify(tmp_path, Shard(1, 2))
     assert [path.name for path in tmp_path.iterdir()] == ["certificates.jsonl"]
+
+
+def test_certificates_of_a_shard_come_one_by_one(tmp_path: Path) -> None:
+    digits = sween.load_dataset("digits")
+    smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+    images = digits.test.images(range(7)), None  # without labels
+
+    def found(out: str, shard: Shard | None, settings: CertifySettings) -> list[Certificate]:
+        options = {"out": tmp_path / out, "shard": shard, "settings": settings, "quiet": True}
+        return [*iter_certificates(smoothed, images, **options)]  # type: ignore[arg-type]
+
+    part = found("part", Shard(3, 3), CertifySettings(n=200))
+    assert [row.index for row in part] == [2, 5]
+    whole = found("whole", None, CertifySettings(n=200))
+    assert [row.estimation_counts for row in part] == [
+        whole[index].estimation_counts for index in (2, 5)
+    ]
+    settings = CertifySettings(n=200, n0=100, sampling="budget", budget=2_000)
+    assert found("pilots", Shard(1, 1), settings) == []
+    merge_runs([tmp_path / "pilots"], tmp_path / "merged")
+    assert len(found("pilots", Shard(1, 1), settings)) == 7
+
+
+def test_pilot_votes_of_another_model_are_refused(tmp_path: Path) -> None:
+    BUDGET.certify(tmp_path, Shard(1, 1))
+
+    def turn(row: dict[str, Any]) -> dict[str, Any]:
+        counts = row["selection_counts"]
+        return {"selection_counts": [*counts[1:], counts[0]]}
+
+    Forgery(tmp_path, "pilots.jsonl").change(turn)
+    before = listing(tmp_path)
+    with pytest.raises(BadInput, match=r"votes of SWEEN-3 on image 10: expected .* as recorded"):
+        BUDGET.certify(tmp_path, Shard(1, 1))
+    assert listing(tmp_path) == before
+
+
+def test_pilot_votes_need_passes_of_one_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shrink(*_: object) -> None:
+        raise ForwardPassShrunk
+
+    monkeypatch.setattr(pipeline, "count_pilots", shrink)
+    with pytest.raises(BadInput, match=r"memory: expected room .* fewer `forward_rows`"):
+        BUDGET.certify(tmp_path / "out", Shard(1, 2))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_mark_is_that_of_the_file(tmp_path: Path) -> None:

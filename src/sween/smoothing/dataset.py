@@ -123,8 +123,9 @@ def iter_certificates(
 ) -> Iterator[Certificate]:
     """`certify_dataset` as a generator: yields each certificate of the model once it is written.
 
-    When resuming, existing certificates come first. The model must not change until the last one;
-    a change between two certificates is refused.
+    When resuming, existing certificates come first. A shard that only has its pilot votes to draw
+    yields none. The model must not change until the last certificate; a change between two of them
+    is refused.
     """
     settings = settings or CertifySettings()
     folder = as_folder("out", out)
