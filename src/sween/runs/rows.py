@@ -147,7 +147,7 @@ class RunConfig(SubjectConfig, abc.ABC):
 
     @property
     def units(self) -> Sequence[Sequence[int]]:
-        """Images that only one shard can compute together."""
+        """What shards take in turn: images, or groups of images that stay together."""
         return [(index,) for index in self.indices]
 
     def indices_of(self, shard: Shard | None) -> tuple[int, ...]:

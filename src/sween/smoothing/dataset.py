@@ -102,8 +102,9 @@ def certify_dataset(
     settings = settings_of(settings, options, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    how = {"quiet": quiet, "watched": False}
-    for _ in _certify(smoothed, chosen, settings, folder, devices, shard, **how):
+    for _ in _certify(
+        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=False
+    ):
         pass
     return CertificationRun.read(out, part=True)
 
@@ -130,8 +131,9 @@ def iter_certificates(
     settings = settings or CertifySettings()
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    how = {"quiet": quiet, "watched": True}
-    yield from _certify(smoothed, chosen, settings, folder, devices, shard, **how)
+    yield from _certify(
+        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=True
+    )
 
 
 def _certify(
