@@ -159,15 +159,27 @@ def start_run(folder: Path, config: Mapping[str, Any]) -> None:
 
 def _note_other_environment(folder: Path) -> None:
     """If a run is resumed on another machine or version, record that in environment-2.json etc."""
-    now = describe_environment()
-    files = sorted(folder.glob("environment*.json"), key=lambda path: (len(path.name), path.name))
+    now, files = describe_environment(), environment_files(folder)
     for file in files:
         with contextlib.suppress(OSError, json.JSONDecodeError):
-            known = json.loads(file.read_text(encoding="utf-8"))
-            if {**known, "date": ""} == {**now, "date": ""}:
+            if same_environment(json.loads(file.read_text(encoding="utf-8")), now):
                 return
-    name = f"environment-{len(files) + 1}.json" if files else "environment.json"
-    write_json(folder / name, now)
+    write_json(folder / environment_name(len(files)), now)
+
+
+def environment_name(number: int) -> str:
+    """The name of a run's environment file, numbered from 0."""
+    return f"environment-{number + 1}.json" if number else "environment.json"
+
+
+def environment_files(folder: Path) -> list[Path]:
+    """The environment files of a run, the first machine's first."""
+    return sorted(folder.glob("environment*.json"), key=lambda path: (len(path.name), path.name))
+
+
+def same_environment(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two environments are the same but for their dates."""
+    return {**one, "date": ""} == {**other, "date": ""}
 
 
 @contextlib.contextmanager

@@ -13,11 +13,12 @@ from sween.errors import BadInput
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate
-from sween.runs.attack import AttackRun
+from sween.runs.attack import AttackConfig, AttackRun
 from sween.runs.attack_outcome import AttackOutcome, radius_of_label
 from sween.runs.attack_settings import PARTS, AttackSettings, answers_of_an_image
 from sween.runs.attacked_certificates import digest, digest_of_radii
 from sween.runs.rows import resuming
+from sween.runs.shards import Shard
 from sween.smoothing import SmoothedClassifier
 from sween.smoothing.chosen_images import ChosenImages
 from sween.smoothing.prediction import check_predict_settings
@@ -35,6 +36,7 @@ def attack_dataset(
     certificates: Mapping[int, Certificate] | None = None,
     candidate_of: LoadedEnsemble | None = None,
     skipped: Sequence[int] = (),
+    shard: Shard | None = None,
     quiet: bool = False,
 ) -> list[AttackOutcome]:
     """Attack test images and append the outcomes to `out`; an interrupted run resumes.
@@ -50,10 +52,11 @@ def attack_dataset(
         candidate_of: the ensemble that `loaded` is a candidate of, if its certificates are among
             that ensemble's; the config then names both.
         skipped: test images that were asked for but could not be read, for the config.
+        shard: attack only this part of the batches, into a folder for `merge_runs`.
         quiet: no progress display.
 
     Returns:
-        All outcomes of the run, in the order of the file.
+        All outcomes of the run, or of the shard, in the order of the file.
     """
     if not positions or len(set(positions)) < len(positions):
         raise BadInput(
@@ -71,16 +74,16 @@ def attack_dataset(
         loaded, dataset, positions, settings, classifier, certificates, candidate_of, skipped
     )
     config["gradients"] = probabilities.name
-    target, size = Target(loaded, classifier, probabilities), settings.batch_size
-    batches = [positions[start : start + size] for start in range(0, len(positions), size)]
+    target = Target(loaded, classifier, probabilities)
+    batches = [*enumerate(settings.batches(positions))]
+    if shard is not None:
+        batches = shard.take(batches, AttackConfig.UNITS)
     labels = {index: int(dataset.test.labels[index]) for index in positions}
     radii = radii_given(certificates, dataset, positions)
-    with resuming(AttackRun, out, config, label=labels, certified_radius=radii) as run:
-        left = set(run.left)
-        with track(
-            f"attack {loaded.name} ({settings.attack})", len(positions), quiet=quiet
-        ) as advance:
-            for number, batch in enumerate(batches):
+    with resuming(AttackRun, out, config, shard=shard, label=labels, certified_radius=radii) as run:
+        left, total = set(run.left), sum(len(batch) for _, batch in batches)
+        with track(f"attack {loaded.name} ({settings.attack})", total, quiet=quiet) as advance:
+            for number, batch in batches:
                 if left.intersection(batch):
                     run.append(
                         attack_batch(target, dataset, batch, number, settings, certificates or {})

@@ -21,6 +21,7 @@ from sween.cli.options import (
     Precision,
     Quiet,
     Seed,
+    ShardOption,
     SkipUnreadable,
     Source,
     TrustedArch,
@@ -28,6 +29,7 @@ from sween.cli.options import (
     choose_device,
     choose_images,
     dataset_of,
+    read_shard_option,
 )
 from sween.data import Dataset, parse_indices
 from sween.ensemble.early_exit import read_exit
@@ -74,6 +76,7 @@ def run(
     precision: Precision = "auto",
     compile: Compile = None,
     seed: Seed = 0,
+    shard: ShardOption = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -91,6 +94,7 @@ def run(
         seed=seed,
         batch_size=batch_size,
     )
+    part = read_shard_option(shard)
     ensemble = load(source, archs=arch or ())
     loaded = ensemble if member is None else ensemble.alone(member)
     if member is not None and exit_name != "none":
@@ -130,10 +134,15 @@ def run(
         certificates=known,
         candidate_of=ensemble,
         skipped=skipped,
+        shard=part,
         quiet=quiet,
     )
-    for radius in settings.eps:
-        typer.echo(_line(radius, [row for row in outcomes if row.eps == radius]))
+    if part is None:
+        for radius in settings.eps:
+            typer.echo(_line(radius, [row for row in outcomes if row.eps == radius]))
+    else:  # a part's accuracy is not the run's
+        images = len(outcomes) // len(settings.eps)
+        typer.echo(f"shard {part}: {images} images attacked in {out}; next: sween merge")
     alarms = [row for row in outcomes if row.alarm]
     if alarms:
         first = alarms[0]

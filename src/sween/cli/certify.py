@@ -21,6 +21,7 @@ from sween.cli.options import (
     Precision,
     Quiet,
     Seed,
+    ShardOption,
     SkipUnreadable,
     Source,
     TrustedArch,
@@ -28,11 +29,13 @@ from sween.cli.options import (
     choose_devices,
     choose_images,
     dataset_of,
+    read_shard_option,
 )
 from sween.ensemble import load_weightings
 from sween.ensemble.early_exit import read_exit
 from sween.report.summary import summarise
 from sween.runs.certification import rows_written
+from sween.runs.pilots import awaits_plan
 from sween.sampling import CertifySettings, sampling_names
 from sween.sampling.settings import ALPHA, N
 from sween.smoothing import SmoothedClassifier, certify_dataset
@@ -95,6 +98,7 @@ def run(
     compile: Compile = None,
     noise: NoiseOption = "float32",
     seed: Seed = 0,
+    shard: ShardOption = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -114,6 +118,7 @@ def run(
         budget=budget,
         votes=votes,
     )
+    part = read_shard_option(shard)
     policy, *others = (
         read_exit(name, threshold=exit_threshold, alpha=exit_alpha)
         for name in exit_names or ["none"]
@@ -154,8 +159,20 @@ def run(
         indices=positions,
         devices=devices if len(devices) > 1 else None,
         skipped=skipped,
+        shard=part,
         quiet=quiet,
     )
+    if awaits_plan(out):
+        typer.echo(
+            f"shard {part}: pilot votes on {len(run.indices)} images in {out}; once all shards "
+            "have theirs, run sween merge, and then this command again"
+        )
+        return
+    written = f"{len(run.rows) - before} certificates written"
+    if part is not None:  # a part's accuracy is not the run's
+        typer.echo(
+            f"shard {part}: {written}, {len(run.indices)} images in {out}; next: sween merge"
+        )
+        return
     typer.echo(summarise(run.rows, decided=settings.radii), nl=False)
-    written = len(run.rows) - before
-    typer.echo(f"{written} certificates written, {len(positions)} images in {out}")
+    typer.echo(f"{written}, {len(positions)} images in {out}")

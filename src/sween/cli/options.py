@@ -14,6 +14,7 @@ from sween.engine import PRECISIONS
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
 from sween.factories import check_consent
+from sween.runs import Shard
 
 Source = Annotated[
     Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
@@ -65,7 +66,16 @@ NoiseOption = Annotated[
     str,
     typer.Option("--noise", help="float32, or exact: certificates that hold in floating point"),
 ]
+ShardOption = Annotated[
+    str | None,
+    typer.Option("--shard", help="only this part, e.g. 3/16, into a folder for sween merge"),
+]
 Bound = Annotated[str, typer.Option(help="cohen or two-class")]
+
+
+def read_shard_option(text: str | None) -> Shard | None:
+    """The shard of `--shard`, if given."""
+    return None if text is None else Shard.parse(text)
 
 
 def choose_device(name: str) -> torch.device:

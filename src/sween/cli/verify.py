@@ -17,8 +17,9 @@ from sween.cli.options import (
 )
 from sween.data.selection import format_indices
 from sween.ensemble import LoadedEnsemble
-from sween.errors import BadInput
-from sween.runs import CertificationConfig, verify_folder
+from sween.errors import BadInput, CheckFailed
+from sween.runs import CertificationConfig, Shard, verify_folder
+from sween.runs.pilots import PilotRun, awaits_plan
 from sween.smoothing import recount_folder
 from sween.zoo import list_zoo, load
 
@@ -72,14 +73,22 @@ def run(
         attack = verify_attacks(folder)
         typer.echo(
             f"{attack.rows} rows re-derived: {attack.images} images, "
-            f"{attack.broken} successful attacks, {attack.alarms} alarms"
+            f"{attack.broken} successful attacks, {attack.alarms} alarms{_part(attack.shard)}"
         )
         return
+    if awaits_plan(folder):
+        pilots = PilotRun.verify(folder)
+        raise CheckFailed(
+            f"{folder}: shard {pilots.shard} has pilot votes on all its {len(pilots.indices)} "
+            "images, but no certificates yet; run sween merge on all shards, and then the same "
+            "`sween certify`"
+        )
     verified = verify_folder(folder)
     lines = [
         f"{verified.rows} rows re-derived: {verified.images} images, "
         f"{len(verified.models)} models ({', '.join(verified.models)}), "
         f"{verified.certified} certified, {verified.rows - verified.certified} abstained"
+        f"{_part(verified.shard)}"
     ]
     if recount is not None:
         config = CertificationConfig.read(folder).content
@@ -102,6 +111,10 @@ def run(
             f"{format_indices(again.indices)}) recounted: all votes are identical"
         )
     typer.echo("\n".join(lines))
+
+
+def _part(shard: Shard | None) -> str:
+    return "" if shard is None else f"; shard {shard} is complete, sween merge joins it with others"
 
 
 def _images(text: str) -> int | None:

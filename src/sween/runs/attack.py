@@ -22,6 +22,7 @@ from sween.runs.attack_settings import (
 )
 from sween.runs.attacked_certificates import digest_of_radii
 from sween.runs.rows import RESTORE, Finding, RowRun, RunConfig, Types
+from sween.runs.shards import Shard
 from sween.sampling.rederive import LOST_VOTES
 
 SAME_OF_ONE_IMAGE = ("label", "clean_prediction", "certified_radius")
@@ -33,12 +34,13 @@ SAME_ONCE_BROKEN = ("prediction", "counts", "distance", "tries", "judge_seed")
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedAttack:
-    """What was checked."""
+    """What was checked; `shard` is the part of the run that it is, if it is not all of it."""
 
     rows: int
     images: int
     broken: int
     alarms: int
+    shard: Shard | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,7 @@ class AttackConfig(RunConfig):
     REPEATED: ClassVar[tuple[str, ...]] = (
         *("attack", "samples", "steps", "n", "alpha", "seed", "sigma", "model"),
     )
+    UNITS: ClassVar[str] = "batches of images"
 
     settings: AttackSettings
 
@@ -75,6 +78,10 @@ class AttackConfig(RunConfig):
     @property
     def parts(self) -> Sequence[float]:
         return self.settings.eps
+
+    @property
+    def units(self) -> Sequence[Sequence[int]]:
+        return self.settings.batches(self.indices)
 
     @property
     def given_certificates(self) -> bool:
@@ -138,9 +145,10 @@ def verify_attacks(folder: AnyPath) -> VerifiedAttack:
     run = AttackRun.verify(folder)
     return VerifiedAttack(
         rows=len(run.rows),
-        images=len(run.config.indices),
+        images=len(run.indices),
         broken=sum(row.outcome == "broken" for row in run.rows),
         alarms=sum(row.alarm for row in run.rows),
+        shard=run.shard,
     )
 
 

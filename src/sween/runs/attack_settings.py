@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from sween.errors import BadInput, UnknownName
 from sween.seeding import derive_key
@@ -68,6 +69,11 @@ class AttackSettings:
         for name in ("samples", "steps", "batch_size"):
             if getattr(self, name) < 1:
                 raise BadInput(name, expected="at least 1", got=getattr(self, name), fix="try 32")
+
+    def batches(self, positions: Sequence[int]) -> list[Sequence[int]]:
+        """The images that are attacked together; a batch's place in this list keys its noise."""
+        starts = range(0, len(positions), self.batch_size)
+        return [positions[start : start + self.batch_size] for start in starts]
 
 
 def parts_of(version: str, *, classes: int, rows: int) -> list[str]:

@@ -19,6 +19,7 @@ from sween.paths import AnyPath
 from sween.records import CERTIFICATES, Certificate, read_rows
 from sween.runs.agreement import disagreements
 from sween.runs.rows import Finding, RowAppender, RowRun, RunConfig, Types, resuming
+from sween.runs.shards import Shard
 from sween.runs.subject import UNLABELED
 from sween.sampling import CertifySettings
 from sween.sampling.rederive import derivation_problems
@@ -93,6 +94,10 @@ class CertificationConfig(RunConfig):
     @property
     def parts(self) -> tuple[str, ...]:
         return self.voters
+
+    @property
+    def planned(self) -> bool:
+        return self.settings.strategy.planned
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -183,12 +188,13 @@ def _settings(content: Mapping[str, Any], exits: dict[str, str]) -> CertifySetti
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedRun:
-    """What was checked."""
+    """What was checked; `shard` is the part of the run that it is, if it is not all of it."""
 
     rows: int
     images: int
     models: tuple[str, ...]
     certified: int
+    shard: Shard | None
 
 
 class CertificationRun(RowRun[CertificationConfig, Certificate]):
@@ -280,11 +286,14 @@ class CertificationRun(RowRun[CertificationConfig, Certificate]):
 
 
 def writing(
-    folder: AnyPath, content: Mapping[str, Any], labels: Sequence[int] | None
+    folder: AnyPath,
+    content: Mapping[str, Any],
+    labels: Sequence[int] | None,
+    shard: Shard | None = None,
 ) -> AbstractContextManager[RowAppender[CertificationConfig, Certificate]]:
     """A certification run to append to; existing rows must have these labels. See `resuming`."""
     known = None if labels is None else dict(enumerate(labels))
-    return resuming(CertificationRun, folder, content, label=known)
+    return resuming(CertificationRun, folder, content, shard=shard, label=known)
 
 
 def rows_written(folder: AnyPath) -> int:
@@ -310,7 +319,8 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
     run = CertificationRun.verify(folder)
     return VerifiedRun(
         rows=len(run.rows),
-        images=len(run.config.indices),
+        images=len(run.indices),
         models=run.config.voters,
         certified=sum(not certificate.abstained for certificate in run.rows),
+        shard=run.shard,
     )

@@ -8,6 +8,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from sween.bounds.radius import check_sigma
 from sween.errors import BadInput, CheckFailed, CheckpointError, RunMismatch
+from sween.locks import FolderLock
 from sween.paths import AnyPath
 from sween.records import (
     Record,
@@ -24,10 +26,12 @@ from sween.records import (
     read_rows,
     require_rows_file,
     row_checksum,
+    rows_file,
     to_line,
     to_row,
 )
 from sween.run_folder import read_config, run_folder, run_tag
+from sween.runs.shards import Shard, read_shard, writing_shard
 from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
 
 Types = Mapping[str, type | UnionType]
@@ -79,6 +83,8 @@ class RunConfig(SubjectConfig, abc.ABC):
     TYPES: ClassVar[Types]
     REPEATED: ClassVar[tuple[str, ...]]
     """Settings that every row repeats."""
+    UNITS: ClassVar[str] = "images"
+    """What `units` are, in words."""
 
     content: Mapping[str, Any]
     indices: tuple[int, ...]
@@ -135,6 +141,22 @@ class RunConfig(SubjectConfig, abc.ABC):
         """What there is one row of for every image, such as models or radii."""
 
     @property
+    def planned(self) -> bool:
+        """Whether the votes on an image depend on the pilot votes on all images."""
+        return False
+
+    @property
+    def units(self) -> Sequence[Sequence[int]]:
+        """What shards take in turn: images, or groups of images that stay together."""
+        return [(index,) for index in self.indices]
+
+    def indices_of(self, shard: Shard | None) -> tuple[int, ...]:
+        """The test images of a shard; of the whole run if None."""
+        if shard is None:
+            return self.indices
+        return tuple(itertools.chain.from_iterable(shard.take(self.units, self.UNITS)))
+
+    @property
     def fingerprint(self) -> str | None:
         """Of the model's weights, where recorded."""
         return self.content.get("fingerprint")
@@ -143,10 +165,6 @@ class RunConfig(SubjectConfig, abc.ABC):
     def rows(self) -> int:
         """How many rows a complete run has."""
         return len(self.indices) * len(self.parts)
-
-    def row_keys(self) -> Iterator[tuple[int, object]]:
-        """The image and part of each of these rows, in order."""
-        return ((index, part) for index in self.indices for part in self.parts)
 
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -159,8 +177,9 @@ class RowRun(abc.ABC, Generic[Config, Row]):
 
     Attributes:
         file: its rows.
-        config: its config.toml.
+        config: its config.toml, that of the whole run.
         rows: in the order of the file.
+        shard: the part of the run that the folder is of; None for all of it.
     """
 
     FILE: ClassVar[str]
@@ -170,12 +189,14 @@ class RowRun(abc.ABC, Generic[Config, Row]):
     file: Path
     config: Config
     rows: Sequence[Row]
+    shard: Shard | None = None
 
     def __repr__(self) -> str:
         images = len({row.index for row in self.rows})
+        part = "" if self.shard is None else f" of shard {self.shard}"
         return (
             f"{type(self).__name__}({str(self.file.parent)!r}, model={self.config.model!r}, "
-            f"{images} of {len(self.config.indices)} images)"
+            f"{images} of {len(self.indices)} images{part})"
         )
 
     @classmethod
@@ -184,28 +205,47 @@ class RowRun(abc.ABC, Generic[Config, Row]):
         """The classes of its config and of its rows."""
 
     @classmethod
-    def read(cls, folder: AnyPath) -> Self:
+    def read(cls, folder: AnyPath, *, part: bool = False) -> Self:
         """The rows of a folder, each of them checked.
 
         Each row must match its checksum, carry the tag of this run, have the settings of the
         config, and say what its votes say; rows of one image must agree with each other. Rows may
         be missing if the run is unfinished: see `check_complete`.
 
+        Args:
+            folder: of the run.
+            part: whether the folder may be that of a shard, which may have no rows yet.
+
         Raises:
-            CheckpointError: a config that no run can have.
+            CheckpointError: a config that no run can have, or a shard if not `part`.
             RunMismatch: names the first row that differs, and what differs in it.
             BadInput: rows that cannot be read.
         """
-        config_kind, row_kind = cls.kinds()
+        config_kind, _ = cls.kinds()
+        shard = read_shard(folder)
+        if shard is not None and not part:
+            raise CheckpointError(
+                str(folder),
+                expected="a whole run",
+                got=f"shard {shard} of one",
+                fix="put its shards together with `sween merge`",
+            )
+        if shard is not None and rows_file(folder, cls.FILE) is None:
+            return cls(Path(folder) / cls.FILE, config_kind.read(folder), (), shard)
         file = require_rows_file(folder, cls.FILE, verb=config_kind.VERB)
-        config = config_kind.read(folder)
+        return cls.read_file(file, config_kind.read(folder), shard)
+
+    @classmethod
+    def read_file(cls, file: Path, config: Config, shard: Shard | None) -> Self:
+        """The rows of a file, each of them checked; see `read`."""
+        _, row_kind = cls.kinds()
         rows, texts = list[Row](), list[list[str]]()
         lines = zip(read_rows(file), read_lines(file), strict=False)
         for number, (content, line) in enumerate(lines, start=1):
             where = f"{file}, line {number} (index {content.get('index')})"
             rows.append(from_row(row_kind, content, where=where))
             texts.append(_text_problems(content, line))
-        run = cls(file, config, rows)
+        run = cls(file, config, rows, shard)
         for place, problems in enumerate(run.row_problems()):
             run.refuse(place, [*problems, *run.config_problems(rows[place]), *texts[place]])
         seen = set[object]()
@@ -243,8 +283,22 @@ class RowRun(abc.ABC, Generic[Config, Row]):
         return row.index, getattr(row, self.PART)
 
     @functools.cached_property
+    def indices(self) -> tuple[int, ...]:
+        """The test images that the folder is about."""
+        return self.config.indices_of(self.shard)
+
+    @functools.cached_property
     def _images(self) -> frozenset[int]:
-        return frozenset(self.config.indices)
+        return frozenset(self.indices)
+
+    def row_keys(self) -> Iterator[tuple[int, object]]:
+        """The image and part of each row of the complete folder, in order."""
+        return ((index, part) for index in self.indices for part in self.config.parts)
+
+    @property
+    def missing(self) -> set[tuple[int, object]]:
+        """Those of `row_keys` that have no row."""
+        return set(self.row_keys()) - {self.key(row) for row in self.rows}
 
     def config_problems(self, row: Row) -> Iterator[str]:
         """What in a row differs from the config."""
@@ -256,7 +310,8 @@ class RowRun(abc.ABC, Generic[Config, Row]):
             yield f"it belongs to a run of another config ({row.run}, not {self.config.tag})"
         part = getattr(row, self.PART)
         if row.index not in self._images or part not in self.config.parts:
-            yield f"the row of index {row.index} and {self.PART} {part} is not of this run"
+            whole = "run" if self.shard is None else f"shard ({self.shard})"
+            yield f"the row of index {row.index} and {self.PART} {part} is not of this {whole}"
         found = len(self.counts(row))
         if found != self.classes:
             yield f"counts are of {found} classes, the run has {self.classes}"
@@ -285,27 +340,30 @@ class RowRun(abc.ABC, Generic[Config, Row]):
         Raises:
             CheckFailed: names the first that is.
         """
-        missing = self.config.rows - len(self.rows)  # none comes twice
+        missing = self.missing
         if missing:
-            seen = {self.key(row) for row in self.rows}
-            index, part = next(key for key in self.config.row_keys() if key not in seen)
+            index, part = next(key for key in self.row_keys() if key in missing)
+            rows = f"{len(missing)} of {len(missing) + len(self.rows)} rows"
+            shard = "" if self.shard is None else f" of shard {self.shard}"
             raise CheckFailed(
-                f"{self.file}: {missing} of {self.config.rows} rows are missing, the first that of "
-                f"index {index} and {self.PART} {part}; run the same `sween {self.config.VERB}` "
-                "again to finish"
+                f"{self.file}: {rows}{shard} are missing, the first that of index {index} and "
+                f"{self.PART} {part}; run the same `sween {self.config.VERB}` again to finish"
             )
 
     @classmethod
     def verify(cls, folder: AnyPath) -> Self:
-        """Read a folder that must be complete; what a reader would refuse fails the check.
+        """Read a folder, which may be a shard's, that must be complete.
+
+        What a reader would refuse fails the check.
 
         Raises:
             CheckFailed: names the first row that differs, and what differs in it.
         """
         # Another kind of folder, or no config to check rows against, is bad input.
-        require_rows_file(folder, cls.FILE, verb=cls.kinds()[0].VERB)
+        if read_shard(folder) is None:
+            require_rows_file(folder, cls.FILE, verb=cls.kinds()[0].VERB)
         try:
-            run = cls.read(folder)
+            run = cls.read(folder, part=True)
         except CheckpointError:
             raise
         except RunMismatch as error:
@@ -335,14 +393,14 @@ class RowAppender(Generic[Config, Row]):
 
     def __init__(self, writer: RowWriter, run: RowRun[Config, Row]) -> None:
         self._writer, self._run = writer, run
-        self._missing = set(run.config.row_keys()) - {run.key(row) for row in run.rows}
+        self._missing = run.missing
         self.rows = list(run.rows)
 
     @property
     def left(self) -> list[int]:
         """Images that lack a row."""
         lacking = {index for index, _ in self._missing}
-        return [index for index in self._run.config.indices if index in lacking]
+        return [index for index in self._run.indices if index in lacking]
 
     def append(self, rows: Iterable[Row]) -> list[Row]:
         """Write those rows that are missing, with the run's tag; returns them."""
@@ -362,6 +420,8 @@ def resuming(
     kind: type[RowRun[Config, Row]],
     folder: AnyPath,
     content: Mapping[str, Any],
+    *,
+    shard: Shard | None = None,
     **values: Mapping[int, object] | None,
 ) -> Iterator[RowAppender[Config, Row]]:
     """A run to append to, new or interrupted; no other writer may use the folder meanwhile.
@@ -373,16 +433,21 @@ def resuming(
         kind: of run.
         folder: of the run.
         content: of its config; a folder with another one is refused.
+        shard: the part of the run to write; a folder of another part is refused.
         values: what fields of existing rows must be, by index.
     """
     folder = Path(folder)
-    with run_folder(folder, content, rows=kind.FILE) as path:
+    with (
+        FolderLock(folder) as lock,
+        writing_shard(folder, shard),
+        run_folder(folder, content, rows=kind.FILE, lock=lock) as path,
+    ):
         if path.exists():
-            run = kind.read(folder)
+            run = kind.read(folder, part=True)
             for name, wanted in values.items():
                 if wanted is not None:
                     run.check_values(name, wanted, "this command")
         else:
-            run = kind(path, kind.kinds()[0].read(folder), ())
+            run = kind(path, kind.kinds()[0].read(folder), (), shard)
         with RowWriter(path) as writer:
             yield RowAppender(writer, run)

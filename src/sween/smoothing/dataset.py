@@ -1,6 +1,6 @@
 """Certifies a data set into a run folder: row by row, resumable, verifiable."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,15 @@ from sween.paths import AnyPath, as_folder
 from sween.progress import track
 from sween.records import Certificate, format_radius
 from sween.runs.certification import CertificationRun, writing
+from sween.runs.pilots import read_plans
+from sween.runs.shards import Shard
 from sween.sampling import CertifySettings
 from sween.sampling.settings import ALPHA, N, settings_of
+from sween.sampling.strategy import Plan
 from sween.smoothing import pipeline
 from sween.smoothing.chosen_images import ChosenImages, images_to_certify
 from sween.smoothing.classifier import SmoothedClassifier
+from sween.smoothing.pilots import draw_pilots
 from sween.smoothing.run_config import run_config
 from sween.smoothing.same_votes import refuse_other_votes
 
@@ -44,6 +48,7 @@ def certify_dataset(
     settings: CertifySettings | None = None,
     devices: Sequence[torch.device] | None = None,
     skipped: Sequence[int] = (),
+    shard: Shard | None = None,
     quiet: bool = False,
 ) -> CertificationRun:
     """Certify the images of a data set into a folder that `sween verify` and `sween report` take.
@@ -74,10 +79,13 @@ def certify_dataset(
         devices: of one kind, to share the images; by default the model's own device.
         skipped: images that were requested but left out because they cannot be read; recorded in
             the config.
+        shard: certify only this part of the images, into a folder for `merge_runs`. If the
+            sampling plans for all images together, as `budget` does, the first call only writes
+            pilot votes; once all shards have theirs, `merge_runs` makes the plan for the next call.
         quiet: no progress display.
 
     Returns:
-        The complete run. Without labels it has no accuracy and no report.
+        The complete run, or shard. Without labels it has no accuracy and no report.
     """
     options = {
         "n0": n0,
@@ -94,9 +102,11 @@ def certify_dataset(
     settings = settings_of(settings, options, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    for _ in _certify(smoothed, chosen, settings, folder, devices, quiet=quiet, watched=False):
+    for _ in _certify(
+        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=False
+    ):
         pass
-    return CertificationRun.read(out)
+    return CertificationRun.read(out, part=True)
 
 
 def iter_certificates(
@@ -109,17 +119,21 @@ def iter_certificates(
     name: str = "dataset",
     devices: Sequence[torch.device] | None = None,
     skipped: Sequence[int] = (),
+    shard: Shard | None = None,
     quiet: bool = False,
 ) -> Iterator[Certificate]:
     """`certify_dataset` as a generator: yields each certificate of the model once it is written.
 
-    When resuming, existing certificates come first. The model must not change until the last one;
-    a change between two certificates is refused.
+    When resuming, existing certificates come first. A shard that only has its pilot votes to draw
+    yields none. The model must not change until the last certificate; a change between two of them
+    is refused.
     """
     settings = settings or CertifySettings()
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    yield from _certify(smoothed, chosen, settings, folder, devices, quiet=quiet, watched=True)
+    yield from _certify(
+        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=True
+    )
 
 
 def _certify(
@@ -128,11 +142,14 @@ def _certify(
     settings: CertifySettings,
     out: Path,
     devices: Sequence[torch.device] | None,
+    shard: Shard | None,
     *,
     quiet: bool,
     watched: bool,
 ) -> Iterator[Certificate]:
     """Certify chosen images; if `watched`, a model that changes between certificates is refused."""
+    if shard is not None:
+        shard.take(chosen.positions)  # refuses too many shards before the model is prepared
     # Separate engines, since the classifier may be used meanwhile, by this or another thread.
     engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, chosen, settings)
@@ -140,12 +157,19 @@ def _certify(
     source, positions = chosen.source, chosen.positions
     labels = None if source.labels is None else source.labels.tolist()
     watched = watched or any(engine.shared for engine in engines)
-    with writing(out, config, labels) as run:
+    plans: Mapping[int, Plan] | None = None
+    if shard is not None and settings.strategy.planned:
+        plans = read_plans(out)
+        draw_pilots(engines[0], chosen, settings, out, config, shard, quiet=quiet)
+        if plans is None:
+            return
+    with writing(out, config, labels, shard) as run:
         yield from [row for row in run.rows if row.model == smoothed.name]
         if watched:
             _refuse_changed(engines)
         left = run.left
-        plans = pipeline.plan_all(engines[0], source, positions, settings) if left else {}
+        if plans is None:
+            plans = pipeline.plan_all(engines[0], source, positions, settings) if left else {}
         if left:
             refuse_other_votes(run.rows, engines[0], source, positions, settings, plans)
         with _Progress(settings, smoothed.name, len(left), quiet) as progress:

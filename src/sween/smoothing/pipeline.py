@@ -22,7 +22,7 @@ from sween.sampling.votes import ByVoter, VotePair
 from sween.smoothing.tail import check_tail
 
 PILOTS_TOGETHER = 100
-"""Images whose pilot votes are counted at once."""
+"""The most images whose pilot votes are counted at once."""
 
 OnProgress = Callable[[int], None]
 """Called with the number of noisy copies evaluated (on a GPU: queued) since the last call."""
@@ -103,27 +103,36 @@ def plan_all(
     strategy = settings.strategy
     if not strategy.planned:
         return {}
-
-    def requests() -> Iterator[VoteRequest]:
-        for start in range(0, len(positions), PILOTS_TOGETHER):
-            part = positions[start : start + PILOTS_TOGETHER]
-            images = _images(engine, source, part)
-            keys = [source.index(position) for position in part]
-            yield VoteRequest(images, keys, "selection", [settings.n0] * len(part))
-
     while True:  # all pilot votes must come from one shape
         with contextlib.suppress(ForwardPassShrunk):
-            pilots = [
-                votes.by_voter(place)
-                for votes in engine.count(requests(), seed=settings.seed)
-                for place in range(len(votes))
-            ]
+            pilots = list(count_pilots(engine, source, positions, settings))
             break
     sizes = strategy.plan(pilots, settings, engine.name)
     return {
         position: Plan(size, pilot)
         for position, size, pilot in zip(positions, sizes, pilots, strict=True)
     }
+
+
+def count_pilots(
+    engine: VoteEngine, source: ImageSource, positions: Sequence[int], settings: CertifySettings
+) -> Iterator[ByVoter]:
+    """The pilot votes on each image, in order.
+
+    Raises:
+        ForwardPassShrunk: memory ran out; the images that are left need smaller forward passes.
+    """
+    together = min(PILOTS_TOGETHER, settings.strategy.images_at_once(engine, settings))
+
+    def requests() -> Iterator[VoteRequest]:
+        for start in range(0, len(positions), together):
+            part = positions[start : start + together]
+            images = _images(engine, source, part)
+            keys = [source.index(position) for position in part]
+            yield VoteRequest(images, keys, "selection", [settings.n0] * len(part))
+
+    for votes in engine.count(requests(), seed=settings.seed):
+        yield from (votes.by_voter(place) for place in range(len(votes)))
 
 
 def _images(engine: VoteEngine, source: ImageSource, positions: Sequence[int]) -> torch.Tensor:

@@ -78,13 +78,13 @@ def recount_folder(
         BadInput: the model, data, kind of device or arithmetic is not the run's.
         CheckFailed: names the first row that differs, with both values.
     """
-    run = CertificationRun.read(folder)
+    run = CertificationRun.read(folder, part=True)
     run.check_complete()
     config, settings = run.config, run.config.settings
     subject = _Subject(run, model, data, quiet)
     subject.check()
     seed = secrets.randbits(31) if seed is None else seed
-    chosen = _choice(config.indices, images, seed)
+    chosen = _choice(run.indices, images, seed)
     places = {(row.model, row.index): place for place, row in enumerate(run.rows)}
     source = subject.chosen.source
     with track(f"recount {config.model}", len(chosen), quiet=quiet) as advance:

@@ -1,10 +1,11 @@
-"""A run resumes only if an image that is already certified gets the same votes again."""
+"""A run resumes only if an image that has its votes already gets the same votes again."""
 
 from collections.abc import Mapping, Sequence
 
 from sween.engine import VoteEngine
 from sween.errors import BadInput
 from sween.records import Certificate
+from sween.runs.pilots import PilotVotes
 from sween.sampling import CertifySettings
 from sween.sampling.strategy import Plan
 from sween.smoothing import pipeline
@@ -34,25 +35,43 @@ def refuse_other_votes(
     (again,) = pipeline.certify([engine], source, positions, settings, left=[index], plans=plans)
     found = {row.model: row for row in again}
     for row in stored:
-        if row.index == index and _moved_share(row, found[row.model]) > MOVED_VOTES:
-            raise BadInput(
-                f"votes of {row.model} on image {index}",
-                expected=f"{list(row.estimation_counts)}, as recorded",
-                got=f"{list(found[row.model].estimation_counts)}",
-                fix="the model's code, hooks or attributes, or the images, have changed: restore "
-                "them, or choose another folder",
-            )
+        if row.index == index:
+            for name in ("selection_counts", "estimation_counts"):
+                _refuse_moved(row, getattr(row, name), getattr(found[row.model], name))
 
 
-def _moved_share(one: Certificate, other: Certificate) -> float:
+def refuse_other_pilots(
+    rows: Sequence[PilotVotes],
+    engine: VoteEngine,
+    source: pipeline.ImageSource,
+    settings: CertifySettings,
+) -> None:
+    """The same for pilot votes, with the last image that has some."""
+    if rows:
+        index = rows[-1].index
+        (again,) = pipeline.count_pilots(engine, source, [index], settings)
+        for row in rows:
+            if row.index == index:
+                _refuse_moved(row, row.selection_counts, again[row.model].counts)
+
+
+def _refuse_moved(
+    row: Certificate | PilotVotes, recorded: Sequence[int], found: Sequence[int]
+) -> None:
+    if _moved_share(recorded, found) > MOVED_VOTES:
+        raise BadInput(
+            f"votes of {row.model} on image {row.index}",
+            expected=f"{list(recorded)}, as recorded",
+            got=f"{list(found)}",
+            fix="the model's code, hooks or attributes, or the images, have changed: restore "
+            "them, or choose another folder",
+        )
+
+
+def _moved_share(one: Sequence[int], other: Sequence[int]) -> float:
     """The largest change of a class's share of votes, beyond what different sizes explain."""
-    changes = list[float]()
-    for name in ("selection_counts", "estimation_counts"):
-        counts = [getattr(row, name) for row in (one, other)]
-        sizes = [max(1, sum(own)) for own in counts]
-        shares = [[count / size for count in own] for own, size in zip(counts, sizes, strict=True)]
-        change = max(abs(a - b) for a, b in zip(*shares, strict=True))
-        rounding = 2 / min(sizes)
-        sampling = 0.0 if sizes[0] == sizes[1] else 4 / min(sizes) ** 0.5
-        changes.append(change - rounding - sampling)
-    return max(changes)
+    sizes = [max(1, sum(own)) for own in (one, other)]
+    change = max(abs(a / sizes[0] - b / sizes[1]) for a, b in zip(one, other, strict=True))
+    rounding = 2 / min(sizes)
+    sampling = 0.0 if sizes[0] == sizes[1] else 4 / min(sizes) ** 0.5
+    return change - rounding - sampling
