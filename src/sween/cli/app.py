@@ -29,6 +29,7 @@ from sween.cli import (
 )
 from sween.cli.option_names import spell_options
 from sween.errors import CheckFailed, OutOfMemory, SweenError, is_out_of_memory
+from sween.training.torchrun import report_failure
 
 app = typer.Typer(
     name="sween",
@@ -108,7 +109,7 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"sween: {' '.join(message.split())}\n")
+    report_failure(f"sween: {' '.join(message.split())}\n")
     return code
 
 
