@@ -61,7 +61,7 @@ class Processes:
         return values[0]
 
     def check_same(self, found: Mapping[str, Any]) -> None:
-        """Refuse a process that found other images, or a device of another kind, than the first."""
+        """Refuse a process that found something else than the first one, such as other images."""
         everyone: list[Mapping[str, Any]] = [{}] * self.count
         with _noticing_loss():
             dist.all_gather_object(everyone, found)
@@ -70,9 +70,9 @@ class Processes:
             if differences:
                 raise BadInput(
                     f"process {rank}",
-                    expected="the images and the kind of device of process 0",
-                    got=f"others ({'; '.join(differences)})",
-                    fix="give every machine the same files",
+                    expected="the same as in process 0",
+                    got="; ".join(differences),
+                    fix="give every machine the same command and the same files",
                 )
 
     def sum_gradients(self, parameters: Iterable[torch.Tensor], loss: torch.Tensor) -> torch.Tensor:

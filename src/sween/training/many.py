@@ -123,6 +123,8 @@ def _train_together(
                 lock=lock,
                 processes=processes,
             )
+            if processes is not None:
+                processes.check_same(trainer.recorded)
             if processes is None or processes.first:
                 trainer.check_folder()
             trainers.append(trainer)

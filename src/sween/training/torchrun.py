@@ -13,10 +13,12 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from sween.training.distributed import Processes
+
+_FAILURE, _PRINTED = "sween/failure", "sween/printed"
+"""Keys of the store."""
 
 _POLL = 0.1
 """Seconds between two looks for failures of other processes."""
@@ -30,73 +32,77 @@ _PATIENCE = datetime.timedelta(seconds=30)
 
 def start_processes() -> Processes | None:
     """Join the other processes of this run; None in a process that torchrun did not start."""
-    global _watch
-    if not dist.is_torchelastic_launched():
+    watch = _start_watch()
+    if watch is None:
         return None
-    store, rank, count = next(rendezvous("env://"))
     # With both, what is on the CPU is exchanged by gloo, which needs no GPU to be chosen yet.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count)
-    _watch = _Watch(PrefixStore("sween", store), rank)
-    if rank:
+    dist.init_process_group(backend, store=watch.store, rank=watch.rank, world_size=watch.count)
+    if watch.rank:
         warnings.simplefilter("ignore")  # the first process shows them
-    return Processes(rank, count, int(os.environ["LOCAL_RANK"]))
+    return Processes(watch.rank, watch.count, int(os.environ["LOCAL_RANK"]))
 
 
 def stop_processes() -> None:
     """Leave the other processes, which are done as well."""
     if _watch is not None:
-        _watch.leave()
+        _watch.leaving.set()
         dist.destroy_process_group()
 
 
 def report_failure(line: str) -> None:
     """Print why a command fails to standard error; under torchrun in the first process, once."""
-    if _watch is not None:
-        _watch.report(line)
-    elif not dist.is_torchelastic_launched() or os.environ.get("RANK") == "0":
+    watch = _start_watch()
+    if watch is None:
         sys.stderr.write(line)
+    else:
+        watch.report(line)
 
 
 class _Watch:
-    def __init__(self, store: Store, rank: int) -> None:
-        self._store, self._rank = store, rank
-        self._leaving = threading.Event()
+    """Looks for failures of the other processes in the store that torchrun keeps for all."""
+
+    def __init__(self) -> None:
+        self.store, self.rank, self.count = next(rendezvous("env://"))
+        self.leaving = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
 
-    def leave(self) -> None:
-        self._leaving.set()
-
     def report(self, line: str) -> None:
-        self._leaving.set()
-        if self._rank == 0:
+        self.leaving.set()
+        if self.rank == 0:
             self._print(line)
             return
-        own = f"{line.rstrip()} (process {self._rank})\n"
+        own = f"{line.rstrip()} (process {self.rank})\n"
         try:
-            self._store.compare_set("failure", "", own)
-            self._store.wait(["printed"], _PATIENCE)
-        except RuntimeError:  # nobody listens any more
+            self.store.compare_set(_FAILURE, "", own)
+            self.store.wait([_PRINTED], _PATIENCE)
+        except RuntimeError:  # the first process is gone, or busy
             sys.stderr.write(own)
 
     def _look(self) -> None:
-        # The store is gone once torchrun ends.
-        with contextlib.suppress(RuntimeError):
-            while not self._store.check(["failure"]):
-                if self._leaving.wait(_POLL):
+        with contextlib.suppress(RuntimeError):  # the store is gone: so is torchrun
+            while not self.store.check([_FAILURE]):
+                if self.leaving.wait(_POLL):
                     return
-            if self._leaving.wait(_GRACE):
+            if self.leaving.wait(_GRACE):
                 return
-            if self._rank == 0:
-                self._print(self._store.get("failure").decode())
+            if self.rank == 0:
+                self._print(self.store.get(_FAILURE).decode())
             os._exit(2)  # the main thread waits in a reduction, which cannot be interrupted
 
     def _print(self, line: str) -> None:
         sys.stderr.write(line)
         sys.stderr.flush()
         with contextlib.suppress(RuntimeError):
-            self._store.set("failure", line)
-            self._store.set("printed", "")
+            self.store.set(_FAILURE, line)
+            self.store.set(_PRINTED, "")
 
 
 _watch: _Watch | None = None
+
+
+def _start_watch() -> _Watch | None:
+    global _watch
+    if _watch is None and dist.is_torchelastic_launched():
+        _watch = _Watch()
+    return _watch

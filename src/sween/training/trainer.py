@@ -207,6 +207,8 @@ class Trainer:
                 # A custom network may draw random numbers, as dropout does.
                 layers = torch_seed(seed, "layers", self.step.inputs.part.start, position)
                 torch.default_generator.manual_seed(layers)
+                if self.processes is not None and self.device.type == "cuda":
+                    torch.cuda.manual_seed(layers)  # else all parts would share their draws
                 self.step.inputs.pick(order[first : first + self.batch_size])
                 self._set_rate(epoch * self.steps_per_epoch + position)
                 self.step()
