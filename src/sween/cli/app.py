@@ -109,8 +109,7 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    report_failure(f"sween: {' '.join(message.split())}\n")
-    return code
+    return report_failure(f"sween: {' '.join(message.split())}\n", code)
 
 
 _FIXES = {

@@ -14,14 +14,10 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sween.errors import BadInput, SweenError
+from sween.errors import BadInput, SweenError, first_line
 from sween.run_folder import config_differences
 
 Value = TypeVar("Value")
-
-
-class ProcessLost(SweenError):
-    """Another process of the run ended."""
 
 
 class Processes:
@@ -100,9 +96,10 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
 def _noticing_loss() -> Iterator[None]:
     try:
         yield
-    except RuntimeError:  # torch has no type of its own for it
-        raise ProcessLost(
-            "another process of this run ended; run the same command again to resume"
+    except RuntimeError as error:  # torch has no type of its own for it
+        raise SweenError(
+            f"no answer from another process of this run ({first_line(error)}); run the same "
+            "command again to resume"
         ) from None
 
 

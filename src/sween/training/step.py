@@ -92,6 +92,7 @@ class TrainingStep:
         self.generator, self.copies, self.average, self.fast = generator, copies, average, fast
         self.processes = processes
         self.keyed = KeyedDraws(inputs.pixels.device, compiled=fast) if processes else None
+        self._statistics = GlobalBatchStatistics() if processes else contextlib.nullcontext()
         self.objective = OBJECTIVES[method].loss
         self.loss = torch.zeros((), device=inputs.pixels.device)
         self.options: ObjectiveOptions | None = None
@@ -110,7 +111,10 @@ class TrainingStep:
         if not self.fast:
             return
         self._graph = None
-        self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
+        # Of unequal parts each process would compile a function of its own, and might then reduce
+        # in an order of its own.
+        if self.processes is None or self.inputs.batch_size % self.processes.count == 0:
+            self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
         if self.processes is not None:
             return
         saved = [tensor.clone() for tensor in self._moved()]
@@ -153,7 +157,7 @@ class TrainingStep:
     def _run(self) -> None:
         # Random numbers first: everything computed from them is one compiled function.
         drawn, noise = self._draw() if self.keyed is None else self._draw_keyed(self.keyed)
-        with GlobalBatchStatistics() if self.processes else contextlib.nullcontext():
+        with self._statistics:
             loss = self._forward(drawn, noise)
         self.optimizer.zero_grad(set_to_none=True)
         if self.processes is None:

@@ -50,13 +50,19 @@ def stop_processes() -> None:
         dist.destroy_process_group()
 
 
-def report_failure(line: str) -> None:
-    """Print why a command fails to standard error; under torchrun in the first process, once."""
+def report_failure(line: str, code: int) -> int:
+    """Print why a command fails to standard error; under torchrun once, in the first process.
+
+    Returns:
+        The exit code. A process of torchrun ends here: without the others, torch's own way out may
+        abort with a message of its own.
+    """
     watch = _start_watch()
     if watch is None:
         sys.stderr.write(line)
-    else:
-        watch.report(line)
+        return code
+    watch.report(line)
+    os._exit(code)
 
 
 class _Watch:

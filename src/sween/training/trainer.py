@@ -160,10 +160,13 @@ class Trainer:
     def _share_start(self) -> bool:
         """Start all processes from the first one's state; returns whether nothing is left to do."""
         if self.processes is not None:
-            start = None if self.already_trained else self._state()
-            start = self.processes.from_first(start)
+            own = self._state()
+            on_cpu = {name: tensor.cpu() for name, tensor in own.tensors.items()}
+            start = self.processes.from_first(
+                None if self.already_trained else TrainingState(own.epochs_done, on_cpu)
+            )
             self.already_trained = start is None
-            if start is not None and not self.processes.first:
+            if start is not None:
                 self._restore(start)
         return self.already_trained
 
