@@ -80,7 +80,7 @@ def train_many(
     described = None
     if processes is not None:
         described = describe_images(dataset)
-        processes.check_same({"device": device.type} | described)
+        processes.check_same({"device": device.type, "candidates": len(configs)} | described)
     with contextlib.ExitStack() as stack:
         # All of them first: another process may be using one of these folders.
         locks = [None if follows else stack.enter_context(FolderLock(out)) for out in outs]
