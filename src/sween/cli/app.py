@@ -30,6 +30,7 @@ from sween.cli import (
 )
 from sween.cli.option_names import spell_options
 from sween.errors import CheckFailed, OutOfMemory, SweenError, is_out_of_memory
+from sween.training.torchrun import report_failure
 
 app = typer.Typer(
     name="sween",
@@ -110,8 +111,7 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"sween: {' '.join(message.split())}\n")
-    return code
+    return report_failure(f"sween: {' '.join(message.split())}\n", code)
 
 
 _FIXES = {

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from sween.cli.options import (
@@ -20,6 +21,7 @@ from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, t
 from sween.training.config import STORES
 from sween.training.recipes import list_recipes, run_folders
 from sween.training.schedules import SCHEDULES
+from sween.training.torchrun import start_processes, stop_processes
 
 _ARCHS = ", ".join(list_models())
 
@@ -110,8 +112,10 @@ def run(
 ) -> None:
     """Train candidates with Gaussian noise.
 
-    Several are trained at the same time. An interrupted run resumes.
+    Several are trained at the same time. An interrupted run resumes. Under torchrun, all processes
+    train together.
     """
+    processes = start_processes()
     options = {
         "dataset": dataset,
         "sigma": sigma,
@@ -141,8 +145,14 @@ def run(
         configs = part.take(configs, "candidates")
         folders = part.take(folders, "candidates")
     chosen = choose_device(device)
+    if processes is not None and chosen.type == "cuda":
+        chosen = choose_device(f"cuda:{processes.local_rank}")
+        torch.cuda.set_device(chosen)
     images = load_dataset(configs[0].dataset, data_root, image_size=image_size, convert=convert)
-    trained = train_many(configs, images, folders, device=chosen, quiet=quiet)
+    trained = train_many(configs, images, folders, device=chosen, quiet=quiet, processes=processes)
+    stop_processes()
+    if processes is not None and not processes.first:
+        return
     for one, folder, new in zip(configs, folders, trained, strict=True):
         what = f"{one.arch} on {one.dataset} at sigma {one.sigma}"
         typer.echo(

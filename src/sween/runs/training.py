@@ -27,7 +27,12 @@ DATA_KEYS = ("image_shape", "train_data", "weights_data")
 CODE_KEY = "source_code"
 """Key of config.toml for the digest of a custom architecture's source code."""
 
-RECORDED_KEYS = (*DATA_KEYS, CODE_KEY)
+DRAWS_KEY = "draws"
+"""Key of config.toml of a run under torchrun, which draws differently from others."""
+
+KEYED_DRAWS = "keyed by example"
+
+RECORDED_KEYS = (*DATA_KEYS, CODE_KEY, DRAWS_KEY)
 """Keys of config.toml that are not training options."""
 
 _TYPES: dict[str, type | UnionType] = {
@@ -176,6 +181,7 @@ def check_resumable(
     """
     if (folder / "config.toml").exists():
         known = read_config(folder)
+        _check_draws(folder, known, content)
         if not any(key in known for key in DATA_KEYS):
             _check_older(folder, content, class_names)
             content = {name: value for name, value in content.items() if name not in DATA_KEYS}
@@ -183,6 +189,17 @@ def check_resumable(
             content = {name: value for name, value in content.items() if name != CODE_KEY}
         check_config(folder, content)
     return content
+
+
+def _check_draws(folder: Path, known: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    under, plain = "under torchrun, with any number of processes", "without torchrun"
+    if known.get(DRAWS_KEY) != content.get(DRAWS_KEY):
+        raise CheckpointError(
+            str(folder),
+            expected=f"to resume {under if DRAWS_KEY in known else plain}, as it was started",
+            got=f"`sween train` {plain if DRAWS_KEY in known else 'under torchrun'}",
+            fix="run it as before, or choose another folder",
+        )
 
 
 def _check_older(folder: Path, content: Mapping[str, Any], class_names: tuple[str, ...]) -> None:

@@ -2,8 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from sween.models import load_checkpoint
 from sween.paths import AnyPath, as_paths
 from sween.progress import track
 from sween.training.config import TrainConfig
+from sween.training.distributed import Processes
 from sween.training.trainer import Trainer
 from sween.training.training_images import describe_images, training_images
 
@@ -50,11 +52,13 @@ def train_many(
     *,
     device: torch.device | None = None,
     quiet: bool = False,
+    processes: Processes | None = None,
 ) -> list[bool]:
     """Train several candidates at once, taking turns step by step.
 
     On a GPU each has its own stream: small networks together use a GPU that one alone would leave
-    idle. A candidate that fails is reported and dropped; the others continue.
+    idle. A candidate that fails is reported and dropped; the others continue. With `processes`,
+    each candidate is trained by all of them, and a failure ends them all.
 
     Returns:
         For each, whether it was trained; False if its folder already held the finished run.
@@ -72,38 +76,57 @@ def train_many(
         fix="name one for each config",
     )
     device = device or torch.device("cpu")
+    follows = processes is not None and not processes.first
+    described = None
+    if processes is not None:
+        described = describe_images(dataset)
+        processes.check_same({"device": device.type, "candidates": len(configs)} | described)
     with contextlib.ExitStack() as stack:
         # All of them first: another process may be using one of these folders.
-        locks = [stack.enter_context(FolderLock(out)) for out in outs]
-        return _train_together(configs, dataset, outs, locks, device, quiet)
+        locks = [None if follows else stack.enter_context(FolderLock(out)) for out in outs]
+        return _train_together(
+            configs, dataset, outs, locks, device, quiet or follows, processes, described
+        )
 
 
 def _train_together(
     configs: Sequence[TrainConfig],
     dataset: Dataset,
     outs: Sequence[Path],
-    locks: Sequence[FolderLock],
+    locks: Sequence[FolderLock | None],
     device: torch.device,
     quiet: bool,
+    processes: Processes | None,
+    described: Mapping[str, Any] | None,
 ) -> list[bool]:
     failures: list[str] = []
 
     def report_failure(out: Path, error: Exception) -> None:
-        if len(configs) == 1:
-            raise error
+        if len(configs) == 1 or processes is not None:
+            raise error  # the other processes may not have failed, and wait
         # A custom network may raise anything, which must not stop the others.
         plain = isinstance(error, SweenError | OSError | RuntimeError)
         failures.append(f"{out}: {first_line(error) if plain else describe_error(error)}")
         sys.stderr.write(f"sween: error: {failures[-1]}\n")
 
-    images, described = training_images(dataset, device), describe_images(dataset)
+    images, described = training_images(dataset, device), described or describe_images(dataset)
     trainers: list[Trainer] = []
     for config, out, lock in zip(configs, outs, locks, strict=True):
         try:
             trainer = Trainer(
-                config, dataset, out, device=device, images=images, described=described, lock=lock
+                config,
+                dataset,
+                out,
+                device=device,
+                images=images,
+                described=described,
+                lock=lock,
+                processes=processes,
             )
-            trainer.check_folder()
+            if processes is not None:
+                processes.check_same(trainer.recorded)
+            if processes is None or processes.first:
+                trainer.check_folder()
             trainers.append(trainer)
         except BadInput:
             raise  # an invalid request, reported before the others train for hours

@@ -2,15 +2,20 @@
 
 On a GPU, everything but the random numbers and the update is compiled and runs in bfloat16,
 channels-last, and the whole step is captured once as a CUDA graph and replayed. On a CPU the step
-is plain float32.
+is plain float32. In several processes it is a step on the whole batch, of which each computes its
+part; it is not captured then.
 """
+
+import contextlib
 
 import torch
 from torch import nn
 
 from sween.data.dataset import to_unit_range
 from sween.training.augment import CropFlips, apply_crop_flips, draw_crop_flips
+from sween.training.distributed import GlobalBatchStatistics, Processes
 from sween.training.ema import MovingAverage
+from sween.training.keyed_draws import KeyedDraws
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 
 COMPILE_MODE = "default"
@@ -21,7 +26,10 @@ WARMUP_STEPS = 3
 
 
 class StepInputs:
-    """The images of a step: all of them on the device, picked by position."""
+    """The images of a step: all of them on the device, picked by position.
+
+    `part` is the part of a batch that is picked, all of it by default.
+    """
 
     def __init__(
         self,
@@ -31,10 +39,17 @@ class StepInputs:
         white: int,
         crop_padding: int | None,
         batch_size: int,
+        part: slice | None = None,
     ) -> None:
         self.pixels, self.labels = pixels, labels
         self.white, self.crop_padding = white, crop_padding
-        self.picks = torch.zeros(batch_size, dtype=torch.long, device=pixels.device)
+        self.batch_size, self.part = batch_size, part or slice(0, batch_size)
+        size = self.part.stop - self.part.start
+        self.picks = torch.zeros(size, dtype=torch.long, device=pixels.device)
+
+    def pick(self, batch: torch.Tensor) -> None:
+        """Pick this part of a batch, given by the positions of its images."""
+        self.picks.copy_(batch[self.part])
 
     def draw(self, generator: torch.Generator) -> CropFlips | None:
         """The random crops and flips for a batch; None without augmentation."""
@@ -56,7 +71,8 @@ class StepInputs:
 class TrainingStep:
     """Call it once per batch; `loss` is the loss of the last call.
 
-    `generator` draws augmentation and noise; `fast` compiles and captures, only on a GPU.
+    `generator` draws augmentation and noise; `fast` compiles and captures, only on a GPU. With
+    `processes`, `keyed` draws instead, and the loss and the update are those of the whole batch.
     """
 
     def __init__(
@@ -70,9 +86,13 @@ class TrainingStep:
         copies: int,
         average: MovingAverage | None,
         fast: bool,
+        processes: Processes | None = None,
     ) -> None:
         self.model, self.optimizer, self.inputs = model, optimizer, inputs
         self.generator, self.copies, self.average, self.fast = generator, copies, average, fast
+        self.processes = processes
+        self.keyed = KeyedDraws(inputs.pixels.device, compiled=fast) if processes else None
+        self._statistics = GlobalBatchStatistics() if processes else contextlib.nullcontext()
         self.objective = OBJECTIVES[method].loss
         self.loss = torch.zeros((), device=inputs.pixels.device)
         self.options: ObjectiveOptions | None = None
@@ -91,7 +111,12 @@ class TrainingStep:
         if not self.fast:
             return
         self._graph = None
-        self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
+        # Of unequal parts each process would compile a function of its own, and might then reduce
+        # in an order of its own.
+        if self.processes is None or self.inputs.batch_size % self.processes.count == 0:
+            self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
+        if self.processes is not None:
+            return
         saved = [tensor.clone() for tensor in self._moved()]
         position = self.generator.get_state()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -131,16 +156,32 @@ class TrainingStep:
 
     def _run(self) -> None:
         # Random numbers first: everything computed from them is one compiled function.
-        drawn = self.inputs.draw(self.generator)
-        shape = (self.copies * len(self.inputs.picks), *self.inputs.pixels.shape[1:])
-        noise = torch.randn(shape, generator=self.generator, device=self.loss.device)
-        loss = self._forward(drawn, noise)
+        drawn, noise = self._draw() if self.keyed is None else self._draw_keyed(self.keyed)
+        with self._statistics:
+            loss = self._forward(drawn, noise)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if self.processes is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            # Every objective is a mean over images, of which this process has its part.
+            loss = loss * (len(self.inputs.picks) / self.inputs.batch_size)
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self.processes.sum_gradients(self.model.parameters(), loss)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         self.loss.copy_(loss.detach())
+
+    def _draw(self) -> tuple[CropFlips | None, torch.Tensor]:
+        drawn = self.inputs.draw(self.generator)
+        shape = (self.copies * len(self.inputs.picks), *self.inputs.pixels.shape[1:])
+        return drawn, torch.randn(shape, generator=self.generator, device=self.loss.device)
+
+    def _draw_keyed(self, keyed: KeyedDraws) -> tuple[CropFlips | None, torch.Tensor]:
+        picks, padding = self.inputs.picks, self.inputs.crop_padding
+        drawn = None if padding is None else keyed.crop_flips(picks, padding=padding)
+        noise = keyed.noise(picks, (self.copies, *self.inputs.pixels.shape[1:]))
+        return drawn, noise.transpose(0, 1).flatten(0, 1)
 
     def _noisy(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         """The batch's noisy copies, copy after copy."""

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from sween.models import Manifest, check_member, create_model, save_checkpoint
 from sween.models.checkpoint import CHECKPOINT
 from sween.models.source_code import source_digest
 from sween.paths import AnyPath
-from sween.records import RowWriter
 from sween.runs.training import (
     CODE_KEY,
+    DRAWS_KEY,
+    KEYED_DRAWS,
     EpochMetrics,
     append_metrics,
     check_resumable,
@@ -29,6 +30,7 @@ from sween.runs.training import (
 )
 from sween.seeding import torch_seed
 from sween.training.config import TrainConfig
+from sween.training.distributed import Processes
 from sween.training.ema import MovingAverage
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.schedules import learning_rate
@@ -57,6 +59,8 @@ class Trainer:
         described: its `describe_images`, likewise.
         lock: of `out`, if the caller holds it; otherwise it is taken during training.
         fast: bfloat16, compiled, captured as a CUDA graph; by default on a GPU.
+        processes: that train it together, each on its part of every batch; the first one writes.
+            Noise and augmentation are then keyed by example, so that their number does not matter.
     """
 
     def __init__(
@@ -70,11 +74,13 @@ class Trainer:
         described: Mapping[str, Any] | None = None,
         lock: FolderLock | None = None,
         fast: bool | None = None,
+        processes: Processes | None = None,
     ) -> None:
         check_dataset(config, dataset)
         self.config, self.dataset, self.out, self.device = config, dataset, Path(out), device
         self.recorded = config.as_dict() | dict(described or describe_images(dataset))
-        self.lock, self.already_trained = lock, False
+        self.recorded |= {} if processes is None else {DRAWS_KEY: KEYED_DRAWS}
+        self.lock, self.processes, self.already_trained = lock, processes, False
         self.note = ""  # the current epoch, and the metrics of the last one
         self.fast = device.type == "cuda" if fast is None else fast
         self.batch_size = min(config.batch_size, len(dataset.train))
@@ -121,23 +127,51 @@ class Trainer:
 
     def run(self) -> Generator[str, None, None]:
         """Train to the end, yielding a note after each step, and write the checkpoint."""
+        if self.processes is not None and not self.processes.first:
+            if not self._share_start():
+                yield from self._epochs(lambda row: None)
+            return
         names = self.dataset.class_names
         with writing(self.out, self.recorded, names, lock=self.lock) as path:
-            if is_finished(self.out):
-                self.already_trained = True
+            self.already_trained = is_finished(self.out)
+            if not self.already_trained:
+                self._resume()
+            if self._share_start():
                 drop_state(self.out)  # may be left by a kill right after the checkpoint was written
                 return
-            self._resume()
             with (
                 append_metrics(path, epochs_done=self.epochs_done) as metrics,
                 contextlib.closing(TensorBoardLog(self.out, self.epochs_done)) as board,
             ):
-                yield from self._epochs(metrics, board)
+                saved = -math.inf  # save after the first epoch: compilation takes long
+
+                def record(row: EpochMetrics) -> None:
+                    nonlocal saved
+                    metrics.append([dataclasses.asdict(row)])
+                    board.add(row)
+                    if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
+                        save_state(self.out, self._state())
+                        saved = time.monotonic()
+
+                yield from self._epochs(record)
             self._save_checkpoint()
             drop_state(self.out)
 
-    def _epochs(self, metrics: RowWriter, board: TensorBoardLog) -> Iterator[str]:
-        saved = -math.inf  # save after the first epoch: compilation takes long
+    def _share_start(self) -> bool:
+        """Start all processes from the first one's state; returns whether nothing is left to do."""
+        if self.processes is not None:
+            own = self._state()
+            on_cpu = {name: tensor.cpu() for name, tensor in own.tensors.items()}
+            start = self.processes.from_first(
+                None if self.already_trained else TrainingState(own.epochs_done, on_cpu)
+            )
+            self.already_trained = start is None
+            if start is not None:
+                self._restore(start)
+        return self.already_trained
+
+    def _epochs(self, record: Callable[[EpochMetrics], None]) -> Iterator[str]:
+        """All epochs that are left; `record` is called after each."""
         measured = ""
         for epoch in range(self.epochs_done, self.config.epochs):
             began = time.perf_counter()
@@ -150,14 +184,10 @@ class Trainer:
                     _check_finite(self.step.loss.item(), epoch, position)
                 yield self.note
             row = self._measure(epoch, losses, began)
-            metrics.append([dataclasses.asdict(row)])
-            board.add(row)
             self.epochs_done = epoch + 1
             measured = f", loss {row.loss:.3g}, acc {100 * row.noisy_accuracy:.1f}%"
             self.note = f"epoch {epoch + 1}/{self.config.epochs}{measured}"
-            if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
-                save_state(self.out, self._state())
-                saved = time.monotonic()
+            record(row)
 
     def _steps(self, epoch: int) -> Iterator[int]:
         # The architecture is part of the key: candidates that share a seed must not share noise, or
@@ -165,17 +195,24 @@ class Trainer:
         purpose = f"training of {self.config.arch}"
         seed = torch_seed(self.config.seed, purpose, block=epoch)
         with self._on_stream():
-            self.step.generator.manual_seed(seed)
+            generator = self.step.generator
+            if self.step.keyed is not None:
+                generator = torch.Generator()  # GPUs of several kinds may draw different orders
+                self.step.keyed.start_epoch(self.config.seed, purpose, epoch)
+            generator.manual_seed(seed)
             count = len(self.dataset.train)
-            order = torch.randperm(count, generator=self.step.generator, device=self.device)
+            order = torch.randperm(count, generator=generator, device=generator.device)
             self.model.train()
             self.step.prepare(self.config.options_at(epoch))
         for position in range(self.steps_per_epoch):
             first = position * self.batch_size
             with self._on_stream(), torch.random.fork_rng(devices=[]):
                 # A custom network may draw random numbers, as dropout does.
-                torch.default_generator.manual_seed(torch_seed(seed, "layers", block=position))
-                self.step.inputs.picks.copy_(order[first : first + self.batch_size])
+                layers = torch_seed(seed, "layers", self.step.inputs.part.start, position)
+                torch.default_generator.manual_seed(layers)
+                if self.processes is not None and self.device.type == "cuda":
+                    torch.cuda.manual_seed(layers)  # else all parts would share their draws
+                self.step.inputs.pick(order[first : first + self.batch_size])
                 self._set_rate(epoch * self.steps_per_epoch + position)
                 self.step()
             yield position
@@ -228,7 +265,8 @@ class Trainer:
         dataset = self.dataset
         padding = dataset.crop_padding if dataset.augmentation == "crop-flip" else None
         white, size = dataset.train.white, self.batch_size
-        inputs = StepInputs(*images, white=white, crop_padding=padding, batch_size=size)
+        part = None if self.processes is None else self.processes.part(size)
+        inputs = StepInputs(*images, white=white, crop_padding=padding, batch_size=size, part=part)
         return TrainingStep(
             self.model,
             self.optimizer,
@@ -238,6 +276,7 @@ class Trainer:
             copies=self.config.noisy_copies,
             average=self.average,
             fast=self.fast,
+            processes=self.processes,
         )
 
     def _state(self) -> TrainingState:
@@ -253,8 +292,10 @@ class Trainer:
     def _resume(self) -> None:
         """Resume from the saved state, if there is one."""
         state = load_state(self.out)
-        if state is None:
-            return
+        if state is not None:
+            self._restore(state)
+
+    def _restore(self, state: TrainingState) -> None:
         parts = parts_of(state, self.model, where=self.out)
         self.epochs_done = state.epochs_done
         self.model.load_state_dict(parts["model"])

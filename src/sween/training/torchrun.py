@@ -1,0 +1,114 @@
+"""The start and the end of a process that torchrun started; of all failures, one line is printed.
+
+If a process fails, the others wait for it in a reduction that never comes. So each also looks for
+failures of the others, and leaves when it sees one; the first process prints it.
+"""
+
+import contextlib
+import datetime
+import os
+import sys
+import threading
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from sween.training.distributed import Processes
+
+_FAILURE, _PRINTED = "sween/failure", "sween/printed"
+"""Keys of the store."""
+
+_POLL = 0.1
+"""Seconds between two looks for failures of other processes."""
+
+_GRACE = 2.0
+"""Seconds in which a process may report a failure itself; many happen to all processes at once."""
+
+_PATIENCE = datetime.timedelta(seconds=30)
+"""For the first process to print a failure of another."""
+
+
+def start_processes() -> Processes | None:
+    """Join the other processes of this run; None in a process that torchrun did not start."""
+    watch = _start_watch()
+    if watch is None:
+        return None
+    # With both, what is on the CPU is exchanged by gloo, which needs no GPU to be chosen yet.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=watch.store, rank=watch.rank, world_size=watch.count)
+    if watch.rank:
+        warnings.simplefilter("ignore")  # the first process shows them
+    return Processes(watch.rank, watch.count, int(os.environ["LOCAL_RANK"]))
+
+
+def stop_processes() -> None:
+    """Leave the other processes, which are done as well."""
+    if _watch is not None:
+        _watch.leaving.set()
+        dist.destroy_process_group()
+
+
+def report_failure(line: str, code: int) -> int:
+    """Print why a command fails to standard error; under torchrun once, in the first process.
+
+    Returns:
+        The exit code. A process of torchrun ends here: without the others, torch's own way out may
+        abort with a message of its own.
+    """
+    watch = _start_watch()
+    if watch is None:
+        sys.stderr.write(line)
+        return code
+    watch.report(line)
+    os._exit(code)
+
+
+class _Watch:
+    """Looks for failures of the other processes in the store that torchrun keeps for all."""
+
+    def __init__(self) -> None:
+        self.store, self.rank, self.count = next(rendezvous("env://"))
+        self.leaving = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def report(self, line: str) -> None:
+        self.leaving.set()
+        if self.rank == 0:
+            self._print(line)
+            return
+        own = f"{line.rstrip()} (process {self.rank})\n"
+        try:
+            self.store.compare_set(_FAILURE, "", own)
+            self.store.wait([_PRINTED], _PATIENCE)
+        except RuntimeError:  # the first process is gone, or busy
+            sys.stderr.write(own)
+
+    def _look(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone: so is torchrun
+            while not self.store.check([_FAILURE]):
+                if self.leaving.wait(_POLL):
+                    return
+            if self.leaving.wait(_GRACE):
+                return
+            if self.rank == 0:
+                self._print(self.store.get(_FAILURE).decode())
+            os._exit(2)  # the main thread waits in a reduction, which cannot be interrupted
+
+    def _print(self, line: str) -> None:
+        sys.stderr.write(line)
+        sys.stderr.flush()
+        with contextlib.suppress(RuntimeError):
+            self.store.set(_FAILURE, line)
+            self.store.set(_PRINTED, "")
+
+
+_watch: _Watch | None = None
+
+
+def _start_watch() -> _Watch | None:
+    global _watch
+    if _watch is None and dist.is_torchelastic_launched():
+        _watch = _Watch()
+    return _watch
