@@ -52,14 +52,14 @@ class Processes:
     def from_first(self, value: Value) -> Value:
         """The first process's value."""
         values = [value]
-        with _noticing_loss():
+        with noticing_loss():
             dist.broadcast_object_list(values)
         return values[0]
 
     def check_same(self, found: Mapping[str, Any]) -> None:
         """Refuse a process that found something else than the first one, such as other images."""
         everyone: list[Mapping[str, Any]] = [{}] * self.count
-        with _noticing_loss():
+        with noticing_loss():
             dist.all_gather_object(everyone, found)
         for rank, other in enumerate(everyone):
             differences = config_differences(everyone[0], other)
@@ -87,13 +87,14 @@ class Processes:
 
 def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor over all processes, in place."""
-    with _noticing_loss():
+    with noticing_loss():
         dist.all_reduce(tensor)
     return tensor
 
 
 @contextlib.contextmanager
-def _noticing_loss() -> Iterator[None]:
+def noticing_loss() -> Iterator[None]:
+    """Say in one line that another process did not answer."""
     try:
         yield
     except RuntimeError as error:  # torch has no type of its own for it

@@ -7,17 +7,20 @@ failures of the others, and leaves when it sees one; the first process prints it
 import contextlib
 import datetime
 import os
+import secrets
 import sys
 import threading
+import time
 import warnings
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from sween.training.distributed import Processes
+from sween.training.distributed import Processes, noticing_loss
 
-_FAILURE, _PRINTED = "sween/failure", "sween/printed"
+_FAILURE, _PRINTED = "failure", "printed"
 """Keys of the store."""
 
 _POLL = 0.1
@@ -26,21 +29,27 @@ _POLL = 0.1
 _GRACE = 2.0
 """Seconds in which a process may report a failure itself; many happen to all processes at once."""
 
-_PATIENCE = datetime.timedelta(seconds=30)
-"""For the first process to print a failure of another."""
+_PATIENCE = 30.0
+"""Seconds for the first process to print a failure."""
 
 
 def start_processes() -> Processes | None:
     """Join the other processes of this run; None in a process that torchrun did not start."""
-    watch = _start_watch()
-    if watch is None:
+    global _watch
+    if not dist.is_torchelastic_launched():
         return None
     # With both, what is on the CPU is exchanged by gloo, which needs no GPU to be chosen yet.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=watch.store, rank=watch.rank, world_size=watch.count)
-    if watch.rank:
+    with noticing_loss():
+        store, rank, count = next(rendezvous("env://"))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+    processes = Processes(rank, count, int(os.environ["LOCAL_RANK"]))
+    # torchrun keeps its store when it restarts the processes: failures of before are not ours.
+    attempt = processes.from_first(secrets.token_hex(8))
+    _watch = _Watch(PrefixStore(f"sween/{attempt}", store), rank)
+    if not processes.first:
         warnings.simplefilter("ignore")  # the first process shows them
-    return Processes(watch.rank, watch.count, int(os.environ["LOCAL_RANK"]))
+    return processes
 
 
 def stop_processes() -> None:
@@ -54,22 +63,23 @@ def report_failure(line: str, code: int) -> int:
     """Print why a command fails to standard error; under torchrun once, in the first process.
 
     Returns:
-        The exit code. A process of torchrun ends here: without the others, torch's own way out may
-        abort with a message of its own.
+        The exit code. A process that has joined others ends here: without them, torch's own way out
+        may abort with a message of its own.
     """
-    watch = _start_watch()
-    if watch is None:
-        sys.stderr.write(line)
-        return code
-    watch.report(line)
-    os._exit(code)
+    if _watch is not None:
+        _watch.report(line)
+        os._exit(code)
+    if dist.is_torchelastic_launched() and os.environ["RANK"] != "0":
+        time.sleep(_PATIENCE)  # the first one fails as well, and torchrun then ends this one
+    sys.stderr.write(line)
+    return code
 
 
 class _Watch:
     """Looks for failures of the other processes in the store that torchrun keeps for all."""
 
-    def __init__(self) -> None:
-        self.store, self.rank, self.count = next(rendezvous("env://"))
+    def __init__(self, store: Store, rank: int) -> None:
+        self.store, self.rank = store, rank
         self.leaving = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -81,7 +91,7 @@ class _Watch:
         own = f"{line.rstrip()} (process {self.rank})\n"
         try:
             self.store.compare_set(_FAILURE, "", own)
-            self.store.wait([_PRINTED], _PATIENCE)
+            self.store.wait([_PRINTED], datetime.timedelta(seconds=_PATIENCE))
         except RuntimeError:  # the first process is gone, or busy
             sys.stderr.write(own)
 
@@ -105,10 +115,3 @@ class _Watch:
 
 
 _watch: _Watch | None = None
-
-
-def _start_watch() -> _Watch | None:
-    global _watch
-    if _watch is None and dist.is_torchelastic_launched():
-        _watch = _Watch()
-    return _watch
