@@ -8,6 +8,7 @@ from sween.records import Certificate
 from sween.sampling import CertifySettings
 from sween.sampling.strategy import Plan
 from sween.smoothing import pipeline
+from sween.smoothing.images_ahead import ImageSource
 
 MOVED_VOTES = 0.002
 """The share of votes that rounding on another device may move."""
@@ -16,7 +17,7 @@ MOVED_VOTES = 0.002
 def refuse_other_votes(
     rows: Sequence[Certificate],
     engine: VoteEngine,
-    source: pipeline.ImageSource,
+    source: ImageSource,
     positions: Sequence[int],
     settings: CertifySettings,
     plans: Mapping[int, Plan],

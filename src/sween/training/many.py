@@ -4,6 +4,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +24,12 @@ from sween.paths import AnyPath, as_paths
 from sween.progress import track
 from sween.training.config import TrainConfig
 from sween.training.trainer import Trainer
-from sween.training.training_images import describe_images, training_images
+from sween.training.training_images import (
+    RESIZED_CROPS,
+    augmented,
+    describe_images,
+    training_images,
+)
 
 
 def train(
@@ -96,9 +102,14 @@ def _train_together(
         failures.append(f"{out}: {first_line(error) if plain else describe_error(error)}")
         sys.stderr.write(f"sween: error: {failures[-1]}\n")
 
-    images, described = training_images(dataset, device), describe_images(dataset)
+    shared: dict[bool, tuple[Any, dict[str, Any]]] = {}  # resized crops come from other pixels
     trainers: list[Trainer] = []
     for config, out, lock in zip(configs, outs, locks, strict=True):
+        wanted = augmented(dataset, config)
+        crops = wanted.augmentation == RESIZED_CROPS
+        if crops not in shared:
+            shared[crops] = training_images(wanted, device), describe_images(wanted)
+        images, described = shared[crops]
         try:
             trainer = Trainer(
                 config, dataset, out, device=device, images=images, described=described, lock=lock

@@ -5,11 +5,15 @@ channels-last, and the whole step is captured once as a CUDA graph and replayed.
 is plain float32.
 """
 
+import contextlib
+from collections.abc import Generator
+
 import torch
 from torch import nn
 
-from sween.data.dataset import to_unit_range
-from sween.training.augment import CropFlips, apply_crop_flips, draw_crop_flips
+from sween.data.dataset import Split, to_unit_range
+from sween.interleave import to_device_async
+from sween.training.augment import CropFlips, ResizedCropFlip, apply_crop_flips, draw_crop_flips
 from sween.training.ema import MovingAverage
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
 
@@ -36,6 +40,15 @@ class StepInputs:
         self.white, self.crop_padding = white, crop_padding
         self.picks = torch.zeros(batch_size, dtype=torch.long, device=pixels.device)
 
+    def feed(self, batches: torch.Tensor, seed: int) -> Generator[None, None, None]:
+        """Pick the images of each step of an epoch: a batch of positions (steps, batch) each time.
+
+        `seed` is that of the epoch.
+        """
+        for batch in batches:
+            self.picks.copy_(batch)
+            yield
+
     def draw(self, generator: torch.Generator) -> CropFlips | None:
         """The random crops and flips for a batch; None without augmentation."""
         if self.crop_padding is None:
@@ -51,6 +64,43 @@ class StepInputs:
         if drawn is not None and self.crop_padding is not None:
             images = apply_crop_flips(images, drawn, padding=self.crop_padding)
         return to_unit_range(images, self.white)
+
+
+class StreamedInputs(StepInputs):
+    """The images of a step: one batch on the device, at a fixed place, read ahead of the step.
+
+    Random resized crops are made by the reader, from the photos.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        device: torch.device,
+        *,
+        crop_padding: int | None,
+        resized_crops: bool,
+        batch_size: int,
+    ) -> None:
+        shape = (batch_size, *split.image_shape)
+        super().__init__(
+            torch.zeros(shape, dtype=split.pixels.dtype, device=device),
+            torch.zeros(batch_size, dtype=torch.long, device=device),
+            white=split.white,
+            crop_padding=crop_padding,
+            batch_size=batch_size,
+        )
+        self.split, self.resized_crops = split, resized_crops
+        self.picks.copy_(torch.arange(batch_size))
+
+    def feed(self, batches: torch.Tensor, seed: int) -> Generator[None, None, None]:
+        positions, device = batches.cpu(), self.pixels.device
+        crop = ResizedCropFlip(*self.split.image_shape[1:], seed) if self.resized_crops else None
+        read = self.split.pixels.stream((batch.tolist() for batch in positions), crop)
+        with contextlib.closing(read):
+            for batch, pixels in zip(positions, read, strict=True):
+                self.pixels.copy_(to_device_async(pixels, device))
+                self.labels.copy_(to_device_async(self.split.labels[batch], device))
+                yield
 
 
 class TrainingStep:
