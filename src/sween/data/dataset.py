@@ -260,7 +260,14 @@ class Dataset:
         return len(self.class_names)
 
     def check_trainable(self) -> None:
-        """Refuse a data set with only test images, which can be certified but not trained on."""
+        """Refuse a data set with one class, or with only test images, which can be certified."""
+        if self.num_classes < 2:
+            raise BadInput(
+                f"{self.name if self.root is None else self.root}: classes",
+                expected="2 or more to train on",
+                got=", ".join(self.class_names) or "none",
+                fix="add images of another class",
+            )
         if not len(self.train) or not len(self.weights):
             raise BadInput(
                 f"{self.name if self.root is None else self.root}: training images",

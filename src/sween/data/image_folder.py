@@ -300,9 +300,8 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
                 entry.path, expected="only class folders here", got="a file", fix="move it away"
             )
         classes[entry.name] = _list_images(folder / entry.name)
-    if len(classes) < 2:
-        got = f"only {min(classes)}" if classes else "an empty folder"
-        raise DataError(folder, expected="2 or more class folders", got=got, fix=_LAYOUT)
+    if not classes:
+        raise DataError(folder, expected="class folders", got="an empty folder", fix=_LAYOUT)
     return classes
 
 

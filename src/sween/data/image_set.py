@@ -206,11 +206,12 @@ class DatasetPixels:
         self, groups: Iterable[Sequence[int]], crop: Crop | None = None
     ) -> Generator[torch.Tensor, None, None]:
         if self._has_workers:
-            groups = list(groups)  # the worker processes are started once, for all of them
-            images = self._read_all([position for group in groups for position in group])
+            groups = list(groups)  # the worker processes are started once, for all of them, and now
+            positions = [position for group in groups for position in group]
+            items = zip(positions, self._items(positions), strict=True)
 
             def load(group: Sequence[int]) -> torch.Tensor:
-                return torch.stack([next(images)[0] for _ in group])
+                return torch.stack([self._check(*next(items))[0] for _ in group])
 
         else:
 
@@ -284,17 +285,15 @@ class DatasetPixels:
 
     def _items(self, positions: Sequence[int]) -> Iterator["_Item"]:
         """The items at these positions, read by worker processes if there are any."""
-        items = _Items(self.items)
-        if self.loader is None or not self._has_workers or len(positions) < _FEW:
-            for position in positions:
-                with self._lock:
-                    item = items[int(position)]
-                yield item
-            return
-        yield from torch_data.DataLoader(
+        items, order = _Items(self.items), [int(position) for position in positions]
+        # A process that is forked from the thread of a pool tries to join itself when it ends.
+        in_main = threading.current_thread() is threading.main_thread()
+        if self.loader is None or not self._has_workers or not in_main or len(order) < _FEW:
+            return self._items_here(items, order)
+        loader = torch_data.DataLoader(
             items,
             batch_size=None,
-            sampler=[int(position) for position in positions],
+            sampler=order,
             num_workers=self.loader.num_workers,
             prefetch_factor=self.loader.prefetch_factor,
             multiprocessing_context=self.loader.multiprocessing_context,
@@ -302,6 +301,13 @@ class DatasetPixels:
             collate_fn=_unchanged,
             generator=torch.Generator(),  # not the caller's random numbers
         )
+        return iter(loader)
+
+    def _items_here(self, items: "_Items", order: Sequence[int]) -> Iterator["_Item"]:
+        for position in order:
+            with self._lock:
+                item = items[position]
+            yield item
 
     def _check(self, position: int, item: "_Item") -> tuple[torch.Tensor, int | None]:
         """The image and label of an item, checked and the same as before."""
