@@ -18,7 +18,7 @@ from PIL import Image
 from torch.utils import data as torch_data
 
 from sween.data import as_dataset, as_image_set
-from sween.data import decode_cache as cache_module
+from sween.data import read_ahead as read_ahead_module
 from sween.data.dataset import Pixels, StoredPixels
 from sween.data.image_folder import FilePixels, load_image_folder
 from sween.data.read_ahead import read_ahead
@@ -52,7 +52,7 @@ def files(tmp_path: Path) -> FilePixels:
 
 @pytest.fixture
 def chunks_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "CHUNK", 4)
+    monkeypatch.setattr(read_ahead_module, "CHUNK", 4)
 
 
 def test_results_come_in_order_and_few_are_read_ahead() -> None:
@@ -92,11 +92,11 @@ def test_a_build_holds_few_images_and_streams_the_same(files: FilePixels) -> Non
 _BUILDERS = """
 import os, signal, sys, time
 from pathlib import Path
-from sween.data import decode_cache
+from sween.data import read_ahead
 from sween.data.image_folder import FilePixels
 
 folder, log, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-decode_cache.CHUNK = 4
+read_ahead.CHUNK = 4
 read = FilePixels._read
 
 def build(pause):

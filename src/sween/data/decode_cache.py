@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
-import functools
 import hashlib
 import os
 import shutil
@@ -26,7 +25,7 @@ import PIL
 import torch
 
 from sween.data.dataset import StoredPixels, stream_above
-from sween.data.read_ahead import decoding_threads, read_ahead
+from sween.data.read_ahead import CHUNK, chunks, read_ahead
 from sween.errors import BadInput, DataError, FolderBusy
 from sween.locks import FolderLock, remove_leftovers
 from sween.progress import track
@@ -36,14 +35,10 @@ from sween.version import __version__
 CACHE_VARIABLE = "SWEEN_CACHE"
 """Environment variable that overrides the cache folder."""
 
-CHUNK = 256
-"""Images decoded between two progress updates."""
-
 DECODER = f"sween {__version__}, Pillow {PIL.__version__}"
 """Versions of the decoder, part of every key."""
 
 _CHECKSUM_BYTES = 16
-_CHUNK_BYTES = 64 * 2**20
 _BUILDING = ".building"
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -88,26 +83,19 @@ class DecodedFile:
         pixels = torch.from_file(str(self.path), shared=False, size=self.size, dtype=torch.uint8)
         return pixels.view(self.count, *self.shape)
 
-    @functools.cached_property
-    def _descriptor(self) -> int:
-        return os.open(self.path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if "_descriptor" in self.__dict__:
-            os.close(self._descriptor)
-
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         """Read, not mapped: pages of a mapping count as memory of the process once touched."""
         pixels = np.empty((len(positions), *self.shape), dtype=np.uint8)
-        for row, position in enumerate(positions):
-            read = os.preadv(self._descriptor, [pixels[row].data], position * self.image_bytes)
-            if read != self.image_bytes:
-                raise DataError(
-                    self.path,
-                    expected=f"{self.size} bytes, as when it was opened",
-                    got=f"an end at {position * self.image_bytes + read}",
-                    fix="delete it and run the command again",
-                )
+        with self.path.open("rb", buffering=0) as stream:
+            for row, position in zip(pixels, positions, strict=True):
+                stream.seek(position * self.image_bytes)
+                if stream.readinto(row.data) != self.image_bytes:
+                    raise DataError(
+                        self.path,
+                        expected=f"{self.size} bytes, as it had",
+                        got=self.path.stat().st_size,
+                        fix="delete it and run the command again",
+                    )
         return torch.from_numpy(pixels)
 
 
@@ -194,16 +182,14 @@ def _append_missing(part: DecodedFile, read: Callable[[int], torch.Tensor]) -> N
         missing = (part.count - first) * part.image_bytes
         if shutil.disk_usage(part.path.parent).free < missing:  # known now, not after hours
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        together = max(1, min(CHUNK, _CHUNK_BYTES // part.image_bytes))
-        starts = range(first, part.count, together)
+        parts = chunks(first, part.count, part.image_bytes)
 
-        def decode(start: int) -> torch.Tensor:
-            count = min(together, part.count - start)
-            return decode_many(count, part.shape, lambda row: read(start + row))
+        def decode(positions: range) -> torch.Tensor:
+            return decode_many(len(positions), part.shape, lambda row: read(positions[row]))
 
         with (
             track("decode images", part.count - first, quiet=part.count <= CHUNK) as advance,
-            contextlib.closing(read_ahead(decode, starts)) as decoded,
+            contextlib.closing(read_ahead(decode, parts)) as decoded,
         ):
             for pixels in decoded:
                 _write_all(stream.fileno(), pixels)
@@ -308,7 +294,7 @@ def in_threads(work: Callable[[int], None], count: int, *, quiet: bool = True) -
     """Call `work` with each number below `count`, in several threads, and raise what it raises."""
     with (
         track("decode images", count, quiet=quiet) as advance,
-        concurrent.futures.ThreadPoolExecutor(decoding_threads()) as pool,
+        concurrent.futures.ThreadPoolExecutor() as pool,
     ):
         for start in range(0, count, CHUNK):
             part = range(start, min(start + CHUNK, count))

@@ -11,7 +11,6 @@ import torch
 
 from sween.data.dataset import Crop, Dataset, Split
 from sween.data.decode_cache import (
-    CHUNK,
     DecodedImages,
     cached_text,
     check_cache,
@@ -21,7 +20,7 @@ from sween.data.decode_cache import (
     in_threads,
 )
 from sween.data.images import read_image
-from sween.data.read_ahead import read_ahead
+from sween.data.read_ahead import CHUNK, chunks, read_ahead
 from sween.data.splits import held_out_count
 from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
@@ -127,9 +126,8 @@ class FilePixels:
         """SHA-256 of the decoded pixels; from now on the files must not change."""
         hasher = hashlib.sha256()
         if positions is None:
-            decoded = self._decoded()
-            groups = (range(k, min(k + CHUNK, len(self))) for k in range(0, len(self), CHUNK))
-            for pixels in read_ahead(decoded.load, groups):
+            groups = chunks(0, len(self), torch.Size(self.image_shape).numel())
+            for pixels in read_ahead(self._decoded().load, groups):
                 hasher.update(pixels.flatten().numpy().data)
             return hasher.hexdigest()
         check_cache()

@@ -156,7 +156,8 @@ class DatasetPixels:
             )
         if not len(items):
             raise BadInput(name, expected="at least one image", got="none", fix="check its files")
-        self.items, self.name, self.quiet, self.loader = items, name, quiet, loader
+        self.items, self.name, self.quiet = items, name, quiet
+        self.loader = loader if loader is not None and loader.num_workers else None
         self._listed = _listed_labels(items)
         self._digests: dict[int, bytes] = {}
         self._lock = threading.Lock()  # one thread per GPU reads, and items may not be thread-safe
@@ -205,7 +206,7 @@ class DatasetPixels:
     def stream(
         self, groups: Iterable[Sequence[int]], crop: Crop | None = None
     ) -> Generator[torch.Tensor, None, None]:
-        if self._has_workers:
+        if self.loader is not None:
             groups = list(groups)  # the worker processes are started once, for all of them, and now
             positions = [position for group in groups for position in group]
             items = zip(positions, self._items(positions), strict=True)
@@ -279,16 +280,12 @@ class DatasetPixels:
         for position, item in zip(positions, self._items(positions), strict=True):
             yield self._check(int(position), item)
 
-    @property
-    def _has_workers(self) -> bool:
-        return self.loader is not None and self.loader.num_workers > 0
-
     def _items(self, positions: Sequence[int]) -> Iterator["_Item"]:
         """The items at these positions, read by worker processes if there are any."""
         items, order = _Items(self.items), [int(position) for position in positions]
         # A process that is forked from the thread of a pool tries to join itself when it ends.
         in_main = threading.current_thread() is threading.main_thread()
-        if self.loader is None or not self._has_workers or not in_main or len(order) < _FEW:
+        if self.loader is None or not in_main or len(order) < _FEW:
             return self._items_here(items, order)
         loader = torch_data.DataLoader(
             items,

@@ -5,7 +5,6 @@ needs no pickling, no shared memory and no second copy of a million file names.
 """
 
 import concurrent.futures
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice
@@ -14,12 +13,16 @@ from typing import TypeVar
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-MOST_THREADS = 32
+CHUNK = 256
+"""The most images that are read between two progress updates."""
+
+_CHUNK_BYTES = 64 * 2**20
 
 
-def decoding_threads() -> int:
-    """How many images to decode at once: one for each core that this process may use."""
-    return min(len(os.sched_getaffinity(0)), MOST_THREADS)
+def chunks(first: int, count: int, image_bytes: int) -> list[range]:
+    """The positions from `first` to `count`, in parts whose images take little memory."""
+    together = max(1, min(CHUNK, _CHUNK_BYTES // image_bytes))
+    return [range(k, min(k + together, count)) for k in range(first, count, together)]
 
 
 def read_ahead(

@@ -19,12 +19,11 @@ from sween.data.dataset import (
     hash_pixels,
 )
 from sween.data.image_set import as_image_set
+from sween.data.read_ahead import chunks
 from sween.errors import BadInput, DataError, UnknownName
 
 MOST_WEIGHT_IMAGES = 2000
 """As many as the paper uses on CIFAR-10; they are held in memory at once."""
-
-_CHUNK = 256
 
 WEIGHTS_FRACTION = 0.04
 """Of each class's training images."""
@@ -215,9 +214,9 @@ class _Part:
 
     def fingerprint(self) -> str:
         """As `StoredPixels.fingerprint`, by parts; it covers every pixel."""
-        shape = (len(self), *self.image_shape)
-        groups = (range(k, min(k + _CHUNK, len(self))) for k in range(0, len(self), _CHUNK))
-        return hash_pixels(shape, self.stream(groups))
+        image_bytes = torch.Size(self.image_shape).numel() * self.dtype.itemsize
+        parts = self.stream(chunks(0, len(self), image_bytes))
+        return hash_pixels((len(self), *self.image_shape), parts)
 
     def contents(self, positions: Sequence[int] | None = None) -> None:
         return None
