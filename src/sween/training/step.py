@@ -58,9 +58,13 @@ class StepInputs:
             len(self.picks), padding=self.crop_padding, generator=generator, device=device
         )
 
+    def picked(self, stored: torch.Tensor) -> torch.Tensor:
+        """The pixels or labels of the picked images."""
+        return stored[self.picks]
+
     def images(self, drawn: CropFlips | None) -> torch.Tensor:
         """The picked images as float32 in [0,1], augmented."""
-        images = self.pixels[self.picks]
+        images = self.picked(self.pixels)
         if drawn is not None and self.crop_padding is not None:
             images = apply_crop_flips(images, drawn, padding=self.crop_padding)
         return to_unit_range(images, self.white)
@@ -90,7 +94,9 @@ class StreamedInputs(StepInputs):
             batch_size=batch_size,
         )
         self.split, self.resized_crops = split, resized_crops
-        self.picks.copy_(torch.arange(batch_size))
+
+    def picked(self, stored: torch.Tensor) -> torch.Tensor:
+        return stored  # the batch alone
 
     def feed(self, batches: torch.Tensor, seed: int) -> Generator[None, None, None]:
         positions, device = batches.cpu(), self.pixels.device
@@ -100,6 +106,7 @@ class StreamedInputs(StepInputs):
             for batch, pixels in zip(positions, read, strict=True):
                 self.pixels.copy_(to_device_async(pixels, device))
                 self.labels.copy_(to_device_async(self.split.labels[batch], device))
+                self.picks.copy_(to_device_async(batch, device))
                 yield
 
 
@@ -200,7 +207,7 @@ class TrainingStep:
 
     def _forward_loss(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         assert self.options is not None
-        noisy, labels = self._noisy(drawn, noise), self.inputs.labels[self.inputs.picks]
+        noisy, labels = self._noisy(drawn, noise), self.inputs.picked(self.inputs.labels)
         device = noisy.device.type
         with torch.autocast(device, dtype=torch.bfloat16, enabled=self.fast):
             logits = self.model(noisy)
