@@ -73,11 +73,14 @@ def test_the_limits_themselves_are_usable(fields: dict[str, Any]) -> None:
 
 
 def test_a_config_cannot_be_changed_and_has_every_field_in_its_dict() -> None:
-    made = config()
+    made = config(augmentation="crop-flip")
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.sigma = 1.0  # type: ignore[misc]
     assert set(made.as_dict()) == {field.name for field in dataclasses.fields(TrainConfig)}
     assert TrainConfig.from_dict(made.as_dict()) == made
+    plain = config()
+    assert made.as_dict().keys() - plain.as_dict().keys() == {"augmentation"}, "only if chosen"
+    assert TrainConfig.from_dict(plain.as_dict()) == plain
 
 
 @pytest.mark.parametrize(("schedule", "last"), [("one-cycle", 0.00125), ("cosine", 3.8553e-6)])

@@ -16,6 +16,7 @@ from sween.cli.options import (
     read_shard_option,
 )
 from sween.data import DATASETS, load_dataset
+from sween.data.dataset import AUGMENTATIONS
 from sween.models import list_models
 from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, train_many
 from sween.training.config import STORES
@@ -96,6 +97,10 @@ def run(
     regulariser_from: Annotated[
         int | None, typer.Option(help="epoch from which lambda applies [0, or as published]")
     ] = None,
+    augmentation: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(AUGMENTATIONS)} [the data set's own]"),
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(help=f"number format of the saved weights: {', '.join(STORES)} [float32]"),
@@ -135,6 +140,7 @@ def run(
         "average": average,
         "regulariser": regulariser,
         "regulariser_from": regulariser_from,
+        "augmentation": augmentation,
         "store": store,
     }
     recipe = read_recipe(config) if config is not None else [{}]

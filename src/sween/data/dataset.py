@@ -2,13 +2,33 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 
+from sween.data.read_ahead import read_ahead
 from sween.errors import BadInput, DataError
+
+AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
+
+MEMORY_VARIABLE = "SWEEN_STREAM_ABOVE"
+"""Environment variable that overrides the size from which images are not held in memory."""
+
+_STREAM_ABOVE = 4 * 10**9
+
+Crop = Callable[[int, torch.Tensor], torch.Tensor]
+"""Makes a training image of the shape of all others from the photo (C, h, w) at a position."""
+
+
+def stream_above() -> int:
+    """The most bytes of pixels that are held in memory at once; $SWEEN_STREAM_ABOVE, or 4 GB."""
+    named = os.environ.get(MEMORY_VARIABLE, str(_STREAM_ABOVE))
+    if not named.isdecimal():
+        raise BadInput(MEMORY_VARIABLE, expected="a number of bytes", got=named, fix="unset it")
+    return int(named)
 
 
 class Pixels(Protocol):
@@ -26,8 +46,21 @@ class Pixels(Protocol):
         """The images at these positions, of shape (len(positions), C, H, W)."""
         ...
 
+    @property
+    def dtype(self) -> torch.dtype: ...
+
     def load_all(self) -> torch.Tensor:
         """Every image, as `load` gives them; image files are decoded once and cached."""
+        ...
+
+    def stream(
+        self, groups: Iterable[Sequence[int]], crop: Crop | None = None
+    ) -> Generator[torch.Tensor, None, None]:
+        """The images of each group in turn, read ahead in the background, in bounded memory.
+
+        With `crop` each image is what that makes of it; image files are then cropped at their full
+        size, where `load` would scale them first.
+        """
         ...
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
@@ -45,6 +78,10 @@ class Pixels(Protocol):
         """
         ...
 
+    def photo_contents(self) -> str | None:
+        """Like `contents()`, for use with `crop`: image files are covered at their full size."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredPixels:
@@ -60,11 +97,20 @@ class StoredPixels:
         channels, height, width = self.tensor.shape[1:]
         return channels, height, width
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
     def load(self, positions: Sequence[int]) -> torch.Tensor:
         return self.tensor[torch.as_tensor(positions, dtype=torch.long)]
 
     def load_all(self) -> torch.Tensor:
         return self.tensor
+
+    def stream(
+        self, groups: Iterable[Sequence[int]], crop: Crop | None = None
+    ) -> Generator[torch.Tensor, None, None]:
+        return stream_cropped(self.load, groups, crop)
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         return {}
@@ -72,10 +118,37 @@ class StoredPixels:
     def contents(self, positions: Sequence[int] | None = None) -> None:
         return None
 
+    def photo_contents(self) -> None:
+        return None
+
     def fingerprint(self) -> str:
-        hasher = hashlib.sha256(f"{tuple(self.tensor.shape)}".encode())
-        hasher.update(self.tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-        return hasher.hexdigest()
+        return hash_pixels(tuple(self.tensor.shape), [self.tensor])
+
+
+def hash_pixels(shape: tuple[int, ...], parts: Iterable[torch.Tensor]) -> str:
+    """SHA-256 of a tensor of this shape, given in parts along its first dimension."""
+    hasher = hashlib.sha256(f"{shape}".encode())
+    for part in parts:
+        hasher.update(part.contiguous().flatten().view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
+
+
+def stream_cropped(
+    load: Callable[[Sequence[int]], torch.Tensor],
+    groups: Iterable[Sequence[int]],
+    crop: Crop | None,
+    *,
+    threads: int = 2,
+) -> Generator[torch.Tensor, None, None]:
+    """`Pixels.stream` by way of `load`, for images that are stored in their final shape."""
+
+    def read(group: Sequence[int]) -> torch.Tensor:
+        pixels = load(group)
+        if crop is None:
+            return pixels
+        return torch.stack([crop(*one) for one in zip(group, pixels, strict=True)])
+
+    return read_ahead(read, groups, threads=threads)
 
 
 def to_unit_range(pixels: torch.Tensor, white: int) -> torch.Tensor:
@@ -115,6 +188,19 @@ class ImageSet:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         return self.pixels.image_shape
+
+    @property
+    def fits_in_memory(self) -> bool:
+        """Whether the decoded pixels are few enough to be held in memory at once."""
+        pixels = self.pixels
+        image = torch.Size(pixels.image_shape).numel() * pixels.dtype.itemsize
+        return len(pixels) * image <= stream_above()
+
+    def held_in_memory(self) -> Self:
+        """The same images, their pixels in memory if they fit there."""
+        if not self.fits_in_memory:
+            return self
+        return dataclasses.replace(self, pixels=StoredPixels(self.pixels.load_all()))
 
     def images(self, positions: Sequence[int]) -> torch.Tensor:
         """Float32 NCHW in [0, 1]."""
@@ -159,7 +245,8 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: str
-    """`none` or `crop-flip` (pad by `crop_padding`, crop back, flip left-right)."""
+    """`none`, `crop-flip` (pad by `crop_padding`, crop back, flip left-right) or
+    `resized-crop-flip` (scale a random part of the photo to the image size, flip left-right)."""
     train: Split
     weights: Split
     test: Split
@@ -173,7 +260,14 @@ class Dataset:
         return len(self.class_names)
 
     def check_trainable(self) -> None:
-        """Refuse a data set with only test images, which can be certified but not trained on."""
+        """Refuse a data set with one class, or with only test images, which can be certified."""
+        if self.num_classes < 2:
+            raise BadInput(
+                f"{self.name if self.root is None else self.root}: classes",
+                expected="2 or more to train on",
+                got=", ".join(self.class_names) or "none",
+                fix="add images of another class",
+            )
         if not len(self.train) or not len(self.weights):
             raise BadInput(
                 f"{self.name if self.root is None else self.root}: training images",

@@ -1,37 +1,46 @@
 """A cache on disk of decoded image files.
 
-A split to train on is one large entry, memory-mapped. Images that are loaded one by one, as in
-certification, have an entry each: of ImageNet's 50,000 test images only those that are certified
-are ever decoded, and none of them stays in memory.
+A split to train on is one large entry, decoded straight to disk and memory-mapped, or read by
+batches where it is larger than memory. Images that are loaded one by one, as in certification, have
+an entry each: of ImageNet's 50,000 test images only those that are certified are ever decoded, and
+none of them stays in memory.
 """
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import errno
 import hashlib
 import os
+import shutil
+import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import PIL
 import torch
 
-from sween.locks import remove_leftovers
+from sween.data.dataset import StoredPixels, stream_above
+from sween.data.read_ahead import CHUNK, chunks, read_ahead
+from sween.errors import BadInput, DataError, FolderBusy
+from sween.locks import FolderLock, remove_leftovers
 from sween.progress import track
-from sween.run_folder import atomic_path
+from sween.run_folder import atomic_path, write_text
 from sween.version import __version__
 
 CACHE_VARIABLE = "SWEEN_CACHE"
 """Environment variable that overrides the cache folder."""
 
-CHUNK = 256
-"""Images decoded between two progress updates."""
-
 DECODER = f"sween {__version__}, Pillow {PIL.__version__}"
 """Versions of the decoder, part of every key."""
 
 _CHECKSUM_BYTES = 16
+_BUILDING = ".building"
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def cache_folder() -> Path:
@@ -42,30 +51,164 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sween"
 
 
+class DecodedImages(Protocol):
+    """Decoded images: a file of the cache, or a tensor where the cache cannot be used."""
+
+    def load(self, positions: Sequence[int]) -> torch.Tensor: ...
+
+    def load_all(self) -> torch.Tensor: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodedFile:
+    """A file of `count` decoded images, uint8, one after the other."""
+
+    path: Path
+    count: int
+    shape: tuple[int, int, int]
+
+    @property
+    def image_bytes(self) -> int:
+        return torch.Size(self.shape).numel()
+
+    @property
+    def size(self) -> int:
+        return self.count * self.image_bytes
+
+    def is_complete(self) -> bool:
+        return self.path.is_file() and self.path.stat().st_size == self.size
+
+    def load_all(self) -> torch.Tensor:
+        """Memory-mapped: read on demand, and shared between processes."""
+        pixels = torch.from_file(str(self.path), shared=False, size=self.size, dtype=torch.uint8)
+        return pixels.view(self.count, *self.shape)
+
+    def load(self, positions: Sequence[int]) -> torch.Tensor:
+        """Read, not mapped: pages of a mapping count as memory of the process once touched."""
+        pixels = np.empty((len(positions), *self.shape), dtype=np.uint8)
+        with self.path.open("rb", buffering=0) as stream:
+            for row, position in zip(pixels, positions, strict=True):
+                stream.seek(position * self.image_bytes)
+                if stream.readinto(row.data) != self.image_bytes:
+                    raise DataError(
+                        self.path,
+                        expected=f"{self.size} bytes, as it had",
+                        got=self.path.stat().st_size,
+                        fix="delete it and run the command again",
+                    )
+        return torch.from_numpy(pixels)
+
+
 def decode_all_cached(
     key: str, count: int, shape: tuple[int, int, int], read: Callable[[int], torch.Tensor]
-) -> torch.Tensor:
+) -> DecodedImages:
     """uint8 (count, *shape), from the cache, or decoded by `read` and added under this key.
 
-    If the cache folder is not writable, this warns and the images are decoded again next time.
+    Of several processes that start together one decodes, and the others wait for it; if it is
+    killed, one of them continues. Images are decoded in parallel and appended to a file that gets
+    its name when it is complete; no more than a few hundred are in memory. If the cache cannot
+    be written, this warns and decodes into memory.
+
+    Raises:
+        DataError: an image cannot be decoded, or the cache cannot be written and the images are too
+            many for memory (`stream_above`).
     """
-    size = count * torch.Size(shape).numel()
     name = hashlib.sha256(f"{key} {count} {shape} {DECODER}".encode()).hexdigest()
-    path = cache_folder() / f"{name[:32]}.uint8"
-    if path.is_file() and path.stat().st_size == size:
-        # Memory-mapped: read on demand, and shared between processes.
-        return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).view(
-            count, *shape
-        )
-    pixels = decode_many(count, shape, read, quiet=count <= CHUNK)
+    file = DecodedFile(cache_folder() / f"{name[:32]}.uint8", count, shape)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path.parent)  # a killed process may have left gigabytes
-        with atomic_path(path) as temporary:
-            pixels.numpy().tofile(temporary)
+        _build(file, read)
     except OSError as error:
-        _warn_not_cached(path.parent, error.strerror or error)
-    return pixels
+        if file.size > stream_above():
+            raise DataError(
+                cache_folder(),
+                expected=f"{file.size / 1e9:.1f} GB for the decoded images, too many for memory",
+                got=error.strerror or error,
+                fix=f"free some space, or set {CACHE_VARIABLE} to a folder on a larger disk",
+            ) from error
+        _warn_not_cached(cache_folder(), error.strerror or error)
+        return StoredPixels(decode_many(count, shape, read, quiet=count <= CHUNK))
+    return file
+
+
+def _build(file: DecodedFile, read: Callable[[int], torch.Tensor]) -> None:
+    """Decode all images into the file, unless it is complete or another process does so."""
+    if file.is_complete():
+        return
+    folder = file.path.with_suffix(_BUILDING)
+    part = dataclasses.replace(file, path=folder / "pixels")
+    with _build_lock(file, folder) as ours:
+        if not ours:
+            return
+        _remove_abandoned(file.path.parent)
+        try:
+            _append_missing(part, read)
+        except Exception:  # a killed or interrupted build is continued; this one would fail again
+            part.path.unlink(missing_ok=True)
+            raise
+        part.path.replace(file.path)
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def _build_lock(file: DecodedFile, folder: Path) -> Iterator[bool]:
+    """Whether this process is to build the file; if another one does, waits for it."""
+    waiting = False
+    while True:
+        try:
+            lock = FolderLock(folder)
+            break
+        except FolderBusy:
+            if not waiting:
+                sys.stderr.write(
+                    f"sween: waiting for another process, which decodes these {file.count} images "
+                    f"into {file.path.parent}\n"
+                )
+            waiting = True
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        except BadInput as error:  # a file system without locks
+            raise OSError(errno.ENOLCK, str(error)) from error
+    with lock:
+        yield not file.is_complete()
+
+
+def _append_missing(part: DecodedFile, read: Callable[[int], torch.Tensor]) -> None:
+    """Decode the images that a file does not have yet; whatever stops this, its images are whole.
+
+    Writes, not a mapping: on a full disk a write fails with an error, a mapping kills the process.
+    """
+    with part.path.open("ab", buffering=0) as stream:
+        first = min(stream.tell() // part.image_bytes, part.count)
+        stream.truncate(first * part.image_bytes)
+        missing = (part.count - first) * part.image_bytes
+        if shutil.disk_usage(part.path.parent).free < missing:  # known now, not after hours
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        parts = chunks(first, part.count, part.image_bytes)
+
+        def decode(positions: range) -> torch.Tensor:
+            return decode_many(len(positions), part.shape, lambda row: read(positions[row]))
+
+        with (
+            track("decode images", part.count - first, quiet=part.count <= CHUNK) as advance,
+            contextlib.closing(read_ahead(decode, parts)) as decoded,
+        ):
+            for pixels in decoded:
+                _write_all(stream.fileno(), pixels)
+                advance(len(pixels), "")
+        os.fsync(stream.fileno())
+
+
+def _write_all(descriptor: int, pixels: torch.Tensor) -> None:
+    left = pixels.numpy().reshape(-1).data
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Remove what killed builds of other images left; it may be many gigabytes."""
+    remove_leftovers(cache)
+    for folder in cache.glob(f"*{_BUILDING}"):
+        with contextlib.suppress(OSError, BadInput), FolderLock(folder):  # busy: still being built
+            shutil.rmtree(folder)
 
 
 def decode_cached(
@@ -92,6 +235,18 @@ def decode_cached(
     with contextlib.suppress(OSError), atomic_path(path) as temporary:
         temporary.write_bytes(stored + _checksum(stored))
     return pixels
+
+
+def cached_text(key: str, make: Callable[[], str]) -> str:
+    """A short text from the cache, or made and added to it under this key."""
+    name = hashlib.sha256(f"{key} {DECODER}".encode()).hexdigest()
+    path = cache_folder() / f"{name[:32]}.txt"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="ascii")
+    text = make()
+    with contextlib.suppress(OSError):
+        write_text(path, text)
+    return text
 
 
 def check_cache() -> None:

@@ -1,16 +1,18 @@
 """A folder of photos laid out like ImageNet: root/{train,val}/<class>/<image>."""
 
 import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
-from sween.data.dataset import Dataset, Split
+from sween.data.dataset import Crop, Dataset, Split
 from sween.data.decode_cache import (
-    CHUNK,
+    DecodedImages,
+    cached_text,
     check_cache,
     decode_all_cached,
     decode_cached,
@@ -18,12 +20,14 @@ from sween.data.decode_cache import (
     in_threads,
 )
 from sween.data.images import read_image
+from sween.data.read_ahead import CHUNK, chunks, read_ahead
 from sween.data.splits import held_out_count
 from sween.errors import BadInput, DataError
 from sween.paths import AnyPath
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 DEFAULT_IMAGE_SIZE = 224
+_DIGEST_BYTES = 32
 _LAYOUT = "lay it out as train/<class>/*.jpeg and val/<class>/*.jpeg"
 
 
@@ -49,6 +53,10 @@ class FilePixels:
     def image_shape(self) -> tuple[int, int, int]:
         return (3, self.image_size, self.image_size)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.uint8
+
     def load(self, positions: Sequence[int], *, remember: bool = False) -> torch.Tensor:
         def read(row: int) -> torch.Tensor:
             return self._kept(positions[row], remember=remember)
@@ -57,6 +65,13 @@ class FilePixels:
 
     def load_all(self) -> torch.Tensor:
         """Every image, decoded once and cached on disk."""
+        return self._decoded().load_all()
+
+    def _decoded(self) -> DecodedImages:
+        return decode_all_cached(self._stamp(), len(self), self.image_shape, self._read)
+
+    def _stamp(self) -> str:
+        """SHA-256 that changes if any file does, found without reading them."""
         # Another folder may have files of the same names, sizes and even modification times, if
         # they were copied; the time of the last status change cannot be copied.
         hasher = hashlib.sha256(f"{self.fingerprint()} {self.folder.resolve()}\n".encode())
@@ -67,7 +82,27 @@ class FilePixels:
                 self._read(position)  # raises an error that says why
                 raise
             hasher.update(f"{status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
-        return decode_all_cached(hasher.hexdigest(), len(self), self.image_shape, self._read)
+        return hasher.hexdigest()
+
+    @functools.cached_property
+    def _opened(self) -> DecodedImages:
+        """The decoded images, for one epoch after the other."""
+        return self._decoded()
+
+    def stream(
+        self, groups: Iterable[Sequence[int]], crop: Crop | None = None
+    ) -> Generator[torch.Tensor, None, None]:
+        """From the decoded images in the cache; with `crop`, decoded from the files each time."""
+        if crop is None:
+            return read_ahead(self._opened.load, groups)
+
+        def cropped(group: Sequence[int]) -> torch.Tensor:
+            def read(row: int) -> torch.Tensor:
+                return crop(group[row], self._photo(group[row]))
+
+            return decode_many(len(group), self.image_shape, read)
+
+        return read_ahead(cropped, groups)
 
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         """Those that cannot be decoded, in the order given; the others are cached.
@@ -91,7 +126,9 @@ class FilePixels:
         """SHA-256 of the decoded pixels; from now on the files must not change."""
         hasher = hashlib.sha256()
         if positions is None:
-            hasher.update(self.load_all().flatten().numpy().data)
+            groups = chunks(0, len(self), torch.Size(self.image_shape).numel())
+            for pixels in read_ahead(self._decoded().load, groups):
+                hasher.update(pixels.flatten().numpy().data)
             return hasher.hexdigest()
         check_cache()
         ordered = sorted(positions)
@@ -100,6 +137,22 @@ class FilePixels:
             hasher.update(f"{part}\n".encode())
             hasher.update(self.load(part, remember=True).flatten().numpy().data)
         return hasher.hexdigest()
+
+    def photo_contents(self) -> str:
+        """SHA-256 of the files, each of which is decoded once to see that it can be."""
+        return cached_text(f"photos {self._stamp()}", self._check_photos)
+
+    def _check_photos(self) -> str:
+        digests = bytearray(_DIGEST_BYTES * len(self))
+
+        def check(position: int) -> None:
+            content = (self.folder / self.names[position]).read_bytes()
+            self._photo(position, content)
+            start = _DIGEST_BYTES * position
+            digests[start : start + _DIGEST_BYTES] = hashlib.sha256(content).digest()
+
+        in_threads(check, len(self), quiet=len(self) <= CHUNK)
+        return hashlib.sha256(digests).hexdigest()
 
     def _kept(self, position: int, *, remember: bool = False) -> torch.Tensor:
         """An image from the cache, or decoded and added to it."""
@@ -127,9 +180,18 @@ class FilePixels:
         )
 
     def _read(self, position: int, content: bytes | None = None) -> torch.Tensor:
+        return self._photo(position, content, self.image_shape)
+
+    def _photo(
+        self,
+        position: int,
+        content: bytes | None = None,
+        image_shape: tuple[int, int, int] | None = None,
+    ) -> torch.Tensor:
+        """A file at its full size, or at that of `image_shape`."""
         return read_image(
             self.folder / self.names[position],
-            image_shape=self.image_shape,
+            image_shape=image_shape,
             channels=3,
             convert=self.convert,
             resize=True,

@@ -1,13 +1,15 @@
 """Images and labels in the forms that torch users have, converted to an `ImageSet`.
 
 A torch `Dataset` is read image by image on demand, so one that decodes files may be larger than
-memory. A certificate is about exact pixel values: images that differ when they are read again, as
-with random augmentation, are refused, and so is a shuffled order.
+memory; the worker processes of a `DataLoader` over it read its items here too. A certificate is
+about exact pixel values: images that differ when they are read again, as with random augmentation,
+are refused, and so is a shuffled order.
 """
 
+import dataclasses
 import hashlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from torch.utils import data as torch_data
 
 from sween.data.conversion import as_pixels
-from sween.data.dataset import Dataset, ImageSet, StoredPixels
+from sween.data.dataset import Crop, Dataset, ImageSet, StoredPixels, stream_cropped
 from sween.data.validation import type_and_shape, whole_numbers
 from sween.errors import BadInput, DataError, describe_error, describe_type
 from sween.progress import Advance, track
@@ -29,6 +31,10 @@ NO_LABEL = -1
 """Stands for a label that was not read."""
 
 _CHUNK = 256
+
+_FEW = 16
+"""Items that are read sooner than worker processes would start."""
+
 _SHUFFLING = (
     torch_data.RandomSampler,
     torch_data.SubsetRandomSampler,
@@ -55,7 +61,8 @@ def as_image_set(
             - a tensor or array of images alone;
             - a map-style torch `Dataset`, or any sequence, whose items are `(image, label)` or an
               image: a tensor, array or Pillow image, all of one shape and type;
-            - a `DataLoader` over one, which does not shuffle;
+            - a `DataLoader` over one, which does not shuffle; items are read by as many worker
+              processes as its `num_workers`;
             - a sween `Dataset`, whose test split is taken, or an `ImageSet`, which is returned.
         name: for errors: `dataset[17]` is image 17.
         white: the uint8 value that becomes 1.0.
@@ -76,15 +83,16 @@ def as_image_set(
         return source
     if isinstance(source, Dataset):
         return source.test
-    if isinstance(source, torch_data.DataLoader):
-        source = _without_loader(source, name)
+    loader = source if isinstance(source, torch_data.DataLoader) else None
+    if loader is not None:
+        source = _without_loader(loader, name)
     if type(source) is torch_data.TensorDataset and len(source.tensors) <= 2:
         source = (*source.tensors, None)[:2]
     if isinstance(source, torch.Tensor | np.ndarray):
         source = (source, None)
     if isinstance(source, tuple) and len(source) == 2:
         return _from_pair(*source, name, white)
-    pixels = DatasetPixels(source, name, quiet=quiet)
+    pixels = DatasetPixels(source, name, quiet=quiet, loader=loader)
     return ImageSet(name, pixels, pixels.labels(indices), white)
 
 
@@ -125,9 +133,19 @@ def _wrong_label(name: str, index: int, label: object) -> BadInput:
 
 
 class DatasetPixels:
-    """Pixels of a map-style data set, read on demand; an image must be the same at every read."""
+    """Pixels of a map-style data set, read on demand; an image must be the same at every read.
 
-    def __init__(self, items: Any, name: str, *, quiet: bool = False) -> None:
+    Items are read by the worker processes of `loader`, if it has any.
+    """
+
+    def __init__(
+        self,
+        items: Any,
+        name: str,
+        *,
+        quiet: bool = False,
+        loader: torch_data.DataLoader[Any] | None = None,
+    ) -> None:
         sized = hasattr(items, "__len__") and hasattr(items, "__getitem__")
         if not sized or isinstance(items, torch_data.IterableDataset | str | bytes | dict):
             raise BadInput(
@@ -139,6 +157,7 @@ class DatasetPixels:
         if not len(items):
             raise BadInput(name, expected="at least one image", got="none", fix="check its files")
         self.items, self.name, self.quiet = items, name, quiet
+        self.loader = loader if loader is not None and loader.num_workers else None
         self._listed = _listed_labels(items)
         self._digests: dict[int, bytes] = {}
         self._lock = threading.Lock()  # one thread per GPU reads, and items may not be thread-safe
@@ -169,16 +188,38 @@ class DatasetPixels:
             if position not in unreadable:
                 self.read(position)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._like.dtype
+
     def load(self, positions: Sequence[int]) -> torch.Tensor:
-        pixels = torch.empty((len(positions), *self.image_shape), dtype=self._like.dtype)
+        pixels = torch.empty((len(positions), *self.image_shape), dtype=self.dtype)
         with self._track(len(positions)) as advance:
-            for row, position in enumerate(positions):
-                pixels[row] = self.read(int(position))[0]
+            for row, (image, _) in enumerate(self._read_all(positions)):
+                pixels[row] = image
                 advance(1, "")
         return pixels
 
     def load_all(self) -> torch.Tensor:
         return self.load(range(len(self)))
+
+    def stream(
+        self, groups: Iterable[Sequence[int]], crop: Crop | None = None
+    ) -> Generator[torch.Tensor, None, None]:
+        if self.loader is not None:
+            groups = list(groups)  # the worker processes are started once, for all of them, and now
+            positions = [position for group in groups for position in group]
+            items = zip(positions, self._items(positions), strict=True)
+
+            def load(group: Sequence[int]) -> torch.Tensor:
+                return torch.stack([self._check(*next(items))[0] for _ in group])
+
+        else:
+
+            def load(group: Sequence[int]) -> torch.Tensor:
+                return torch.stack([image for image, _ in self._read_all(group)])
+
+        return stream_cropped(load, groups, crop, threads=1)
 
     def _track(self, count: int, quiet: bool = False) -> AbstractContextManager[Advance]:
         return track("read images", count, quiet=quiet or self.quiet or count <= _CHUNK)
@@ -186,9 +227,9 @@ class DatasetPixels:
     def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
         found: dict[int, DataError] = {}
         with self._track(len(positions), quiet) as advance:
-            for position in positions:
+            for position, item in zip(positions, self._items(positions), strict=True):
                 try:
-                    self.read(position)
+                    self._check(position, item)
                 except DataError as error:
                     found[position] = error
                 advance(1, "")
@@ -201,10 +242,14 @@ class DatasetPixels:
 
     def contents(self, positions: Sequence[int] | None = None) -> str:
         hasher = hashlib.sha256()
-        for position in range(len(self)) if positions is None else sorted(positions):
+        ordered = range(len(self)) if positions is None else sorted(positions)
+        for position, (image, _) in zip(ordered, self._read_all(ordered), strict=True):
             hasher.update(f"{position}\n".encode())
-            hasher.update(_raw_bytes(self.read(position)[0]))
+            hasher.update(_raw_bytes(image))
         return hasher.hexdigest()
+
+    def photo_contents(self) -> str:
+        return self.contents()
 
     def labels(self, indices: Iterable[int] | None = None) -> torch.Tensor | None:
         """The labels, or None where items are images alone.
@@ -218,19 +263,60 @@ class DatasetPixels:
             return None
         labels = torch.full((len(self),), NO_LABEL, dtype=torch.int64)
         wanted = [int(index) for index in (range(len(self)) if indices is None else indices)]
+        wanted = [index for index in wanted if 0 <= index < len(self)]  # the caller refuses others
         with self._track(len(wanted)) as advance:
-            for position in wanted:
-                if 0 <= position < len(self):  # others are refused by the caller
-                    label = self.read(position)[1]
-                    if label is None:
-                        raise _wrong_label(self.name, position, label)
-                    labels[position] = label
+            for position, (_, label) in zip(wanted, self._read_all(wanted), strict=True):
+                if label is None:
+                    raise _wrong_label(self.name, position, label)
+                labels[position] = label
                 advance(1, "")
         return labels
 
     def read(self, position: int) -> tuple[torch.Tensor, int | None]:
         """The image (C, H, W) and the label at a position, checked and the same as before."""
-        image, label = self._convert(position, self._item(position))
+        return self._check(position, next(self._items([position])))
+
+    def _read_all(self, positions: Sequence[int]) -> Iterator[tuple[torch.Tensor, int | None]]:
+        for position, item in zip(positions, self._items(positions), strict=True):
+            yield self._check(int(position), item)
+
+    def _items(self, positions: Sequence[int]) -> Iterator["_Item"]:
+        """The items at these positions, read by worker processes if there are any."""
+        items, order = _Items(self.items), [int(position) for position in positions]
+        # A process that is forked from the thread of a pool tries to join itself when it ends.
+        in_main = threading.current_thread() is threading.main_thread()
+        if self.loader is None or not in_main or len(order) < _FEW:
+            return self._items_here(items, order)
+        loader = torch_data.DataLoader(
+            items,
+            batch_size=None,
+            sampler=order,
+            num_workers=self.loader.num_workers,
+            prefetch_factor=self.loader.prefetch_factor,
+            multiprocessing_context=self.loader.multiprocessing_context,
+            worker_init_fn=self.loader.worker_init_fn,
+            collate_fn=_unchanged,
+            generator=torch.Generator(),  # not the caller's random numbers
+        )
+        return iter(loader)
+
+    def _items_here(self, items: "_Items", order: Sequence[int]) -> Iterator["_Item"]:
+        for position in order:
+            with self._lock:
+                item = items[position]
+            yield item
+
+    def _check(self, position: int, item: "_Item") -> tuple[torch.Tensor, int | None]:
+        """The image and label of an item, checked and the same as before."""
+        if item.error is not None:
+            raise DataError(
+                f"{self.name}[{position}]",
+                expected="an image that can be read",
+                got=item.error,
+                fix="read that item on its own to see why",
+                unreadable=True,
+            )
+        image, label = self._convert(position, item.content)
         self._first = self._first or (position, image)
         where = f"{self.name}[{position}]"
         if image.shape != self._like.shape or image.dtype != self._like.dtype:
@@ -261,19 +347,6 @@ class DatasetPixels:
             )
         return image, label
 
-    def _item(self, position: int) -> Any:
-        try:
-            with self._lock:
-                return self.items[position]
-        except Exception as error:  # a custom data set may raise anything
-            raise DataError(
-                f"{self.name}[{position}]",
-                expected="an image that can be read",
-                got=describe_error(error),
-                fix="read that item on its own to see why",
-                unreadable=True,
-            ) from error
-
     def _convert(self, position: int, item: Any) -> tuple[torch.Tensor, int | None]:
         where, label = f"{self.name}[{position}]", None
         if isinstance(item, tuple | list) and len(item) == 2:
@@ -298,6 +371,31 @@ class DatasetPixels:
                 fix="give one image per item",
             )
         return image, label
+
+
+@dataclasses.dataclass(frozen=True)
+class _Item:
+    """What a data set gives at a position, or why it does not."""
+
+    content: Any = None
+    error: str | None = None
+
+
+class _Items(torch_data.Dataset[_Item]):
+    """Items with their errors, which worker processes would otherwise turn into tracebacks."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __getitem__(self, position: int) -> _Item:
+        try:
+            return _Item(self.items[position])
+        except Exception as error:  # a custom data set may raise anything
+            return _Item(error=describe_error(error))
+
+
+def _unchanged(item: Any) -> Any:
+    return item
 
 
 def _raw_bytes(image: torch.Tensor) -> memoryview:

@@ -1,22 +1,32 @@
 """Custom training and test images, as a data set with the three splits that sween needs."""
 
-from collections.abc import Sequence
+import bisect
+import dataclasses
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
 
-from sween.data.dataset import Dataset, ImageSet, Split, StoredPixels
+from sween.data.dataset import (
+    AUGMENTATIONS,
+    Crop,
+    Dataset,
+    ImageSet,
+    Pixels,
+    Split,
+    StoredPixels,
+    hash_pixels,
+)
 from sween.data.image_set import as_image_set
-from sween.errors import BadInput, UnknownName
+from sween.data.read_ahead import chunks
+from sween.errors import BadInput, DataError, UnknownName
 
 MOST_WEIGHT_IMAGES = 2000
 """As many as the paper uses on CIFAR-10; they are held in memory at once."""
 
 WEIGHTS_FRACTION = 0.04
 """Of each class's training images."""
-
-_AUGMENTATIONS = ("none", "crop-flip")
 
 
 def held_out_count(images: int, num_classes: int) -> int:
@@ -41,7 +51,8 @@ def as_dataset(
     """A data set of custom training and test images.
 
     The last 4% of each class's training images, at most about 2,000 in all, are held out to solve
-    the ensemble's weights. Training images are read into memory, test images on demand.
+    the ensemble's weights. Training images are read into memory if they fit there (see
+    `stream_above`), others and test images on demand.
 
     Args:
         train: labelled images in any form that `as_image_set` takes.
@@ -51,7 +62,7 @@ def as_dataset(
             class indices.
         mean: per channel, for the normalisation inside registered networks; 0.5 by default.
         std: likewise; 0.25 by default.
-        augmentation: `none`, or `crop-flip`: pad by `crop_padding`, crop back, flip left-right.
+        augmentation: of training images; see `Dataset`.
         crop_padding: pixels on each side.
         white: the uint8 value that becomes 1.0.
         test_only: leave the training images out, as certifying does.
@@ -60,8 +71,8 @@ def as_dataset(
         BadInput: images or labels cannot be used, or train and test do not fit together; see
             `as_image_set`.
     """
-    if augmentation not in _AUGMENTATIONS:
-        raise UnknownName("augmentation", augmentation, _AUGMENTATIONS)
+    if augmentation not in AUGMENTATIONS:
+        raise UnknownName("augmentation", augmentation, AUGMENTATIONS)
     names = tuple(str(each) for each in class_names or ())
     names = names or _listed_classes(train) or _listed_classes(test)
     tested = _labelled("test", as_image_set(test, name=f"{name} test", white=white))
@@ -150,9 +161,65 @@ def _hold_out(name: str, split: Split, class_names: tuple[str, ...]) -> tuple[li
 def _part(
     name: str, split: Split | None, positions: Sequence[int], shape: tuple[int, int, int]
 ) -> Split:
-    """Some images of a split, in memory."""
+    """Some images of a split, in memory if they fit there."""
     if split is None or not positions:
         nothing = StoredPixels(torch.empty((0, *shape), dtype=torch.uint8))
         return Split(name, nothing, torch.empty(0, dtype=torch.int64))
-    pixels = StoredPixels(split.pixels.load(positions))
-    return Split(name, pixels, split.labels[list(positions)], split.white)
+    pixels = _Part(split.pixels, positions)
+    part = Split(name, pixels, split.labels[list(positions)], split.white)
+    return part.held_in_memory()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Images at some positions of other pixels, read on demand; identified as if in memory."""
+
+    whole: Pixels
+    positions: Sequence[int]
+    """Increasing."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.whole.image_shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.whole.dtype
+
+    def _of(self, positions: Sequence[int]) -> list[int]:
+        return [self.positions[position] for position in positions]
+
+    def load(self, positions: Sequence[int]) -> torch.Tensor:
+        return self.whole.load(self._of(positions))
+
+    def load_all(self) -> torch.Tensor:
+        return self.whole.load(self.positions)
+
+    def stream(
+        self, groups: Iterable[Sequence[int]], crop: Crop | None = None
+    ) -> Generator[torch.Tensor, None, None]:
+        def by_own_position(position: int, photo: torch.Tensor) -> torch.Tensor:
+            assert crop is not None
+            return crop(bisect.bisect_left(self.positions, position), photo)
+
+        theirs = (self._of(group) for group in groups)
+        return self.whole.stream(theirs, None if crop is None else by_own_position)
+
+    def unreadable(self, positions: Sequence[int], *, quiet: bool = True) -> dict[int, DataError]:
+        found = self.whole.unreadable(self._of(positions), quiet=quiet)
+        return {own: found[whole] for own in positions if (whole := self.positions[own]) in found}
+
+    def fingerprint(self) -> str:
+        """As `StoredPixels.fingerprint`, by parts; it covers every pixel."""
+        image_bytes = torch.Size(self.image_shape).numel() * self.dtype.itemsize
+        parts = self.stream(chunks(0, len(self), image_bytes))
+        return hash_pixels((len(self), *self.image_shape), parts)
+
+    def contents(self, positions: Sequence[int] | None = None) -> None:
+        return None
+
+    def photo_contents(self) -> None:
+        return None

@@ -104,7 +104,7 @@ def weigh(
     dataset.check_trainable()
     return solve_weights(
         loaded,
-        dataset.weights.all_images(),
+        dataset.weights.held_in_memory(),
         dataset.weights.labels,
         sigma=loaded.sigma,
         method=method,

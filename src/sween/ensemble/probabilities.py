@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from sween.data.dataset import ImageSet
 from sween.ensemble.simplex import Matrix
 from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
 from sween.errors import BadInput
@@ -15,6 +16,15 @@ from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks, noisy_copies
 
 GPU_BLOCKS = 40
 """Noise blocks per forward pass on a GPU."""
+
+
+def pick(
+    images: torch.Tensor | ImageSet, positions: torch.Tensor, device: torch.device
+) -> torch.Tensor:
+    """The images at some positions, on a device; no others of an `ImageSet` are read."""
+    if isinstance(images, ImageSet):
+        return images.images(positions.tolist()).to(device)
+    return images[positions.to(images.device)].to(device)
 
 
 def true_class(
@@ -34,7 +44,7 @@ def true_class(
 @torch.inference_mode()
 def smoothed_probabilities(
     ensemble: WeightedEnsemble,
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     *,
     sigma: float,
@@ -61,7 +71,7 @@ def smoothed_probabilities(
 @torch.inference_mode()
 def noisy_probabilities(
     ensemble: WeightedEnsemble,
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     *,
     sigma: float,
@@ -89,7 +99,7 @@ class _Rows:
 
 def _noisy_rows(
     ensemble: WeightedEnsemble,
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     sigma: float,
     samples: int,
@@ -98,7 +108,7 @@ def _noisy_rows(
 ) -> Iterator[_Rows]:
     """`samples` noisy copies of every image, several blocks at a time on a GPU."""
     device = device_of(ensemble)
-    images, labels = images.to(device), labels.cpu()
+    labels = labels.cpu()
     jobs = [(i, block, used) for i in range(len(images)) for block, used in noise_blocks(samples)]
     together = 1 if device.type == "cpu" else GPU_BLOCKS
     for start in range(0, len(jobs), together):
@@ -108,5 +118,5 @@ def _noisy_rows(
         limits = torch.tensor([used for _, _, used in part])
         used = (torch.arange(NOISE_BLOCK) < limits[:, None]).flatten()
         owners = positions.repeat_interleave(NOISE_BLOCK)[used]
-        noisy = noisy_copies(images[positions.to(device)], keys, sigma=sigma)
+        noisy = noisy_copies(pick(images, positions, device), keys, sigma=sigma)
         yield _Rows(noisy[used.to(device)], labels[owners].to(device), owners)

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from sween.arguments import real_number, whole_number
+from sween.data.dataset import ImageSet
 from sween.data.validation import check_images
 from sween.ensemble.probabilities import (
     noisy_probabilities,
+    pick,
     smoothed_probabilities,
     true_class,
 )
@@ -56,7 +58,7 @@ class WeightSolution:
 
 def solve_weights(
     ensemble: WeightedEnsemble,
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     *,
     sigma: float,
@@ -79,7 +81,8 @@ def solve_weights(
 
     Args:
         ensemble: its members are evaluated but not changed.
-        images: (N, C, H, W) in [0, 1], disjoint from the members' training images.
+        images: (N, C, H, W) in [0, 1], disjoint from the members' training images; or an
+            `ImageSet`, which is read by batches and may be larger than memory.
         labels: (N,) true classes.
         sigma: the noise level to be certified.
         method: convex, sgd or uniform.
@@ -95,7 +98,7 @@ def solve_weights(
             raise BadInput(name, expected="at least 1", got=value, fix="raise it")
     started = time.perf_counter()
     with evaluating(ensemble):
-        _check_classes(ensemble, images[:1])
+        _check_classes(ensemble, pick(images, torch.tensor([0]), device_of(ensemble)))
         solution = _solve(
             ensemble,
             images,
@@ -123,7 +126,7 @@ def solve_weights(
 
 def _solve(
     ensemble: WeightedEnsemble,
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     *,
     sigma: float,
@@ -157,10 +160,7 @@ def _evaluated(matrix: Matrix, weights: Matrix, iterations: int) -> SimplexSolut
 
 @torch.inference_mode()
 def _check_classes(ensemble: WeightedEnsemble, images: torch.Tensor) -> None:
-    counts = [
-        member_probabilities(member, images.to(device_of(ensemble))).shape[1]
-        for member in ensemble.members
-    ]
+    counts = [member_probabilities(member, images).shape[1] for member in ensemble.members]
     if len(set(counts)) > 1:
         raise ContractError(
             "members",
@@ -171,7 +171,7 @@ def _check_classes(ensemble: WeightedEnsemble, images: torch.Tensor) -> None:
 
 
 def _check(
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     *,
     sigma: float,
@@ -179,12 +179,16 @@ def _check(
 ) -> None:
     if method not in METHODS:
         raise UnknownName("weight method", method, METHODS)
-    check_images(images)
-    if images.ndim != 4 or len(images) != len(labels) or len(images) == 0:
+    if isinstance(images, torch.Tensor):
+        check_images(images)
+        shape = tuple(images.shape)
+    else:
+        shape = (len(images), *images.image_shape)
+    if len(shape) != 4 or len(images) != len(labels) or len(images) == 0:
         raise BadInput(
             "labels",
             expected="one label per image, and at least one image",
-            got=f"images {tuple(images.shape)}, labels {tuple(labels.shape)}",
+            got=f"images {shape}, labels {tuple(labels.shape)}",
             fix="pass images (N, C, H, W) and labels (N,)",
         )
     if not 0 < real_number("sigma", sigma) < float("inf"):
@@ -194,7 +198,7 @@ def _check(
 @torch.inference_mode()
 def _descend(
     ensemble: WeightedEnsemble,
-    images: torch.Tensor,
+    images: torch.Tensor | ImageSet,
     labels: torch.Tensor,
     sigma: float,
     seed: int,
@@ -204,7 +208,7 @@ def _descend(
 ) -> Matrix:
     """Exponentiated gradient with adaptive steps; returns the average of the second half."""
     device, members = device_of(ensemble), len(ensemble.members)
-    images, labels = images.to(device), labels.to(device)
+    labels = labels.cpu()
     log_weights = torch.zeros(members, dtype=torch.float64)
     average = torch.zeros(members, dtype=torch.float64)
     total_steps = epochs * -(-len(images) // batch_size)
@@ -212,18 +216,19 @@ def _descend(
     with track("descend on weights", total_steps, quiet=quiet) as advance:
         for epoch in range(epochs):
             shuffle = numpy_generator(seed, "weights, order of sgd", block=epoch)
-            order = torch.from_numpy(shuffle.permutation(len(images))).to(device)
+            order = torch.from_numpy(shuffle.permutation(len(images)))
             for start, picks in enumerate(torch.split(order, batch_size)):
+                own, truth = pick(images, picks, device), labels[picks].to(device)
                 noise = standard_normal(
-                    (len(picks), *images.shape[1:]),
+                    tuple(own.shape),
                     seed=seed,
                     purpose="weights, sgd",
                     example=epoch,
                     block=start,
                     device=device,
                 )
-                noisy = images[picks] + sigma * noise
-                columns = [true_class(ensemble, k, noisy, labels[picks]) for k in range(members)]
+                noisy = own + sigma * noise
+                columns = [true_class(ensemble, k, noisy, truth) for k in range(members)]
                 matrix = torch.stack(columns, dim=1).cpu().clamp_min(PROBABILITY_FLOOR)
                 weights = log_weights.softmax(dim=0)
                 # d_k - 1: the negative gradient up to a constant, to which a softmax is invariant.

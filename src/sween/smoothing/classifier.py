@@ -457,7 +457,7 @@ class SmoothedClassifier:
 
 
 class _Batch:
-    """The images of one call; see `pipeline.ImageSource`."""
+    """The images of one call; see `ImageSource`."""
 
     def __init__(
         self, batch: torch.Tensor, keys: Sequence[int], labels: Sequence[int | None]

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -19,6 +18,7 @@ from sween.records import Certificate
 from sween.sampling import CertifySettings
 from sween.sampling.strategy import BatchShape, Plan, Request
 from sween.sampling.votes import ByVoter, VotePair
+from sween.smoothing.images_ahead import ImagesAhead, ImageSource
 from sween.smoothing.tail import check_tail
 
 PILOTS_TOGETHER = 100
@@ -26,22 +26,6 @@ PILOTS_TOGETHER = 100
 
 OnProgress = Callable[[int], None]
 """Called with the number of noisy copies evaluated (on a GPU: queued) since the last call."""
-
-
-class ImageSource(Protocol):
-    """Images by position, with the index and true class for their records."""
-
-    def images(self, positions: Sequence[int]) -> torch.Tensor:
-        """(N, C, H, W) float32 in [0, 1]."""
-        ...
-
-    def index(self, position: int) -> int:
-        """The index for records, which is also the key of the image's noise."""
-        ...
-
-    def label(self, position: int) -> int | None:
-        """The true class, if known."""
-        ...
 
 
 def check_engine(engine: VoteEngine, settings: CertifySettings, *, numbers: int) -> None:
@@ -87,13 +71,14 @@ def certify(
         plans = plan_all(engines[0], source, positions, settings)
     together = strategy.images_at_once(engines[0], settings)
     groups = [left[start : start + together] for start in range(0, len(left), together)]
+    with ImagesAhead(source, groups, engines=len(engines)) as images:
 
-    def work(
-        engine: VoteEngine, group: Sequence[int], on_progress: OnProgress
-    ) -> Iterator[list[Certificate]]:
-        return _certify_group(engine, source, group, settings, plans, on_progress)
+        def work(
+            engine: VoteEngine, group: Sequence[int], on_progress: OnProgress
+        ) -> Iterator[list[Certificate]]:
+            return _certify_group(engine, images, group, settings, plans, on_progress)
 
-    yield from run_all(engines, groups, work, on_progress or (lambda _: None))
+        yield from run_all(engines, groups, work, on_progress or (lambda _: None))
 
 
 def plan_all(
@@ -123,13 +108,14 @@ def count_pilots(
         ForwardPassShrunk: memory ran out; the images that are left need smaller forward passes.
     """
     together = min(PILOTS_TOGETHER, settings.strategy.images_at_once(engine, settings))
+    groups = [positions[start : start + together] for start in range(0, len(positions), together)]
 
     def requests() -> Iterator[VoteRequest]:
-        for start in range(0, len(positions), together):
-            part = positions[start : start + together]
-            images = _images(engine, source, part)
-            keys = [source.index(position) for position in part]
-            yield VoteRequest(images, keys, "selection", [settings.n0] * len(part))
+        with ImagesAhead(source, groups) as images:
+            for part in groups:
+                keys = [source.index(position) for position in part]
+                sizes = [settings.n0] * len(part)
+                yield VoteRequest(_images(engine, images, part), keys, "selection", sizes)
 
     for votes in engine.count(requests(), seed=settings.seed):
         yield from (votes.by_voter(place) for place in range(len(votes)))

@@ -9,6 +9,7 @@ from sween.runs.pilots import PilotVotes
 from sween.sampling import CertifySettings
 from sween.sampling.strategy import Plan
 from sween.smoothing import pipeline
+from sween.smoothing.images_ahead import ImageSource
 
 MOVED_VOTES = 0.002
 """The share of votes that rounding on another device may move."""
@@ -17,7 +18,7 @@ MOVED_VOTES = 0.002
 def refuse_other_votes(
     rows: Sequence[Certificate],
     engine: VoteEngine,
-    source: pipeline.ImageSource,
+    source: ImageSource,
     positions: Sequence[int],
     settings: CertifySettings,
     plans: Mapping[int, Plan],
@@ -43,7 +44,7 @@ def refuse_other_votes(
 def refuse_other_pilots(
     rows: Sequence[PilotVotes],
     engine: VoteEngine,
-    source: pipeline.ImageSource,
+    source: ImageSource,
     settings: CertifySettings,
 ) -> None:
     """The same for pilot votes, with the last image that has some."""

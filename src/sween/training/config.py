@@ -6,6 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Self
 
+from sween.data.dataset import AUGMENTATIONS
 from sween.errors import BadInput, UnknownName
 from sween.runs.training import RECORDED_KEYS
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions
@@ -49,6 +50,7 @@ class TrainConfig:
         regulariser: lambda of the objective; by default the one published for this sigma.
         regulariser_from: epoch from which lambda applies; by default 0, or the first drop of the
             rate where that is what was published for this method and sigma.
+        augmentation: of the training images; by default the data set's own. See `Dataset`.
         seed: of initial weights, order, augmentation and noise.
         store: number format of the saved weights; float16 rounds them, and the rounded weights
             are the ones that are weighed and certified.
@@ -73,6 +75,7 @@ class TrainConfig:
     average: float = 0.0
     regulariser: float | None = None
     regulariser_from: int | None = None
+    augmentation: str | None = None
     seed: int = 0
     store: str = "float32"
 
@@ -85,8 +88,9 @@ class TrainConfig:
             ("training method", self.method, OBJECTIVES),
             ("schedule", self.schedule, SCHEDULES),
             ("store", self.store, STORES),
+            ("augmentation", self.augmentation, AUGMENTATIONS),
         ):
-            if name not in known:
+            if name is not None and name not in known:
                 raise UnknownName(kind, name, known)
         self._check_numbers()
         self._check_milestones()
@@ -212,4 +216,7 @@ class TrainConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for config.toml and the manifest."""
-        return dataclasses.asdict(self) | {"milestones": list(self.milestones)}
+        values = dataclasses.asdict(self) | {"milestones": list(self.milestones)}
+        if self.augmentation is None:  # runs of older versions do not have it
+            del values["augmentation"]
+        return values

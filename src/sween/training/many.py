@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ from sween.progress import track
 from sween.training.config import TrainConfig
 from sween.training.distributed import Processes
 from sween.training.trainer import Trainer
-from sween.training.training_images import describe_images, training_images
+from sween.training.training_images import (
+    RESIZED_CROPS,
+    augmented,
+    describe_images,
+    training_images,
+)
 
 
 def train(
@@ -77,16 +82,12 @@ def train_many(
     )
     device = device or torch.device("cpu")
     follows = processes is not None and not processes.first
-    described = None
     if processes is not None:
-        described = describe_images(dataset)
-        processes.check_same({"device": device.type, "candidates": len(configs)} | described)
+        processes.check_same({"device": device.type, "candidates": len(configs)})
     with contextlib.ExitStack() as stack:
         # All of them first: another process may be using one of these folders.
         locks = [None if follows else stack.enter_context(FolderLock(out)) for out in outs]
-        return _train_together(
-            configs, dataset, outs, locks, device, quiet or follows, processes, described
-        )
+        return _train_together(configs, dataset, outs, locks, device, quiet or follows, processes)
 
 
 def _train_together(
@@ -97,7 +98,6 @@ def _train_together(
     device: torch.device,
     quiet: bool,
     processes: Processes | None,
-    described: Mapping[str, Any] | None,
 ) -> list[bool]:
     failures: list[str] = []
 
@@ -109,9 +109,14 @@ def _train_together(
         failures.append(f"{out}: {first_line(error) if plain else describe_error(error)}")
         sys.stderr.write(f"sween: error: {failures[-1]}\n")
 
-    images, described = training_images(dataset, device), described or describe_images(dataset)
+    shared: dict[bool, tuple[Any, dict[str, Any]]] = {}  # resized crops come from other pixels
     trainers: list[Trainer] = []
     for config, out, lock in zip(configs, outs, locks, strict=True):
+        wanted = augmented(dataset, config)
+        crops = wanted.augmentation == RESIZED_CROPS
+        if crops not in shared:
+            shared[crops] = training_images(wanted, device), describe_images(wanted)
+        images, described = shared[crops]
         try:
             trainer = Trainer(
                 config,

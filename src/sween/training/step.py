@@ -7,12 +7,14 @@ part; it is not captured then.
 """
 
 import contextlib
+from collections.abc import Generator
 
 import torch
 from torch import nn
 
-from sween.data.dataset import to_unit_range
-from sween.training.augment import CropFlips, apply_crop_flips, draw_crop_flips
+from sween.data.dataset import Split, to_unit_range
+from sween.interleave import to_device_async
+from sween.training.augment import CropFlips, ResizedCropFlip, apply_crop_flips, draw_crop_flips
 from sween.training.distributed import GlobalBatchStatistics, Processes
 from sween.training.ema import MovingAverage
 from sween.training.keyed_draws import KeyedDraws
@@ -47,9 +49,14 @@ class StepInputs:
         size = self.part.stop - self.part.start
         self.picks = torch.zeros(size, dtype=torch.long, device=pixels.device)
 
-    def pick(self, batch: torch.Tensor) -> None:
-        """Pick this part of a batch, given by the positions of its images."""
-        self.picks.copy_(batch[self.part])
+    def feed(self, batches: torch.Tensor, seed: int) -> Generator[None, None, None]:
+        """Pick the images of each step of an epoch: a batch of positions (steps, batch) each time.
+
+        `seed` is that of the epoch.
+        """
+        for batch in batches[:, self.part]:
+            self.picks.copy_(batch)
+            yield
 
     def draw(self, generator: torch.Generator) -> CropFlips | None:
         """The random crops and flips for a batch; None without augmentation."""
@@ -60,12 +67,58 @@ class StepInputs:
             len(self.picks), padding=self.crop_padding, generator=generator, device=device
         )
 
+    def picked(self, stored: torch.Tensor) -> torch.Tensor:
+        """The pixels or labels of the picked images."""
+        return stored[self.picks]
+
     def images(self, drawn: CropFlips | None) -> torch.Tensor:
         """The picked images as float32 in [0,1], augmented."""
-        images = self.pixels[self.picks]
+        images = self.picked(self.pixels)
         if drawn is not None and self.crop_padding is not None:
             images = apply_crop_flips(images, drawn, padding=self.crop_padding)
         return to_unit_range(images, self.white)
+
+
+class StreamedInputs(StepInputs):
+    """The images of a step: one batch on the device, at a fixed place, read ahead of the step.
+
+    Random resized crops are made by the reader, from the photos.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        device: torch.device,
+        *,
+        crop_padding: int | None,
+        resized_crops: bool,
+        batch_size: int,
+        part: slice | None = None,
+    ) -> None:
+        size = batch_size if part is None else part.stop - part.start
+        super().__init__(
+            torch.zeros((size, *split.image_shape), dtype=split.pixels.dtype, device=device),
+            torch.zeros(size, dtype=torch.long, device=device),
+            white=split.white,
+            crop_padding=crop_padding,
+            batch_size=batch_size,
+            part=part,
+        )
+        self.split, self.resized_crops = split, resized_crops
+
+    def picked(self, stored: torch.Tensor) -> torch.Tensor:
+        return stored  # the batch alone
+
+    def feed(self, batches: torch.Tensor, seed: int) -> Generator[None, None, None]:
+        positions, device = batches[:, self.part].cpu(), self.pixels.device
+        crop = ResizedCropFlip(*self.split.image_shape[1:], seed) if self.resized_crops else None
+        read = self.split.pixels.stream((batch.tolist() for batch in positions), crop)
+        with contextlib.closing(read):
+            for batch, pixels in zip(positions, read, strict=True):
+                self.pixels.copy_(to_device_async(pixels, device))
+                self.labels.copy_(to_device_async(self.split.labels[batch], device))
+                self.picks.copy_(to_device_async(batch, device))
+                yield
 
 
 class TrainingStep:
@@ -191,7 +244,7 @@ class TrainingStep:
 
     def _forward_loss(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         assert self.options is not None
-        noisy, labels = self._noisy(drawn, noise), self.inputs.labels[self.inputs.picks]
+        noisy, labels = self._noisy(drawn, noise), self.inputs.picked(self.inputs.labels)
         device = noisy.device.type
         with torch.autocast(device, dtype=torch.bfloat16, enabled=self.fast):
             logits = self.model(noisy)

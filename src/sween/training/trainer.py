@@ -35,9 +35,15 @@ from sween.training.ema import MovingAverage
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
-from sween.training.step import StepInputs, TrainingStep
+from sween.training.step import StepInputs, StreamedInputs, TrainingStep
 from sween.training.tensorboard import TensorBoardLog
-from sween.training.training_images import check_dataset, describe_images, training_images
+from sween.training.training_images import (
+    RESIZED_CROPS,
+    augmented,
+    check_dataset,
+    describe_images,
+    training_images,
+)
 
 SECONDS_BETWEEN_STATES = 10.0
 """An interrupted run loses at most this much work, plus the current epoch."""
@@ -55,7 +61,8 @@ class Trainer:
         dataset: the images.
         out: run folder; an interrupted run of the same config is resumed.
         device: for the training.
-        images: the data set's `training_images` on that device, if several trainers share them.
+        images: the data set's `training_images` on that device, if several trainers share them;
+            None where they are streamed.
         described: its `describe_images`, likewise.
         lock: of `out`, if the caller holds it; otherwise it is taken during training.
         fast: bfloat16, compiled, captured as a CUDA graph; by default on a GPU.
@@ -77,6 +84,7 @@ class Trainer:
         processes: Processes | None = None,
     ) -> None:
         check_dataset(config, dataset)
+        dataset = augmented(dataset, config)
         self.config, self.dataset, self.out, self.device = config, dataset, Path(out), device
         self.recorded = config.as_dict() | dict(described or describe_images(dataset))
         self.recorded |= {} if processes is None else {DRAWS_KEY: KEYED_DRAWS}
@@ -104,7 +112,7 @@ class Trainer:
         self.rate = torch.zeros((), device=device) if self.fast else None
         self.optimizer = self._make_optimizer()
         self.average = MovingAverage(self.model, config.average) if config.average else None
-        self.step = self._make_step(images or training_images(dataset, device))
+        self.step = self._make_step(self._make_inputs(images or training_images(dataset, device)))
         self.epochs_done = 0
 
     @property
@@ -204,18 +212,19 @@ class Trainer:
             order = torch.randperm(count, generator=generator, device=generator.device)
             self.model.train()
             self.step.prepare(self.config.options_at(epoch))
-        for position in range(self.steps_per_epoch):
-            first = position * self.batch_size
-            with self._on_stream(), torch.random.fork_rng(devices=[]):
-                # A custom network may draw random numbers, as dropout does.
-                layers = torch_seed(seed, "layers", self.step.inputs.part.start, position)
-                torch.default_generator.manual_seed(layers)
-                if self.processes is not None and self.device.type == "cuda":
-                    torch.cuda.manual_seed(layers)  # else all parts would share their draws
-                self.step.inputs.pick(order[first : first + self.batch_size])
-                self._set_rate(epoch * self.steps_per_epoch + position)
-                self.step()
-            yield position
+        batches = order[: self.steps_per_epoch * self.batch_size].view(-1, self.batch_size)
+        with contextlib.closing(self.step.inputs.feed(batches, seed)) as feed:
+            for position in range(self.steps_per_epoch):
+                with self._on_stream(), torch.random.fork_rng(devices=[]):
+                    # A custom network may draw random numbers, as dropout does.
+                    layers = torch_seed(seed, "layers", self.step.inputs.part.start, position)
+                    torch.default_generator.manual_seed(layers)
+                    if self.processes is not None and self.device.type == "cuda":
+                        torch.cuda.manual_seed(layers)  # else all parts would share their draws
+                    next(feed)
+                    self._set_rate(epoch * self.steps_per_epoch + position)
+                    self.step()
+                yield position
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
@@ -261,12 +270,28 @@ class Trainer:
             fused=self.fast or None,
         )
 
-    def _make_step(self, images: tuple[torch.Tensor, torch.Tensor]) -> TrainingStep:
-        dataset = self.dataset
+    def _make_inputs(self, images: tuple[torch.Tensor, torch.Tensor] | None) -> StepInputs:
+        dataset, size = self.dataset, self.batch_size
         padding = dataset.crop_padding if dataset.augmentation == "crop-flip" else None
-        white, size = dataset.train.white, self.batch_size
         part = None if self.processes is None else self.processes.part(size)
-        inputs = StepInputs(*images, white=white, crop_padding=padding, batch_size=size, part=part)
+        if images is not None:
+            return StepInputs(
+                *images,
+                white=dataset.train.white,
+                crop_padding=padding,
+                batch_size=size,
+                part=part,
+            )
+        return StreamedInputs(
+            dataset.train,
+            self.device,
+            crop_padding=padding,
+            resized_crops=dataset.augmentation == RESIZED_CROPS,
+            batch_size=size,
+            part=part,
+        )
+
+    def _make_step(self, inputs: StepInputs) -> TrainingStep:
         return TrainingStep(
             self.model,
             self.optimizer,

@@ -1,5 +1,6 @@
 """The images that a run trains on, and their fingerprints."""
 
+import dataclasses
 import hashlib
 from typing import Any
 
@@ -9,11 +10,28 @@ from sween.data.dataset import Dataset, Split
 from sween.errors import BadInput
 from sween.training.config import TrainConfig
 
+RESIZED_CROPS = "resized-crop-flip"
 
-def training_images(dataset: Dataset, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The training pixels and labels of a data set on a device."""
+
+def augmented(dataset: Dataset, config: TrainConfig) -> Dataset:
+    """The data set with the augmentation that a config asks for."""
+    if config.augmentation is None:
+        return dataset
+    return dataclasses.replace(dataset, augmentation=config.augmentation)
+
+
+def training_images(
+    dataset: Dataset, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The training pixels and labels of a data set on a device; None if they are streamed.
+
+    Images that do not fit in memory are streamed, and so are random resized crops, which are made
+    from the photos.
+    """
     dataset.check_trainable()
     train = dataset.train
+    if dataset.augmentation == RESIZED_CROPS or not train.fits_in_memory:
+        return None
     return train.pixels.load_all().to(device), train.labels.to(device)
 
 
@@ -23,17 +41,19 @@ def describe_images(dataset: Dataset) -> dict[str, Any]:
     It covers both splits that training uses: the training images, and the held-out images on which
     accuracy is monitored and the ensemble's weights are solved later.
     """
+    train, weights = dataset.train.pixels, dataset.weights.pixels
+    crops = dataset.augmentation == RESIZED_CROPS
+    contents = train.photo_contents() if crops else train.contents()
     return {
         "image_shape": list(dataset.image_shape),
-        "train_data": _fingerprint(dataset, dataset.train),
-        "weights_data": _fingerprint(dataset, dataset.weights),
+        "train_data": _fingerprint(dataset, dataset.train, contents),
+        "weights_data": _fingerprint(dataset, dataset.weights, weights.contents()),
     }
 
 
-def _fingerprint(dataset: Dataset, split: Split) -> str:
+def _fingerprint(dataset: Dataset, split: Split, contents: str | None) -> str:
     """BLAKE2b over pixels, labels and what the two mean."""
-    pixels = split.pixels.fingerprint(), split.pixels.contents()
-    about = repr((*pixels, split.white, dataset.class_names))
+    about = repr((split.pixels.fingerprint(), contents, split.white, dataset.class_names))
     hasher = hashlib.blake2b(about.encode(), digest_size=16)
     hasher.update(split.labels.to(dtype=torch.int64, device="cpu").contiguous().numpy().tobytes())
     return hasher.hexdigest()
