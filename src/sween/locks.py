@@ -212,10 +212,8 @@ def _open_locked(path: Path, flags: int) -> int:
 def _refuse_broken_link(path: Path) -> None:
     if path.is_symlink() and not path.exists():
         raise BadInput(
-            str(path),
-            expected="a folder",
-            got=f"a link to {path.readlink()}, which does not exist",
-            fix="create that folder, or choose another folder",
+            f"{path}: expected a folder, got a link to {path.readlink()}, which does not exist; "
+            "create that folder, or choose another folder"
         )
 
 

@@ -163,10 +163,8 @@ def _check_classes(ensemble: WeightedEnsemble, images: torch.Tensor) -> None:
     ]
     if len(set(counts)) > 1:
         raise ContractError(
-            "members",
-            expected="the same number of classes in each",
-            got=counts,
-            fix="combine only members trained on the same data set",
+            f"members: expected the same number of classes in each, got {counts}; combine only "
+            "members trained on the same data set"
         )
 
 

@@ -248,9 +248,7 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(
-            str(path), expected="TOML", got=error, fix="see configs/reproduce/"
-        ) from None
+        raise BadInput(f"{path}: expected TOML, got {error}; see configs/reproduce/") from None
 
 
 def _plan(path: Path, content: Mapping[str, Any]) -> Plan:
@@ -355,10 +353,8 @@ def _check_options_by_sigma(where: str, plan: Plan) -> None:
         for sigma in table:
             if not re.fullmatch(r"\d+\.\d\d", sigma):
                 raise BadInput(
-                    f"{where}: {name}",
-                    expected="noise levels with two decimals",
-                    got=repr(sigma),
-                    fix='write "0.50"',
+                    f"{where}: {name}: expected noise levels with two decimals, got {sigma!r}; "
+                    'write "0.50"'
                 )
     for one in plan.candidates:
         for recipe in (*one.recipes, *itertools.chain(*one.recipes_by_sigma.values())):

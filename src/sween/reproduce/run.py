@@ -96,10 +96,8 @@ def carry_out(
         if left is not None and left < max(needed, SHORTEST):
             if not new:
                 raise BadInput(
-                    "`time_limit`",
-                    expected=f"at least {format_seconds(needed)}, to {step.name}",
-                    got=format_seconds(max(left, 0.0)),
-                    fix="allow more time",
+                    f"`time_limit`: expected at least {format_seconds(needed)}, to {step.name}, "
+                    f"got {format_seconds(max(left, 0.0))}; allow more time"
                 )
             return Outcome(done, new, steps[place:])
         say(f"{step.name}: about {format_seconds(seconds)}")
@@ -142,7 +140,5 @@ def parse_duration(text: str) -> float:
         hours, minutes, rest = (int(part or 0) for part in parts.groups())
         seconds = 3600.0 * hours + 60.0 * minutes + rest
     if not seconds:
-        raise BadInput(
-            "`time_limit`", expected="a duration such as 25m", got=repr(text), fix="write 25m"
-        )
+        raise BadInput(f"`time_limit`: expected a duration such as 25m, got {text!r}; write 25m")
     return seconds

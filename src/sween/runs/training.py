@@ -68,10 +68,8 @@ class TrainingConfig:
         for name, kind in _TYPES.items():
             if not isinstance(content.get(name), kind):
                 raise BadInput(
-                    f"{Path(folder) / 'config.toml'}: {name}",
-                    expected="what `sween train` writes there",
-                    got=repr(content.get(name)),
-                    fix=_RESTORE,
+                    f"{Path(folder) / 'config.toml'}: {name}: expected what `sween train` writes "
+                    f"there, got {content.get(name)!r}; {_RESTORE}"
                 )
         return cls(content, **{name: content[name] for name in _TYPES})
 
@@ -91,9 +89,7 @@ class EpochMetrics:
         wrong = [name for name in names if not _is_number(row.get(name))]
         if wrong:
             got = ", ".join(repr(row.get(name)) for name in wrong)
-            raise BadInput(
-                f"{where}: {', '.join(wrong)}", expected="numbers", got=got, fix=_RESTORE
-            )
+            raise BadInput(f"{where}: {', '.join(wrong)}: expected numbers, got {got}; {_RESTORE}")
         return cls(**{name: row[name] for name in names})
 
 
