@@ -87,7 +87,8 @@ def _shares(rows: list[dict[str, Any]], radii: Sequence[float]) -> list[float]:
 
 
 def _acr(rows: list[dict[str, Any]]) -> float:
-    return sum(row["radius"] for row in rows if row["prediction"] == row["label"]) / len(rows)
+    radii = [float(row["radius"]) for row in rows if row["prediction"] == row["label"]]
+    return sum(radii) / len(rows)
 
 
 def _check_certified(out: Path, name: str) -> None:

@@ -27,12 +27,10 @@ class Outcome:
     """What was done.
 
     Attributes:
-        done: steps that are complete, whether in this call or before.
-        new: those of them that this call worked on.
+        new: steps that this call worked on.
         left: steps that are not complete.
     """
 
-    done: Sequence[Step]
     new: Sequence[Step]
     left: Sequence[Step]
 
@@ -84,11 +82,10 @@ def carry_out(
         BadInput: the time limit is too short for any step.
     """
     ends = None if time_limit is None else time.monotonic() + time_limit
-    rates, done, new = Rates(device), list[Step](), list[Step]()
+    rates, new = Rates(device), list[Step]()
     for place, step in enumerate(steps):
         seconds = seconds_left(step, rates)
         if not seconds:
-            done.append(step)
             say(f"done already: {step.name}")
             continue
         left = None if ends is None else ends - time.monotonic()
@@ -99,7 +96,7 @@ def carry_out(
                     f"`time_limit`: expected at least {format_seconds(needed)}, to {step.name}, "
                     f"got {format_seconds(max(left, 0.0))}; allow more time"
                 )
-            return Outcome(done, new, steps[place:])
+            return Outcome(new, steps[place:])
         say(f"{step.name}: about {format_seconds(seconds)}")
         new.append(step)
         try:
@@ -107,10 +104,9 @@ def carry_out(
                 step.run()
         except TimeLimitReached:
             say(f"stopped after the time limit: {step.name}; the same command goes on")
-            return Outcome(done, new, steps[place:])
+            return Outcome(new, steps[place:])
         rates.learn(step.work())
-        done.append(step)
-    return Outcome(done, new, ())
+    return Outcome(new, ())
 
 
 @contextlib.contextmanager
