@@ -77,7 +77,7 @@ def run(
     arch: TrustedArch = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="of the noise, which then depends on the pixels alone [random]"),
+        typer.Option(help="noise seed; the noise then depends on the pixels alone [random]"),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,

@@ -40,7 +40,7 @@ def run(
         str, typer.Option(help="auto, cpu or cuda; the kind of device that certified the run")
     ] = "auto",
     seed: Annotated[
-        int | None, typer.Option(help="of the choice of images [random, and printed]")
+        int | None, typer.Option(help="seed for choosing the images [random, printed]")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -1,6 +1,6 @@
 """What training and certifying cost: seconds of an epoch, of the weights, and of a certificate.
 
-Training is measured over a few epochs of each network alone; totals are multiplied out.
+Training is measured over a few epochs of each network alone; totals are extrapolated.
 """
 
 import dataclasses

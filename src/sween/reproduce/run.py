@@ -103,7 +103,7 @@ def carry_out(
             with _alarm(left):
                 step.run()
         except TimeLimitReached:
-            say(f"stopped after the time limit: {step.name}; the same command goes on")
+            say(f"stopped at the time limit: {step.name}; the same command resumes")
             return Outcome(new, steps[place:])
         rates.learn(step.work())
     return Outcome(new, ())

@@ -51,12 +51,12 @@ _ADAPTIVE = (
 _COSTS = (
     *_SOURCE,
     Column("epochs", "epochs", whole_number),
-    Column("seconds an epoch", "seconds_per_epoch", "{:.2f}".format),
+    Column("seconds per epoch", "seconds_per_epoch", "{:.2f}".format),
     Column("hours", "hours", "{:.3f}".format),
     Column("parameters", "parameters", whole_number),
     Column("FLOPs", "flops", whole_number),
-    Column("samples a second", "samples_per_second", whole_number),
-    Column("seconds a certificate", "seconds_per_certificate", "{:.3f}".format),
+    Column("samples per second", "samples_per_second", whole_number),
+    Column("seconds per certificate", "seconds_per_certificate", "{:.3f}".format),
 )
 
 
@@ -65,11 +65,10 @@ _ABOUT = {
     "largest value of any of them, column by column. An ensemble's lead is over the area under the "
     "envelope of their curves, with a 95% paired bootstrap interval; for other weights it is the "
     "difference from the ensemble's own.",
-    "adaptive": "Lost: ACR of the full ensemble minus that with the exit, with its paired "
-    "interval.",
-    "costs": "Hours are seconds an epoch, measured over a few epochs, times the recipe's epochs; "
-    "an ensemble's are those of its members and of its weights. The paper's are on one GTX 1080 "
-    "Ti; it counts a multiply-add as one FLOP, as we do.",
+    "adaptive": "Lost: ACR of the full ensemble minus ACR with the exit, with a paired interval.",
+    "costs": "Hours are the seconds per epoch, measured over a few epochs, times the recipe's "
+    "epochs; those of an ensemble include its members and its weights. The paper's are on one GTX "
+    "1080 Ti; like the paper, we count a multiply-add as one FLOP.",
 }
 """The note below a kind of table."""
 
