@@ -168,6 +168,16 @@ class Plan:
         )
 
     @property
+    def named(self) -> dict[str, Candidate]:
+        """The candidates by their names."""
+        return dict(zip(self.member_names, self.candidates, strict=True))
+
+    @property
+    def solutions(self) -> list[tuple[Ensemble, str]]:
+        """Every ensemble with every method that solves for its weights."""
+        return list(itertools.product(self.ensembles, self.weigh.methods))
+
+    @property
     def whole(self) -> Ensemble:
         """The ensemble of all candidates, which the others are part of."""
         return self.ensembles[-1]

@@ -43,11 +43,7 @@ def steps_of(space: Workspace) -> list[Step]:
             steps += cost_steps(space, sigma)
             continue
         steps.append(Train(space, sigma))
-        steps += [
-            WeighStep(space, ensemble, method, sigma)
-            for ensemble in plan.ensembles
-            for method in plan.weigh.methods
-        ]
+        steps += [WeighStep(space, *solution, sigma) for solution in plan.solutions]
         steps.append(CertifyStep(space, sigma))
         if plan.attack is not None and sigma in (plan.attack.sigmas or plan.sigmas):
             steps += [AttackStep(space, model, sigma) for model in plan.attack.models]
