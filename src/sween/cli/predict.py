@@ -27,14 +27,14 @@ from sween.cli.options import (
     choose_device,
 )
 from sween.data import read_image
-from sween.ensemble import LoadedEnsemble
+from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.factories import is_factory
 from sween.progress import track
 from sween.records import ABSTAIN, Certificate, format_radius
 from sween.sampling import CertifySettings
-from sween.sampling.settings import N
+from sween.sampling.settings import ALPHA, N
 from sween.seeding import fresh_seed
 from sween.smoothing import Prediction, SmoothedClassifier
 from sween.zoo import load
@@ -55,10 +55,10 @@ def run(
         int | None, typer.Option(help="with --certify: votes that select the class [100]")
     ] = None,
     n: Annotated[int | None, typer.Option(help="votes [100; 100000 with --certify]")] = None,
-    alpha: Alpha = 0.001,
+    alpha: Alpha = ALPHA,
     exit_name: Exit = "none",
-    exit_threshold: ExitThreshold = 0.999,
-    exit_alpha: ExitAlpha = 0.05,
+    exit_threshold: ExitThreshold = ExitPolicy.threshold,
+    exit_alpha: ExitAlpha = ExitPolicy.alpha,
     bound: Annotated[
         str | None, typer.Option(help="with --certify: cohen or two-class [cohen]")
     ] = None,

@@ -43,9 +43,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sween.ensemble import METHODS
+from sween.ensemble import METHODS, ExitPolicy
 from sween.errors import BadInput, UnknownName, refuse_duplicates
 from sween.paths import AnyPath
+from sween.runs.attack_settings import AttackSettings
+from sween.sampling.settings import ALPHA, N
 from sween.training.recipes import configs_folder, list_recipes
 
 TABLES = ("certified", "adaptive", "attacks", "costs")
@@ -98,12 +100,12 @@ class Certify:
     indices: str | None = None
     every: int | None = None
     n0: int = 100
-    n: int = 100_000
-    alpha: float = 0.001
+    n: int = N
+    alpha: float = ALPHA
     exits: tuple[str, ...] = ("none",)
-    exit_threshold: float = 0.999
+    exit_threshold: float = ExitPolicy.threshold
     exit_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    exit_alpha: float = 0.05
+    exit_alpha: float = ExitPolicy.alpha
 
     def threshold(self, sigma: float) -> float:
         """Of the paper's exit at a noise level."""
@@ -119,10 +121,10 @@ class Attack:
     sigmas: tuple[float, ...] = ()
     indices: str | None = None
     every: int | None = None
-    attack: str = "rand"
-    samples: int = 128
-    n: int = 10_000
-    batch_size: int = 32
+    attack: str = AttackSettings.attack
+    samples: int = AttackSettings.samples
+    n: int = AttackSettings.n
+    batch_size: int = AttackSettings.batch_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
