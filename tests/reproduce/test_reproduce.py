@@ -238,6 +238,16 @@ def test_a_dry_run_lists_the_steps_and_makes_nothing(plans: Path) -> None:
     assert listing(plans) == before
 
 
+def test_the_figures_are_those_of_two_plans(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plans / "reproduce").mkdir()
+    for name in ("standard", "identical", "macer"):
+        shutil.copy(plans / f"{name}.toml", plans / "reproduce")
+    monkeypatch.setattr("sween.reproduce.plan.configs_folder", lambda: plans)
+    printed = succeed(f"reproduce figures --out {plans / 'out'} --sigma 0.5 --dry-run")
+    certified = [line.partition("certify ")[2] for line in printed.splitlines()]
+    assert list(filter(None, certified)) == ["SWEEN-3 at sigma 0.50", "SWEEN at sigma 0.50"]
+
+
 def test_a_dry_run_knows_what_is_done(done: Path) -> None:
     shutil.rmtree(done / "out/certificates/standard-fast-sigma0.25")
     printed = succeed(_line(done, options="--dry-run"))

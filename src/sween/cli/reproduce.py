@@ -15,7 +15,7 @@ from sween.reproduce import (
     Step,
     Workspace,
     carry_out,
-    list_plans,
+    list_targets,
     make_figures,
     make_tables,
     parse_duration,
@@ -28,7 +28,7 @@ from sween.run_folder import write_text
 
 
 def run(
-    target: Annotated[str, typer.Argument(help=f"{', '.join(list_plans())}, all, or a plan file")],
+    target: Annotated[str, typer.Argument(help=f"{', '.join(list_targets())}, or a plan file")],
     out: Annotated[Path, typer.Option(help="output folder, shared by all targets")],
     recipe: Annotated[
         str, typer.Option(help="training recipe: fast, or paper for the paper's settings")
@@ -53,7 +53,7 @@ def run(
     """
     limit = None if time_limit is None else parse_duration(time_limit)
     devices = choose_devices(device)
-    targets = list(list_plans()) if target == "all" else [target]
+    targets = list_targets().get(target, (target,))
     plans = [read_plan(one).at(recipe=recipe, sigmas=sigma or ()) for one in targets]
     spaces = [
         Workspace(plan, recipe=recipe, out=out, data_root=data_root, devices=devices, quiet=quiet)

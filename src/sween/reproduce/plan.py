@@ -216,6 +216,13 @@ def list_plans() -> dict[str, Path]:
     return {path.stem: path for path in sorted((configs_folder() / "reproduce").glob("*.toml"))}
 
 
+def list_targets() -> dict[str, tuple[str, ...]]:
+    """The targets that ship with sween, each with its plans."""
+    plans = tuple(list_plans())
+    # The plans whose tables the paper also shows as figures 1 and 3.
+    return {name: (name,) for name in plans} | {"figures": ("standard", "identical"), "all": plans}
+
+
 def read_plan(target: AnyPath) -> Plan:
     """The plan of a target, or of a file of one's own.
 
@@ -229,7 +236,7 @@ def read_plan(target: AnyPath) -> Plan:
         nearest = difflib.get_close_matches(str(target), known, n=1)
         raise BadInput(
             "target",
-            expected=f"one of {', '.join(known)}, all, or the file of a plan",
+            expected=f"one of {', '.join(list_targets())}, or the file of a plan",
             got=str(target),
             fix=f"did you mean {nearest[0]}?" if nearest else "choose one of them",
         )
