@@ -180,11 +180,6 @@ def test_plain_rows_take_precedence_and_missing_ones_are_named(tmp_path: Path) -
         assert rows_file(tmp_path, CERTIFICATES) == tmp_path / name
 
 
-def test_the_writer_fails_in_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        RowWriter(tmp_path / "absent" / "rows.jsonl")
-
-
 def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with RowWriter(path), pytest.raises(BadInput, match=r"rows\.jsonl.*another process"):

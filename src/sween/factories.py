@@ -44,10 +44,8 @@ class FactoryRegistry(Registry[Entry]):
             if name in self.built_in or isinstance(error, SweenError | MemoryError):
                 raise
             raise BadInput(
-                f"{self.kind} {name!r}",
-                expected="a factory that runs without raising",
-                got=describe_error(error),
-                fix="call it on its own to see where it fails",
+                f"{self.kind} {name!r}: expected a factory that runs without raising, got "
+                f"{describe_error(error)}; call it on its own to see where it fails"
             ) from error
 
 
@@ -92,10 +90,8 @@ def _import(kind: str, name: str) -> Factory:
         ) from None
     if not callable(factory):
         raise BadInput(
-            f"{kind} {name!r}",
-            expected="a factory that can be called",
-            got=describe_type(factory),
-            fix="name a function or class",
+            f"{kind} {name!r}: expected a factory that can be called, got "
+            f"{describe_type(factory)}; name a function or class"
         )
     return factory
 

@@ -14,7 +14,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sween.errors import BadInput, FolderBusy
@@ -140,12 +139,7 @@ class FolderLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -212,10 +206,8 @@ def _open_locked(path: Path, flags: int) -> int:
 def _refuse_broken_link(path: Path) -> None:
     if path.is_symlink() and not path.exists():
         raise BadInput(
-            str(path),
-            expected="a folder",
-            got=f"a link to {path.readlink()}, which does not exist",
-            fix="create that folder, or choose another folder",
+            f"{path}: expected a folder, got a link to {path.readlink()}, which does not exist; "
+            "create that folder, or choose another folder"
         )
 
 

@@ -14,10 +14,7 @@ def as_paths(what: str, paths: Iterable[AnyPath]) -> list[Path]:
     """A list of paths; a single path is refused, since iterating a string gives its characters."""
     if isinstance(paths, str | os.PathLike):
         raise BadInput(
-            what,
-            expected="a list of paths",
-            got=repr(os.fspath(paths)),
-            fix="put it in a list",
+            f"{what}: expected a list of paths, got {os.fspath(paths)!r}; put it in a list"
         )
     return [Path(path) for path in paths]
 

@@ -17,7 +17,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, get_args, get_origin
 
 from sween.errors import BadInput, FolderBusy, describe_type
@@ -143,27 +142,21 @@ def from_row(kind: type[AnyRecord], row: Mapping[str, Any], *, where: str = "row
     what, checks = kind.__name__, _type_checks(kind)
     if row.get("schema") != kind.SCHEMA:
         raise BadInput(
-            f"{where}: schema",
-            expected=f"{kind.SCHEMA}, of {what}",
-            got=row.get("schema"),
-            fix="read it with the sween version that wrote it",
+            f"{where}: schema: expected {kind.SCHEMA}, of {what}, got {row.get('schema')}; read it "
+            "with the sween version that wrote it"
         )
     missing = [name for name in checks if name not in row]
     extra = [name for name in row if name not in {*checks, "schema", "checksum"}]
     if missing or extra:
         raise BadInput(
-            f"{where}: fields",
-            expected=f"those of {what}",
-            got=f"missing {missing}, unknown {extra}",
-            fix="restore the file from its source",
+            f"{where}: fields: expected those of {what}, got missing {missing}, unknown {extra}; "
+            "restore the file from its source"
         )
     wrong = [f"{name} {row[name]!r}" for name, fits in checks.items() if not fits(row[name])]
     if wrong:
         raise BadInput(
-            f"{where}: values",
-            expected=f"the types of {what}",
-            got=", ".join(wrong),
-            fix="restore the file from its source",
+            f"{where}: values: expected the types of {what}, got {', '.join(wrong)}; restore the "
+            "file from its source"
         )
     values = {name: row[name] for name in checks}
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
@@ -224,17 +217,13 @@ def read_rows(path: AnyPath) -> list[dict[str, Any]]:
                 row = json.loads(line.decode(), parse_float=_finite, parse_constant=_finite)
             except (ValueError, RecursionError) as error:
                 raise BadInput(
-                    f"{path}, line {number}",
-                    expected="one JSON object per line",
-                    got=error,
-                    fix="restore the file from its source, or delete that line and run again",
+                    f"{path}, line {number}: expected one JSON object per line, got {error}; "
+                    "restore the file from its source, or delete that line and run again"
                 ) from None
             if not isinstance(row, dict):
                 raise BadInput(
-                    f"{path}, line {number}",
-                    expected="a JSON object",
-                    got=describe_type(row),
-                    fix="restore the file from its source",
+                    f"{path}, line {number}: expected a JSON object, got {describe_type(row)}; "
+                    "restore the file from its source"
                 )
             rows.append(row)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -319,12 +308,7 @@ class RowWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -104,9 +104,7 @@ def read_config(folder: AnyPath) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            str(path), expected="TOML", got=error, fix="restore the file"
-        ) from None
+        raise CheckpointError(f"{path}: expected TOML, got {error}; restore the file") from None
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -223,17 +221,13 @@ def run_folder(
 def _check_rows(path: Path) -> None:
     if not path.exists() and path.with_name(f"{path.name}.gz").exists():
         raise BadInput(
-            f"{path}.gz",
-            expected="uncompressed rows to resume from",
-            got="compressed ones",
-            fix="decompress it with gunzip, or choose another folder",
+            f"{path}.gz: expected uncompressed rows to resume from, got compressed ones; "
+            "decompress it with gunzip, or choose another folder"
         )
     if path.exists() and not path.with_name("config.toml").exists():
         raise CheckpointError(
-            str(path.parent),
-            expected=f"config.toml next to {path.name}",
-            got="none",
-            fix="restore it, or choose another folder",
+            f"{path.parent}: expected config.toml next to {path.name}, got none; restore it, or "
+            "choose another folder"
         )
 
 

@@ -42,10 +42,8 @@ def derive_key(seed: int, purpose: str, example: int = 0, block: int = 0) -> int
         numbers = struct.pack("<qqq", seed, example, block)
     except struct.error:
         raise BadInput(
-            "seed, example and block of a random stream",
-            expected="integers from -2**63 to 2**63 - 1",
-            got=f"{seed}, {example}, {block}",
-            fix="choose a smaller seed",
+            "seed, example and block of a random stream: expected integers from -2**63 to 2**63 - "
+            f"1, got {seed}, {example}, {block}; choose a smaller seed"
         ) from None
     hasher = hashlib.blake2b(digest_size=16, person=b"sween-stream-1")
     hasher.update(numbers)

@@ -80,11 +80,9 @@ def test_a_network_that_is_hardly_ever_right_is_warned_about(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("", "normalised"),
         (f"{NORMALIZE} --arch resnet110", "do not fit"),
         (f"{NORMALIZE} --sigma 0", "sigma"),
         (f"{NORMALIZE} --images 0", "images"),
-        ("--normalize cifar", "MEAN/STD"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(

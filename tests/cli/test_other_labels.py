@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import torch
 
 from sween.data import Dataset, load_dataset
 from sween.ensemble import load_ensemble
@@ -38,15 +37,6 @@ def certify(made: Made, dataset: Dataset, out: Path) -> None:
 def test_the_pixels_of_shipped_runs_keep_their_fingerprint() -> None:
     config = tomllib.loads((ROOT / "results/digits-demo/config.toml").read_text())
     assert load_dataset("digits").test.pixels.fingerprint() == config["data"]
-
-
-def test_labels_have_a_fingerprint_of_their_own() -> None:
-    digits = load_dataset("digits")
-    other = relabelled(digits)
-    assert other.test.pixels.fingerprint() == digits.test.pixels.fingerprint()
-    assert other.test.label_fingerprint() != digits.test.label_fingerprint()
-    narrow = dataclasses.replace(digits.test, labels=digits.test.labels.to(torch.int32))
-    assert narrow.label_fingerprint() == digits.test.label_fingerprint()
 
 
 def test_a_run_is_not_resumed_with_other_labels(made: Made, tmp_path: Path) -> None:

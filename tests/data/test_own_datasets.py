@@ -141,7 +141,6 @@ def from_files(root):
     return make()
 def fails():
     raise KeyError("flowers")
-number = 3
 """
 
 
@@ -169,8 +168,6 @@ def test_a_data_set_by_its_factory(own: str, tmp_path: Path) -> None:
         ("nothing", "expected a factory that returns a sween Dataset or"),
         ("from_files", "as `root`"),
         ("fails", "KeyError: 'flowers'"),
-        ("number", "can be called, got an int"),
-        ("missing", "has no attribute 'missing'"),
     ],
 )
 def test_a_factory_that_cannot_be_used(

@@ -124,15 +124,6 @@ def test_an_unknown_field_is_refused_with_the_nearest() -> None:
         counted_radii(FOUR, radius="radius_twoclass")  # type: ignore[arg-type]
 
 
-@given(certificate_lists(), st.lists(st.floats(0, 4), min_size=2, max_size=8))
-def test_certified_accuracy_never_rises_with_the_radius(
-    rows: list[Certificate], radii: list[float]
-) -> None:
-    accuracies = certified_accuracy(rows, sorted(radii))
-    assert np.all(np.diff(accuracies) <= 0)
-    assert np.all(accuracies <= certified_accuracy(rows, [0.0]))
-
-
 @given(certificate_lists(), st.randoms(use_true_random=False))
 def test_acr_does_not_depend_on_the_order(rows: list[Certificate], random: Random) -> None:
     shuffled = list(rows)

@@ -72,6 +72,9 @@ def test_normalisation_is_inside_the_network(name: str) -> None:
     assert not torch.equal(model(x), body(x))
     assert not list(normalize.parameters()), "the constants are not trained"
     assert {"0.mean", "0.std"} <= model.state_dict().keys(), "the constants travel with the weights"
+    plain = build(name)
+    assert isinstance(plain, nn.Sequential)
+    assert torch.equal(plain[0](x), x), "off by default"
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -119,13 +122,3 @@ def test_a_cifar_resnet_has_a_depth_of_6n_plus_2() -> None:
 def test_digits_networks_take_other_channels(name: str, channels: int) -> None:
     model = create_model(name, num_classes=4, image_shape=(channels, 8, 8))
     check_member(model, num_classes=4, image_shape=(channels, 8, 8))
-
-
-def test_normalisation_is_per_channel_and_off_by_default() -> None:
-    normalize = Normalize((0.0, 0.5, 1.0), (1.0, 0.5, 0.25))
-    out = normalize(torch.full((1, 3, 2, 2), 0.5))
-    assert out[0, :, 0, 0].tolist() == [0.5, 0.0, -2.0]
-    assert not list(normalize.parameters()), "the constants are not trained"
-    x, model = images("resnet20", 2), build("resnet20")
-    assert isinstance(model, nn.Sequential)
-    assert torch.equal(model[0](x), x)

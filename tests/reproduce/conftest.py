@@ -1,5 +1,6 @@
-"""A stand-in for the paper's plans: two digit networks, 12 images, n = 1,000."""
+"""Stand-ins for the paper's plans: small networks on digits, 12 images, n = 1,000."""
 
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from sween.errors import SmallSampleWarning
+from sween.reproduce import list_plans
 from tests.cli.command import succeed
 
 RECIPE = 'dataset = "digits"\nepochs = 6\nbatch_size = 64\n'
+MACER = f'{RECIPE}method = "macer"\ncopies = 2\nregulariser_from = 0\n'
 
 PLAN = """
 title = "Two networks on digits"
@@ -92,9 +95,26 @@ samples = 5
 
 
 def write_plans(folder: Path) -> None:
-    """The plans standard, adaptive, attacks and costs, and their recipe."""
-    texts = {"standard": PLAN, "adaptive": ADAPTIVE, "attacks": ATTACKS, "costs": COSTS}
+    """Plans by the names of targets, and their recipes.
+
+    `macer` and `identical` are those that ship, with other networks, recipe and number of votes.
+    """
+    shipped = {name: file.read_text() for name, file in list_plans().items()}
+    for text in ("resnet110", "cifar10"):
+        assert text in shipped["identical"]
+    identical = shipped["identical"].replace("resnet110", "digits-mlp").replace("cifar10", "digits")
+    texts = {
+        "standard": PLAN,
+        "adaptive": ADAPTIVE,
+        "attacks": ATTACKS,
+        "costs": COSTS,
+        "macer": re.sub('fast = ".*"', 'fast = "{folder}/macer-recipe.toml"', shipped["macer"]),
+        "identical": re.sub('fast = ".*"', 'fast = "{folder}/recipe.toml"', identical)
+        .replace("[weigh]", "[weigh]\nsamples = 5")
+        .replace('indices = "888:1888"', 'indices = "0:12"\nn = 1000'),
+    }
     (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "macer-recipe.toml").write_text(MACER)
     for name, text in texts.items():
         (folder / f"{name}.toml").write_text(text.replace("{folder}", str(folder)))
 

@@ -1,15 +1,20 @@
 """`sween reproduce`: every table end to end on a stand-in, resumed after any kill."""
 
+import csv
 import inspect
+import io
+import itertools
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +26,6 @@ from sween.reproduce.published import published_rows
 from sween.reproduce.rates import SGD_EPOCHS, Work, measured_rates, training_work
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
-from sween.runs.attack import AttackRun
 from sween.training import TrainConfig
 from tests.cli.command import assert_refused, listing, run_line, succeed
 from tests.reproduce.conftest import RECIPE
@@ -35,56 +39,177 @@ def _line(plans: Path, target: str = "standard", *, out: str = "out", options: s
     return f"reproduce {plan} --out {plans / out} --quiet --device cpu {options}"
 
 
+def _verified(out: Path) -> None:
+    """Every folder of rows passes `sween verify`."""
+    for rows in out.glob("*/**/*s.jsonl"):
+        if rows.name != "metrics.jsonl":
+            succeed(f"verify {shlex.quote(str(rows.parent))}")
+
+
+def _ours(out: Path, name: str) -> dict[tuple[str, ...], dict[str, str]]:
+    """The rows of a table that are ours, by noise level, model and exit, after a look at its page.
+
+    The page shows the values of the CSV file, and no other rows.
+    """
+    rows = list(csv.DictReader(io.StringIO((out / f"tables/{name}-fast.csv").read_text())))
+    page = (out / f"tables/{name}-fast.md").read_text().splitlines()
+    lines = [line for line in page if line.startswith("| ")][2:]
+    for row, line in zip(rows, lines, strict=True):
+        shown = [cell.replace("\\", "") for cell in line.strip("| ").split(" | ")]
+        assert shown[1:3] == [row["model"], row["source"]]
+        for cell, value in zip(shown, row.values(), strict=True):
+            number = re.match(r"[-+]?[0-9][0-9,]*(\.[0-9]*)?", cell)
+            if number and value:
+                unit = 10.0 ** (1 - len(number[1] or "."))  # of the last digit: radii are floored
+                shown_number = float(number[0].replace(",", ""))
+                assert shown_number == pytest.approx(float(value), abs=unit)
+    return {
+        (f"{float(row['sigma']):.2f}", row["model"], row.get("exit", "")): row
+        for row in rows
+        if row["source"] == "sween"
+    }
+
+
+def _votes(out: Path, plan: str, sigma: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a certification by voter."""
+    found = dict[str, list[dict[str, Any]]]()
+    for row in read_rows(out / f"certificates/{plan}-fast-sigma{sigma}/certificates.jsonl"):
+        found.setdefault(row["model"], []).append(row)
+    return found
+
+
+def _shares(rows: list[dict[str, Any]], radii: Sequence[float]) -> list[float]:
+    return [
+        sum(row["prediction"] == row["label"] and row["radius"] >= radius for row in rows)
+        / len(rows)
+        for radius in radii
+    ]
+
+
+def _acr(rows: list[dict[str, Any]]) -> float:
+    radii = [float(row["radius"]) for row in rows if row["prediction"] == row["label"]]
+    return sum(radii) / len(rows)
+
+
+def _check_certified(out: Path, name: str) -> None:
+    """The table of certified accuracy, from nothing but the rows."""
+    radii = [step / 4 for step in range(9)]
+    table, plan = _ours(out, name), read_plan(out.parent / f"{name}.toml")
+    for sigma in {key[0] for key in table}:
+        votes = _votes(out, name, sigma)
+        expected = {voter: ([*_shares(rows, radii)], _acr(rows)) for voter, rows in votes.items()}
+        for ensemble in plan.ensembles:
+            members, size = [expected[own] for own in ensemble.members], len(ensemble.members)
+            columns = [[own[0][place] for own in members] for place in range(9)]
+            averages = [own[1] for own in members]
+            expected[f"AVG-{size}"] = [sum(own) / size for own in columns], sum(averages) / size
+            expected[f"UE-{size}"] = [max(own) for own in columns], max(averages)
+            steps = sorted(
+                {0.0, *(row["radius"] for own in ensemble.members for row in votes[own])}
+            )
+            area = sum(
+                (after - before) * max(_shares(votes[own], [after])[0] for own in ensemble.members)
+                for before, after in itertools.pairwise(steps)
+            )
+            lead = float(table[sigma, ensemble.name, ""]["lead"])
+            assert lead == pytest.approx(_acr(votes[ensemble.name]) - area)
+            other = float(table[sigma, f"{ensemble.name}-uniform", ""]["lead"])
+            uniform = _acr(votes[f"{ensemble.name}-uniform"])
+            assert other == pytest.approx(uniform - _acr(votes[ensemble.name]))
+        exits = {f"{plan.whole.name}+{kind}" for kind in ("exact", "paper")}  # in another table
+        assert {key[1] for key in table if key[0] == sigma} == {*expected} - exits
+        for voter in {*expected} - exits:
+            row = table[sigma, voter, ""]
+            shares = [float(row[f"accuracy_{radius:.2f}"]) / 100 for radius in radii]
+            assert shares == pytest.approx(expected[voter][0])
+            assert float(row["acr"]) == pytest.approx(expected[voter][1])
+
+
 def test_the_paper_s_table_with_ours_next_to_it(finished: tuple[Path, str]) -> None:
     plans, printed = finished
+    table = (plans / "out/tables/standard-fast.md").read_text()
+    assert table in printed
     for sigma in ("0.50", "0.25"):
-        folder = plans / f"out/certificates/standard-fast-sigma{sigma}"
-        run = CertificationRun.read(folder)
-        run.check_complete()
-        table = (plans / "out/tables/standard-fast.md").read_text()
-        assert table in printed
         assert (plans / f"out/tables/standard-fast-sigma{sigma}.png").is_file()
-        for name in ("SWEEN-2", "SWEEN-3", "SWEEN-3-uniform", "digits-conv"):
-            (row,) = (
-                line
-                for line in table.splitlines()
-                if line.startswith(f"| {sigma} | {name} | sween")
-            )
-            shares = [100 * share for share in run_of(run, name, [0.0, 0.25, 0.5])]
-            assert row.split(" | ")[3:6] == [f"{share:.1f}" for share in shares]
         assert f"| {sigma} | SWEEN-6 | paper | " in table
+    _check_certified(plans / "out", "standard")
+    _verified(plans / "out")
     again = listing(plans / "out")
     assert "nothing was left to do" in succeed(_line(plans))
     changed = {path for path, entry in listing(plans / "out").items() if again.get(path) != entry}
     assert {path.parent.name for path in changed if path.is_file()} <= {"tables"}
 
 
-def run_of(run: CertificationRun, name: str, radii: list[float]) -> list[float]:
-    rows = run.of(name)
-    return [
-        sum(row.radius >= radius for row in rows if row.prediction == row.label) / len(rows)
-        for radius in radii
-    ]
-
-
 def test_exits_come_from_the_same_certificates(done: Path) -> None:
-    plans = done
-    rows = (plans / "out/certificates/standard-fast-sigma0.50/certificates.jsonl").read_bytes()
-    printed = succeed(_line(plans, "adaptive"))
+    out = done / "out"
+    before = contents(out / "certificates")
+    printed = succeed(_line(done, "adaptive"))
     assert "nothing was left to do" in printed
-    assert "paper(threshold=0.999,alpha=0.05)" in printed
-    assert "349,805" in printed
-    assert (
-        rows == (plans / "out/certificates/standard-fast-sigma0.50/certificates.jsonl").read_bytes()
-    )
+    assert "349,805" in printed  # the paper's
+    assert contents(out / "certificates") == before
+    table = _ours(out, "adaptive")
+    for sigma in ("0.50", "0.25"):
+        votes = _votes(out, "standard", sigma)
+        for voter in ("SWEEN-3", "SWEEN-3+exact", "SWEEN-3+paper"):
+            row = table[sigma, "SWEEN-3", votes[voter][0]["exit"]]
+            assert float(row["acr"]) == pytest.approx(_acr(votes[voter]))
+            lost = _acr(votes["SWEEN-3"]) - _acr(votes[voter])
+            assert float(row["lost"] or 0) == pytest.approx(lost)
+            evaluations = sum(own["member_evaluations"] for own in votes[voter]) / 12
+            assert float(row["evaluations"]) == pytest.approx(evaluations)
+    assert len(table) == 6
 
 
 def test_attacks_use_the_networks_of_their_base(done: Path) -> None:
-    plans = done
-    printed = succeed(_line(plans, "attacks"))
-    run = AttackRun.read(plans / "out/attacks/standard-fast-sigma0.50/SWEEN-2")
-    assert len(run.rows) == 8
-    assert "| 0.50 | digits-conv | sween | empirical |" in printed
+    succeed(_line(done, "attacks"))
+    out = done / "out"
+    table = _ours(out, "attacks")
+    assert {key[1] for key in table} == {"SWEEN-2", "digits-conv"}
+    for model in ("SWEEN-2", "digits-conv"):
+        rows = read_rows(out / f"attacks/standard-fast-sigma0.50/{model}/attacks.jsonl")
+        assert len(rows) == 8
+        for eps in (0.25, 0.5):
+            resisting = [
+                row["prediction"] in (row["label"], -1) and row["clean_prediction"] == row["label"]
+                for row in rows
+                if row["eps"] == eps
+            ]
+            share = float(table["0.50", model, ""][f"at_{eps:g}"])
+            assert share == pytest.approx(100 * sum(resisting) / 4)
+    _verified(out)
+    assert "nothing was left to do" in succeed(_line(done, "attacks"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["macer", "identical"])
+def test_the_other_targets_from_start_to_end(plans: Path, target: str) -> None:
+    printed = succeed(_line(plans, target, options="--sigma 0.5"))
+    assert (plans / f"out/tables/{target}-fast.md").read_text() in printed
+    _check_certified(plans / "out", target)
+    _verified(plans / "out")
+    assert "| paper |" in printed
+    assert list((plans / "out/tables").glob(f"{target}-fast*.png"))
+    assert "nothing was left to do" in succeed(_line(plans, target, options="--sigma 0.5"))
+
+
+@pytest.mark.slow
+def test_all_targets_share_what_they_have_in_common(
+    plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sween.reproduce.costs.BENCH_SECONDS", 0.02)
+    monkeypatch.setattr("sween.reproduce.plan.configs_folder", lambda: plans)
+    names = ("standard", "adaptive", "attacks", "costs", "macer")
+    for name in names:
+        (plans / "reproduce").mkdir(exist_ok=True)
+        shutil.copy(plans / f"{name}.toml", plans / "reproduce")
+    line = f"reproduce all --out {plans / 'out'} --quiet --device cpu --sigma 0.5"
+    printed = succeed(line)
+    assert printed.count("done already: train") == 2  # adaptive comes first; attacks, standard
+    assert {f"{name}-fast.md" for name in names} <= {
+        path.name for path in (plans / "out/tables").iterdir()
+    }
+    _verified(plans / "out")
+    assert "nothing was left to do" in succeed(line)
 
 
 def test_costs_are_measured_and_multiplied_out(
@@ -111,6 +236,16 @@ def test_a_dry_run_lists_the_steps_and_makes_nothing(plans: Path) -> None:
     assert printed.count("certify SWEEN-3") == 2
     assert "in all" in printed
     assert listing(plans) == before
+
+
+def test_the_figures_are_those_of_two_plans(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plans / "reproduce").mkdir()
+    for name in ("standard", "identical", "macer"):
+        shutil.copy(plans / f"{name}.toml", plans / "reproduce")
+    monkeypatch.setattr("sween.reproduce.plan.configs_folder", lambda: plans)
+    printed = succeed(f"reproduce figures --out {plans / 'out'} --sigma 0.5 --dry-run")
+    certified = [line.partition("certify ")[2] for line in printed.splitlines()]
+    assert list(filter(None, certified)) == ["SWEEN-3 at sigma 0.50", "SWEEN at sigma 0.50"]
 
 
 def test_a_dry_run_knows_what_is_done(done: Path) -> None:
@@ -360,6 +495,10 @@ def _certifying(out: Path) -> bool:
     return any(path.stat().st_size for path in out.glob("certificates/*/certificates.jsonl"))
 
 
+def _measuring(out: Path) -> bool:
+    return any(len(read_rows(path)) > 1 for path in out.glob("costs/*/*/metrics.jsonl"))
+
+
 def _attacking(out: Path) -> bool:
     return any(path.stat().st_size for path in out.glob("attacks/*/*/attacks.jsonl"))
 
@@ -372,16 +511,32 @@ def _attacking(out: Path) -> bool:
         ("standard", _weighing),
         ("standard", _certifying),
         ("attacks", _attacking),
+        ("macer", _training),
+        ("identical", _weighing),
+        ("identical", _certifying),
+        ("costs", _measuring),
     ],
 )
 def test_a_kill_in_any_step_loses_nothing(
-    plans: Path, finished: tuple[Path, str], target: str, reached: Callable[[Path], bool]
+    plans: Path,
+    finished: tuple[Path, str],
+    target: str,
+    reached: Callable[[Path], bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGKILL once the step is under way, then the same command: as if never interrupted."""
-    kill_when(_line(plans, target), lambda: reached(plans / "out"))
-    succeed(_line(plans, target))
+    monkeypatch.setattr("sween.reproduce.costs.BENCH_SECONDS", 0.02)
+    options = "" if target == "standard" else "--sigma 0.5"
+    kill_when(_line(plans, target, options=options), lambda: reached(plans / "out"))
+    succeed(_line(plans, target, options=options))
     whole = finished[0] / "out"
-    if target == "attacks":
+    if target != "standard":
         whole = plans / "whole"
-        succeed(_line(plans, target, out="whole"))
-    assert contents(plans / "out") == contents(whole)
+        succeed(_line(plans, target, out="whole", options=options))
+    made, wanted = contents(plans / "out"), contents(whole)
+    if target == "costs":  # a table of times, which differ
+        made, wanted = (
+            {name: own for name, own in found.items() if not name.startswith("tables")}
+            for found in (made, wanted)
+        )
+    assert made == wanted

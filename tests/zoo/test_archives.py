@@ -384,12 +384,10 @@ def test_an_archive_cannot_make_sween_import_a_module(
         ("zoo pack {mine} {mine}/ --out {tmp}/a.zip", ("mine 2 times", "NAME=FOLDER")),
         ("zoo pack ../x={mine} --out {tmp}/a.zip", ("'../x'", "letters")),
         ("zoo pack {mine} --out {mine}/config.toml", ("config.toml", "a new file")),
-        ("zoo pack {mine} --out {mine}", ("mine", "a new file")),
         ("zoo add {tmp}/none.zip", ("none.zip", "check the path")),
         ("zoo add {tmp}", ("{tmp}",)),
         ("zoo remove mine", ("'mine'", "none")),
         ("zoo remove ../mine", ("../mine",)),
-        ("zoo removee mine", ("removee",)),
     ],
 )
 def test_bad_input_is_one_line(

@@ -16,7 +16,7 @@ from sween.records import read_certificates
 from sween.run_folder import read_config
 from sween.runs import CertificationConfig
 from sween.zoo import MODELS, list_zoo, load
-from tests.cli.command import run_line, succeed
+from tests.cli.command import succeed
 
 ROOT = Path(__file__).parents[2]
 NAMES = [entry.name for entry in list_zoo() if not entry.installed]
@@ -117,12 +117,6 @@ def test_listing() -> None:
         assert sum(entry["members"].values()) == pytest.approx(1)
 
 
-def test_zoo_names_work_in_place_of_folders(tmp_path: Path) -> None:
-    name = "digits-sween3-gaussian-sigma0.50"
-    said = succeed(f"certify {name} --indices 0:2 --n 200 --quiet --out {tmp_path}/out")
-    assert "\n2 certificates written" in said
-
-
 def test_a_folder_takes_precedence_over_a_zoo_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,11 +131,6 @@ def test_unknown_names_suggest_the_closest(tmp_path: Path) -> None:
         sween.load("digits-sween3-gausian-sigma0.50")
     with pytest.raises(CheckpointError):
         sween.load(tmp_path / "nothing" / "here")
-    code, stdout, stderr = run_line(f"certify nonsense --all --out {tmp_path}/out")
-    assert (code, stdout) == (2, "")
-    assert "nonsense" in stderr
-    assert stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_images_of_another_shape_are_refused() -> None:

@@ -22,15 +22,15 @@ from sween.training.noisy_accuracy import noisy_accuracy
 
 
 def run(
-    checkpoint: Annotated[Path, typer.Argument(help="file that a training script saved")],
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint saved by a training script")],
     arch: Annotated[str, typer.Option(help="its architecture, such as resnet110")],
-    sigma: Annotated[float, typer.Option(help="noise level that it was trained with")],
+    sigma: Annotated[float, typer.Option(help="noise level it was trained with")],
     out: Annotated[Path, typer.Option(help="run folder to write")],
     normalize: Annotated[
         str | None,
         typer.Option(
             help=f"{', '.join(NORMALIZATIONS)} or MEAN/STD, such as 0.5,0.5,0.5/0.2,0.2,0.2; "
-            "needed where the file does not have them"
+            "required if the file does not contain it"
         ),
     ] = None,
     dataset: Annotated[str, typer.Option(help=f"one of {', '.join(DATASETS)}")] = "cifar10",
@@ -40,10 +40,10 @@ def run(
     images: Annotated[int, typer.Option(help="noisy test images to check its accuracy on")] = 1000,
     device: Device = "auto",
 ) -> None:
-    """Make a member of a checkpoint that others published.
+    """Import a published checkpoint as an ensemble member.
 
-    No code in it is run. Prints its accuracy on noisy test images: a low one means another
-    architecture, noise level or normalisation.
+    No code in the file is run. Prints the accuracy on noisy test images: a low value suggests that
+    the architecture, noise level or normalisation is wrong.
     """
     if not 0 < sigma < math.inf:
         raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")
@@ -79,8 +79,8 @@ def run(
         start_run(out, config)
         save_checkpoint(model.cpu(), out / CHECKPOINT, manifest)
     typer.echo(
-        f"{checkpoint.name} as {arch} into {out}: right on {100 * accuracy:.1f}% of {images} noisy "
-        f"test images at sigma {sigma:g}"
+        f"{checkpoint.name} as {arch} into {out}: correct on {100 * accuracy:.1f}% of {images} "
+        f"noisy test images at sigma {sigma:g}"
     )
 
 
@@ -93,7 +93,7 @@ def _accuracy(model: torch.nn.Module, data: Dataset, sigma: float, images: int) 
     accuracy = noisy_accuracy(model, part, sigma, seed=0)
     if accuracy < 2 / data.num_classes:
         warnings.warn(
-            f"only {100 * accuracy:.1f}% of noisy test images are classified right: check "
+            f"only {100 * accuracy:.1f}% of noisy test images are classified correctly: check "
             "architecture, noise level and normalisation",
             stacklevel=2,
         )

@@ -90,10 +90,8 @@ def choose_device(name: str) -> torch.device:
         raise BadInput("--device", expected="auto, cpu or cuda", got=name, fix="try auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(
-            "--device",
-            expected="an available GPU",
-            got=f"{name} of {torch.cuda.device_count()} GPUs",
-            fix="use --device cpu",
+            f"--device: expected an available GPU, got {name} of {torch.cuda.device_count()} GPUs; "
+            "use --device cpu"
         )
     return device
 

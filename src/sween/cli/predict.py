@@ -27,14 +27,14 @@ from sween.cli.options import (
     choose_device,
 )
 from sween.data import read_image
-from sween.ensemble import LoadedEnsemble
+from sween.ensemble import ExitPolicy, LoadedEnsemble
 from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.factories import is_factory
 from sween.progress import track
 from sween.records import ABSTAIN, Certificate, format_radius
 from sween.sampling import CertifySettings
-from sween.sampling.settings import N
+from sween.sampling.settings import ALPHA, N
 from sween.seeding import fresh_seed
 from sween.smoothing import Prediction, SmoothedClassifier
 from sween.zoo import load
@@ -55,10 +55,10 @@ def run(
         int | None, typer.Option(help="with --certify: votes that select the class [100]")
     ] = None,
     n: Annotated[int | None, typer.Option(help="votes [100; 100000 with --certify]")] = None,
-    alpha: Alpha = 0.001,
+    alpha: Alpha = ALPHA,
     exit_name: Exit = "none",
-    exit_threshold: ExitThreshold = 0.999,
-    exit_alpha: ExitAlpha = 0.05,
+    exit_threshold: ExitThreshold = ExitPolicy.threshold,
+    exit_alpha: ExitAlpha = ExitPolicy.alpha,
     bound: Annotated[
         str | None, typer.Option(help="with --certify: cohen or two-class [cohen]")
     ] = None,
@@ -77,7 +77,7 @@ def run(
     arch: TrustedArch = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="of the noise, which then depends on the pixels alone [random]"),
+        typer.Option(help="noise seed; the noise then depends on the pixels alone [random]"),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -91,10 +91,8 @@ def run(
     if given and not certify:
         name = next(iter(given))
         raise BadInput(
-            f"--{name}",
-            expected="to be used with --certify",
-            got="no --certify",
-            fix=f"add --certify, or leave --{name} out",
+            f"--{name}: expected to be used with --certify, got no --certify; add --certify, or "
+            f"leave --{name} out"
         )
     loaded = load(source, archs=arch or ())
     files = list(_files(images))
@@ -127,10 +125,8 @@ def run(
     )
     if noise == "exact" and is_factory(loaded.dataset):
         raise BadInput(
-            "--noise exact",
-            expected="a data set of sween, whose pixel levels are known",
-            got=loaded.dataset,
-            fix="use SmoothedClassifier with levels=... in Python",
+            "--noise exact: expected a data set of sween, whose pixel levels are known, got "
+            f"{loaded.dataset}; use SmoothedClassifier with levels=... in Python"
         )
     white = loaded.white if noise == "exact" else 255
     batch = torch.stack(
@@ -158,10 +154,8 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         found = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
         if not found:
             raise BadInput(
-                str(path),
-                expected=f"a folder with images ({' '.join(SUFFIXES)})",
-                got="no such file in it",
-                fix="pass the image files themselves",
+                f"{path}: expected a folder with images ({' '.join(SUFFIXES)}), got no such file "
+                "in it; pass the image files themselves"
             )
         yield from sorted(found)
 
@@ -225,10 +219,8 @@ def _scaled(pixels: torch.Tensor, white: int, path: Path) -> torch.Tensor:
     off = pixels[(steps * 255 / white).round() != pixels.float()]
     if len(off):
         raise BadInput(
-            str(path),
-            expected=f"the {white + 1} grey levels of the data set, for exact noise",
-            got=f"a pixel of value {int(off[0])}, which is not one of them",
-            fix="use --noise float32",
+            f"{path}: expected the {white + 1} grey levels of the data set, for exact noise, got a "
+            f"pixel of value {int(off[0])}, which is not one of them; use --noise float32"
         )
     return steps / white
 

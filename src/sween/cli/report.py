@@ -47,7 +47,7 @@ def run(
         float | None, typer.Option(help="failure probability of a log (default: the first run's)")
     ] = None,
 ) -> None:
-    """Write a page, tables in the paper's layout, and figures."""
+    """Write an HTML page, tables in the paper's layout, and figures."""
     if log_votes not in ("hard", "soft"):
         raise UnknownName("log votes", log_votes, ("hard", "soft"))
     log_format = LogFormat(

@@ -15,7 +15,7 @@ from sween.reproduce import (
     Step,
     Workspace,
     carry_out,
-    list_plans,
+    list_targets,
     make_figures,
     make_tables,
     parse_duration,
@@ -28,30 +28,32 @@ from sween.run_folder import write_text
 
 
 def run(
-    target: Annotated[
-        str, typer.Argument(help=f"{', '.join(list_plans())}, all, or the file of a plan")
-    ],
-    out: Annotated[Path, typer.Option(help="folder for everything that is made")],
+    target: Annotated[str, typer.Argument(help=f"{', '.join(list_targets())}, or a plan file")],
+    out: Annotated[Path, typer.Option(help="output folder, shared by all targets")],
     recipe: Annotated[
-        str, typer.Option(help="how candidates are trained: fast, or paper for its settings")
+        str, typer.Option(help="training recipe: fast, or paper for the paper's settings")
     ] = "fast",
     sigma: Annotated[
         list[float] | None, typer.Option(help="only this noise level; may be repeated")
     ] = None,
     data_root: DataRoot = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="list the steps with the time they should take")
+        bool, typer.Option("--dry-run", help="list the steps and how long each should take")
     ] = False,
     time_limit: Annotated[
-        str | None, typer.Option(help="stop in time, e.g. 25m; the same command goes on")
+        str | None, typer.Option(help="stop within this time, e.g. 25m; the same command resumes")
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Make a table of the paper from scratch, with ours next to it."""
+    """Reproduce a table of the paper from scratch.
+
+    Trains, weighs, certifies and attacks what the table needs, and prints the paper's numbers next
+    to the new ones.
+    """
     limit = None if time_limit is None else parse_duration(time_limit)
     devices = choose_devices(device)
-    targets = list(list_plans()) if target == "all" else [target]
+    targets = list_targets().get(target, (target,))
     plans = [read_plan(one).at(recipe=recipe, sigmas=sigma or ()) for one in targets]
     spaces = [
         Workspace(plan, recipe=recipe, out=out, data_root=data_root, devices=devices, quiet=quiet)
@@ -72,7 +74,7 @@ def run(
 
 
 def _write(space: Workspace, folder: Path) -> None:
-    """Tables as Markdown, CSV and LaTeX, and figures where matplotlib is installed."""
+    """Tables as Markdown, CSV and LaTeX, and figures if matplotlib is installed."""
     for table in make_tables(space):
         name = f"{table.name}-{space.recipe}"
         write_text(folder / f"{name}.md", markdown_section(table))

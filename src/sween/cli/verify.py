@@ -41,7 +41,7 @@ def run(
         str, typer.Option(help="auto, cpu or cuda; the kind of device that certified the run")
     ] = "auto",
     seed: Annotated[
-        int | None, typer.Option(help="of the choice of images [random, and printed]")
+        int | None, typer.Option(help="seed for choosing the images [random, printed]")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -56,19 +56,15 @@ def run(
     given = any(option is not None for option in (model, trusted, data_root, arch, seed))
     if recount is None and (given or device != "auto"):
         raise BadInput(
-            "--model, --dataset, --data-root, --arch, --device and --seed",
-            expected="to be used with --recount",
-            got="no --recount",
-            fix="add --recount 20",
+            "--model, --dataset, --data-root, --arch, --device and --seed: expected to be used "
+            "with --recount, got no --recount; add --recount 20"
         )
     images = None if recount is None else _images(recount)
     if outcomes_file(folder) is not None:
         if recount is not None:
             raise BadInput(
-                "--recount",
-                expected="a folder written by sween certify",
-                got=f"{folder}, written by sween attack",
-                fix="leave --recount out",
+                f"--recount: expected a folder written by sween certify, got {folder}, written by "
+                "sween attack; leave --recount out"
             )
         attack = verify_attacks(folder)
         typer.echo(

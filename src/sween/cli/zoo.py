@@ -23,7 +23,7 @@ def run(
     """List the trained ensembles; pack, add or remove some.
 
     Some ship with sween. Others come as archives: `sween zoo add FILE` installs them into
-    $SWEEN_ZOO (~/.local/share/sween/zoo), from where they are used by name as well.
+    $SWEEN_ZOO (~/.local/share/sween/zoo) and makes them available by name.
     """
     if context.invoked_subcommand is not None:
         return
@@ -35,7 +35,7 @@ def run(
     for entry in entries:
         typer.echo(f"{entry.name:{width}}  {_summary(entry)}")
     if any(entry.installed for entry in entries):
-        typer.echo(f"installed ones are in {user_folder()}")
+        typer.echo(f"installed models are in {user_folder()}")
     typer.echo("load one with sween.load(NAME), or pass NAME to certify and predict")
 
 
@@ -45,10 +45,10 @@ def run_pack(
         list[str],
         typer.Argument(
             metavar="[NAME=]ENSEMBLE...",
-            help="ensemble folders or zoo names; NAME in the zoo is that of the folder",
+            help="ensemble folders or zoo names; NAME defaults to that of the folder",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="the archive, a new file")],
+    out: Annotated[Path, typer.Option(help="archive to write; must not exist yet")],
     arch: TrustedArch = None,
 ) -> None:
     """Pack ensembles into one archive, which `sween zoo add` installs."""
@@ -72,11 +72,11 @@ def _named(text: str) -> tuple[str, str]:
 def run_add(
     archive: Annotated[Path, typer.Argument(help="file written by sween zoo pack")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="replace other installed models of these names")
+        bool, typer.Option("--replace", help="replace installed models of the same names")
     ] = False,
     arch: TrustedArch = None,
 ) -> None:
-    """Install the ensembles of an archive, to be used by name."""
+    """Install the ensembles of an archive for use by name."""
     for name, outcome in add(archive, replace=replace, archs=arch or ()).items():
         typer.echo(f"{outcome}: {name}")
 

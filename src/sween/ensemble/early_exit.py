@@ -82,10 +82,8 @@ class ExitPolicy:
             value = getattr(self, name)
             if not (0 < value < 1 or (name == "share" and value == 1)):
                 raise BadInput(
-                    f"exit {name}",
-                    expected="a number strictly between 0 and 1",
-                    got=value,
-                    fix="the authors use threshold .999 and alpha .05",
+                    f"exit {name}: expected a number strictly between 0 and 1, got {value}; the "
+                    "authors use threshold .999 and alpha .05"
                 )
 
     @property
@@ -129,10 +127,8 @@ def parse_exit(text: str) -> ExitPolicy:
     policy = read_exit(text)
     if policy.describe() != text:
         raise BadInput(
-            "exit",
-            expected=f"{policy.describe()}, as records write it",
-            got=repr(text),
-            fix="restore the record from its source",
+            f"exit: expected {policy.describe()}, as records write it, got {text!r}; restore the "
+            "record from its source"
         )
     return policy
 

@@ -51,10 +51,8 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
             wanted, found = getattr(manifests[0], field), getattr(manifest, field)
             if wanted != found:
                 raise CheckpointError(
-                    f"{run}: {field}",
-                    expected=f"{wanted}, as {runs[0]} has",
-                    got=found,
-                    fix="combine only members trained on the same data with the same sigma",
+                    f"{run}: {field}: expected {wanted}, as {runs[0]} has, got {found}; combine "
+                    "only members trained on the same data with the same sigma"
                 )
     return LoadedEnsemble(members, manifests, _names(manifests)).eval()
 
@@ -89,17 +87,13 @@ def weigh(
         )
     if dataset.class_names != loaded.class_names:
         raise BadInput(
-            "classes",
-            expected=f"{loaded.class_names}, as the members have",
-            got=dataset.class_names,
-            fix="load the data set that the members were trained on",
+            f"classes: expected {loaded.class_names}, as the members have, got "
+            f"{dataset.class_names}; load the data set that the members were trained on"
         )
     if dataset.image_shape != loaded.image_shape:
         raise BadInput(
-            "image shape",
-            expected=str(loaded.image_shape),
-            got=dataset.image_shape,
-            fix="load the images at the members' size",
+            f"image shape: expected {loaded.image_shape}, got {dataset.image_shape}; load the "
+            "images at the members' size"
         )
     dataset.check_trainable()
     return solve_weights(
@@ -223,10 +217,8 @@ def check_place(out: AnyPath) -> None:
         if not found:
             return
         raise BadInput(
-            str(out),
-            expected="a new or ensemble folder",
-            got=f"other files, such as {found[0]}",
-            fix="choose another folder",
+            f"{out}: expected a new or ensemble folder, got other files, such as {found[0]}; "
+            "choose another folder"
         )
 
 
@@ -239,18 +231,14 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
     path = Path(path)
     if (path / _READY / "config.toml").is_file():
         raise CheckpointError(
-            str(path),
-            expected="a complete ensemble",
-            got="one that `sween weigh` has not finished replacing",
-            fix="wait for it; if it was killed, run `sween weigh` into that folder again",
+            f"{path}: expected a complete ensemble, got one that `sween weigh` has not finished "
+            "replacing; wait for it; if it was killed, run `sween weigh` into that folder again"
         )
     if path.is_file() or not (path / "config.toml").is_file() or not _is_ensemble(path):
         if path.is_dir() and not (path / "model.safetensors").is_file():
             raise CheckpointError(
-                str(path),
-                expected="an ensemble folder or a run folder with model.safetensors",
-                got="neither",
-                fix="pass a folder written by `sween weigh` or `sween train`",
+                f"{path}: expected an ensemble folder or a run folder with model.safetensors, got "
+                "neither; pass a folder written by `sween weigh` or `sween train`"
             )
         return load_members([path], archs=archs)
     names, fingerprints, weights = _read_ensemble_config(path)
@@ -258,10 +246,8 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
     for name, wanted, manifest in zip(names, fingerprints, loaded.manifests, strict=True):
         if manifest.fingerprint != wanted:
             raise CheckpointError(
-                f"{path}: member {name}",
-                expected=f"fingerprint {wanted[:16]}",
-                got=manifest.fingerprint[:16],
-                fix="the checkpoint was replaced; run `sween weigh` again",
+                f"{path}: member {name}: expected fingerprint {wanted[:16]}, got "
+                f"{manifest.fingerprint[:16]}; the checkpoint was replaced; run `sween weigh` again"
             )
     loaded.weights, loaded.member_names = weights, names
     return loaded
@@ -289,10 +275,8 @@ def load_weightings(
         name = folder.resolve().name
         if name in {*weightings, *loaded.member_names, loaded.name}:
             raise BadInput(
-                str(folder),
-                expected="a folder name that differs from all other models of the run",
-                got=name,
-                fix="rename the folder",
+                f"{folder}: expected a folder name that differs from all other models of the run, "
+                f"got {name}; rename the folder"
             )
         weights = other.weights.tolist()
         weightings[name] = tuple(weights[members[fingerprint]] for fingerprint in wanted)

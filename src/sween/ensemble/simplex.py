@@ -54,17 +54,13 @@ def check_probabilities(probabilities: Matrix) -> Matrix:
     matrix = np.asarray(probabilities, dtype=np.float64)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise BadInput(
-            "probabilities",
-            expected="a matrix with one row per image and one column per member",
-            got=f"shape {matrix.shape}",
-            fix="pass at least one image and one member",
+            "probabilities: expected a matrix with one row per image and one column per member, "
+            f"got shape {matrix.shape}; pass at least one image and one member"
         )
     if not np.isfinite(matrix).all() or matrix.min() < 0 or matrix.max() > 1 + 1e-6:
         raise BadInput(
-            "probabilities",
-            expected="numbers between 0 and 1",
-            got=f"{matrix.min()} to {matrix.max()}",
-            fix="pass each member's probability of the true class",
+            f"probabilities: expected numbers between 0 and 1, got {matrix.min()} to "
+            f"{matrix.max()}; pass each member's probability of the true class"
         )
     return np.maximum(matrix, PROBABILITY_FLOOR)
 

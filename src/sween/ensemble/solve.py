@@ -99,18 +99,19 @@ def solve_weights(
     started = time.perf_counter()
     with evaluating(ensemble):
         _check_classes(ensemble, pick(images, torch.tensor([0]), device_of(ensemble)))
-        solution = _solve(
-            ensemble,
-            images,
-            labels,
-            sigma=sigma,
-            method=method,
-            samples=samples,
-            seed=seed,
-            epochs=epochs,
-            batch_size=batch_size,
-            quiet=quiet,
-        )
+        if method == "sgd":
+            descended = _descend(ensemble, images, labels, sigma, seed, epochs, batch_size, quiet)
+            matrix = noisy_probabilities(
+                ensemble, images, labels, sigma=sigma, draws=samples, seed=seed
+            )
+            solution = _evaluated(matrix, descended, epochs)
+        else:
+            matrix = smoothed_probabilities(
+                ensemble, images, labels, sigma=sigma, samples=samples, seed=seed, quiet=quiet
+            )
+            equal = np.full(matrix.shape[1], 1 / matrix.shape[1])
+            convex = method == "convex"
+            solution = minimise_log_loss(matrix) if convex else _evaluated(matrix, equal, 0)
     ensemble.weights = torch.from_numpy(solution.weights)
     return WeightSolution(
         method=method,
@@ -124,36 +125,8 @@ def solve_weights(
     )
 
 
-def _solve(
-    ensemble: WeightedEnsemble,
-    images: torch.Tensor | ImageSet,
-    labels: torch.Tensor,
-    *,
-    sigma: float,
-    method: str,
-    samples: int,
-    seed: int,
-    epochs: int,
-    batch_size: int,
-    quiet: bool,
-) -> SimplexSolution:
-    if method == "sgd":
-        weights = _descend(ensemble, images, labels, sigma, seed, epochs, batch_size, quiet)
-        matrix = check_probabilities(
-            noisy_probabilities(ensemble, images, labels, sigma=sigma, draws=samples, seed=seed)
-        )
-        return _evaluated(matrix, weights, epochs)
-    matrix = check_probabilities(
-        smoothed_probabilities(
-            ensemble, images, labels, sigma=sigma, samples=samples, seed=seed, quiet=quiet
-        )
-    )
-    if method == "convex":
-        return minimise_log_loss(matrix)
-    return _evaluated(matrix, np.full(matrix.shape[1], 1 / matrix.shape[1]), 0)
-
-
-def _evaluated(matrix: Matrix, weights: Matrix, iterations: int) -> SimplexSolution:
+def _evaluated(probabilities: Matrix, weights: Matrix, iterations: int) -> SimplexSolution:
+    matrix = check_probabilities(probabilities)
     loss, gap = log_loss(matrix, weights), optimality_gap(matrix, weights)
     return SimplexSolution(weights, loss, gap, iterations)
 
@@ -163,19 +136,13 @@ def _check_classes(ensemble: WeightedEnsemble, images: torch.Tensor) -> None:
     counts = [member_probabilities(member, images).shape[1] for member in ensemble.members]
     if len(set(counts)) > 1:
         raise ContractError(
-            "members",
-            expected="the same number of classes in each",
-            got=counts,
-            fix="combine only members trained on the same data set",
+            f"members: expected the same number of classes in each, got {counts}; combine only "
+            "members trained on the same data set"
         )
 
 
 def _check(
-    images: torch.Tensor | ImageSet,
-    labels: torch.Tensor,
-    *,
-    sigma: float,
-    method: str,
+    images: torch.Tensor | ImageSet, labels: torch.Tensor, *, sigma: float, method: str
 ) -> None:
     if method not in METHODS:
         raise UnknownName("weight method", method, METHODS)

@@ -22,10 +22,8 @@ def check_weights(
         ) from None
     if vector.shape != (members,):
         raise BadInput(
-            what,
-            expected=f"{members} numbers, one per member",
-            got=f"shape {tuple(vector.shape)}",
-            fix="pass as many weights as members",
+            f"{what}: expected {members} numbers, one per member, got shape {tuple(vector.shape)}; "
+            "pass as many weights as members"
         )
     total = float(vector.sum())
     valid = bool(torch.isfinite(vector).all()) and bool((vector >= 0).all())
@@ -79,10 +77,8 @@ class WeightedEnsemble(nn.Module):
         for position, member in enumerate(modules):
             if not isinstance(member, nn.Module):
                 raise ContractError(
-                    f"member {position}",
-                    expected="a torch.nn.Module from images to logits",
-                    got=describe_type(member),
-                    fix="wrap a function in a module",
+                    f"member {position}: expected a torch.nn.Module from images to logits, got "
+                    f"{describe_type(member)}; wrap a function in a module"
                 )
             if isinstance(member, WeightedEnsemble):
                 raise ContractError(
@@ -120,10 +116,8 @@ class WeightedEnsemble(nn.Module):
             probabilities = member_probabilities(self.members[k], images)
             if scores is not None and probabilities.shape != scores.shape:
                 raise ContractError(
-                    f"member {k}",
-                    expected=f"{scores.shape[1]} classes, like the other members",
-                    got=f"{probabilities.shape[1]}",
-                    fix="combine only members trained on the same data set",
+                    f"member {k}: expected {scores.shape[1]} classes, like the other members, got "
+                    f"{probabilities.shape[1]}; combine only members trained on the same data set"
                 )
             scores = add_weighted(scores, self._weights[k], probabilities)
         assert scores is not None  # there is at least one member

@@ -68,9 +68,7 @@ def pair_by_index(
     for one, other in zip(left, right, strict=True):
         if one.label != other.label:
             raise BadInput(
-                f"label of index {one.index}",
-                expected=f"{one.label} for both models",
-                got=f"{other.label} for {other.model}",
-                fix="compare models on the same data set and split",
+                f"label of index {one.index}: expected {one.label} for both models, got "
+                f"{other.label} for {other.model}; compare models on the same data set and split"
             )
     return left, right

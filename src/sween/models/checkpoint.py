@@ -105,10 +105,8 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
     check_consent(manifest.arch, given=arch, where=str(file), kind="arch", error=CheckpointError)
     if not is_factory(manifest.arch) and manifest.arch not in ARCHITECTURES:
         raise CheckpointError(
-            f"{file}: architecture",
-            expected=f"one of {', '.join(ARCHITECTURES)}",
-            got=manifest.arch,
-            fix="register it first if it is a custom one, or upgrade sween",
+            f"{file}: architecture: expected one of {', '.join(ARCHITECTURES)}, got "
+            f"{manifest.arch}; register it first if it is a custom one, or upgrade sween"
         )
     model = create_model(
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
@@ -124,10 +122,8 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
     found = fingerprint(manifest, tensors)
     if found != manifest.fingerprint:
         raise CheckpointError(
-            f"{file}: fingerprint of weights and manifest",
-            expected=manifest.fingerprint[:16],
-            got=found[:16],
-            fix="the file was altered; restore it from its source",
+            f"{file}: fingerprint of weights and manifest: expected {manifest.fingerprint[:16]}, "
+            f"got {found[:16]}; the file was altered; restore it from its source"
         )
     return model.eval(), manifest
 
@@ -150,17 +146,13 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.
         if is_out_of_memory(error):
             raise OutOfMemory(f"while {path} was read", error) from None
         raise CheckpointError(
-            str(path),
-            expected="a whole safetensors file",
-            got=str(error).splitlines()[0],
-            fix="it is truncated or not a checkpoint; write it again",
+            f"{path}: expected a whole safetensors file, got {str(error).splitlines()[0]}; it is "
+            "truncated or not a checkpoint; write it again"
         ) from None
     if header is None:
         raise CheckpointError(
-            str(path),
-            expected="a sween manifest in the file's header",
-            got="none",
-            fix="save it with sween.models.save_checkpoint",
+            f"{path}: expected a sween manifest in the file's header, got none; save it with "
+            "sween.models.save_checkpoint"
         )
     return _parse_manifest(header, path), tensors
 
@@ -178,10 +170,8 @@ def _parse_manifest(header: str, path: Path) -> Manifest:
         return manifest
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"{path}: manifest",
-            expected=f"version {MANIFEST_VERSION} with the fields of a manifest",
-            got=error,
-            fix="save it again with this version of sween",
+            f"{path}: manifest: expected version {MANIFEST_VERSION} with the fields of a manifest, "
+            f"got {error}; save it again with this version of sween"
         ) from None
 
 

@@ -78,10 +78,8 @@ def read_published(path: AnyPath) -> Published:
     constants = _constants(others) if others else None
     if others and constants is None:
         raise CheckpointError(
-            f"{path}: {', '.join(sorted(others))}",
-            expected="the weights of one network, and at most its normalisation",
-            got="other tensors",
-            fix="save the network's own state_dict",
+            f"{path}: {', '.join(sorted(others))}: expected the weights of one network, and at "
+            "most its normalisation, got other tensors; save the network's own state_dict"
         )
     about = content.items() if isinstance(content, Mapping) and content is not state else ()
     plain = {str(k): v for k, v in about if isinstance(v, str | int | float | bool)}
@@ -101,17 +99,13 @@ def _load(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            str(path),
-            expected="tensors and plain values, which can be read without running code",
-            got=_unsafe(error),
-            fix="save model.state_dict() with torch.save, and nothing else",
+            f"{path}: expected tensors and plain values, which can be read without running code, "
+            f"got {_unsafe(error)}; save model.state_dict() with torch.save, and nothing else"
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            str(path),
-            expected="a file written by torch.save",
-            got=first_line(error),
-            fix="download it again",
+            f"{path}: expected a file written by torch.save, got {first_line(error)}; download it "
+            "again"
         ) from None
 
 
@@ -171,10 +165,8 @@ def parse_normalization(text: str) -> Constants:
         numbers = []
     if len(numbers) != 2 or len(numbers[0]) != len(numbers[1]) or min(numbers[1]) <= 0:
         raise BadInput(
-            "normalize",
-            expected=f"{', '.join(NORMALIZATIONS)} or MEAN/STD, a number for each channel",
-            got=repr(text),
-            fix="for example 0.5,0.5,0.5/0.25,0.25,0.25",
+            f"normalize: expected {', '.join(NORMALIZATIONS)} or MEAN/STD, a number for each "
+            f"channel, got {text!r}; for example 0.5,0.5,0.5/0.25,0.25,0.25"
         )
     return numbers[0], numbers[1]
 
@@ -210,10 +202,8 @@ def published_network(
         )
     if len(constants[0]) != image_shape[0]:
         raise BadInput(
-            "normalize",
-            expected=f"{image_shape[0]} channels",
-            got=len(constants[0]),
-            fix="pass a number for each channel",
+            f"normalize: expected {image_shape[0]} channels, got {len(constants[0])}; pass a "
+            "number for each channel"
         )
     model = create_model(
         arch,
@@ -231,19 +221,15 @@ def published_network(
 def _one_of(known: Constants | None, given: Constants | None, path: AnyPath) -> Constants:
     if known is None and given is None:
         raise BadInput(
-            "normalize",
-            expected=f"how the images were normalised, which {path} does not say",
-            got="none",
-            fix="cifar10 for networks of Cohen et al. on CIFAR-10, imagenet, none, or MEAN/STD",
+            f"normalize: expected how the images were normalised, which {path} does not say, got "
+            "none; cifar10 for networks of Cohen et al. on CIFAR-10, imagenet, none, or MEAN/STD"
         )
     if known is not None and given is not None:
         pairs = zip((*known[0], *known[1]), (*given[0], *given[1]), strict=False)
         if len(known[0]) != len(given[0]) or any(abs(a - b) > 1e-4 for a, b in pairs):
             raise BadInput(
-                "normalize",
-                expected=f"mean {list(known[0])} and deviation {list(known[1])}, as {path} has",
-                got=f"{list(given[0])} and {list(given[1])}",
-                fix="leave it out",
+                f"normalize: expected mean {list(known[0])} and deviation {list(known[1])}, as "
+                f"{path} has, got {list(given[0])} and {list(given[1])}; leave it out"
             )
     constants = known or given
     assert constants is not None

@@ -179,10 +179,8 @@ def create_model(
             raise
     if not isinstance(model, nn.Module):
         raise ContractError(
-            f"architecture {name!r}",
-            expected="a factory that returns a torch.nn.Module",
-            got=describe_type(model),
-            fix="return the network itself",
+            f"architecture {name!r}: expected a factory that returns a torch.nn.Module, got "
+            f"{describe_type(model)}; return the network itself"
         )
     if not entry.normalize:
         return model
@@ -209,18 +207,14 @@ def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, 
             where = f"{device_of(model)}, on two images of shape ({_shape(image_shape)})"
             raise OutOfMemory(f"while the network was checked on {where}", error) from None
         raise ContractError(
-            "member",
-            expected=f"a module that accepts images of shape (N, {_shape(image_shape)})",
-            got=describe_error(error),
-            fix="use an architecture made for these images",
+            f"member: expected a module that accepts images of shape (N, {_shape(image_shape)}), "
+            f"got {describe_error(error)}; use an architecture made for these images"
         ) from None
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else describe_type(output)
     if got != (2, num_classes):
         raise ContractError(
-            "member",
-            expected=f"logits of shape (2, {num_classes}) for two images",
-            got=got,
-            fix="build it for this number of classes and return the logits alone",
+            f"member: expected logits of shape (2, {num_classes}) for two images, got {got}; build "
+            "it for this number of classes and return the logits alone"
         )
     if not torch.isfinite(output).all():
         raise ContractError(

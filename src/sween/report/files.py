@@ -82,10 +82,8 @@ def _listed(out: Path) -> list[str]:
     names = content.get("files") if isinstance(content, dict) else None
     if not isinstance(content, dict) or content.get("kind") != KIND or not isinstance(names, list):
         raise BadInput(
-            str(path),
-            expected=f'the listing of an earlier report, with kind "{KIND}"',
-            got="a file without it",
-            fix="move it away, or choose another folder",
+            f'{path}: expected the listing of an earlier report, with kind "{KIND}", got a file '
+            "without it; move it away, or choose another folder"
         )
     kinds = (".png", ".svg", ".csv", ".tex", ".md", ".html")
     return [

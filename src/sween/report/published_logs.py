@@ -115,10 +115,8 @@ def read_tsv_log(
     header = [name.strip() for name in lines[0][1].split("\t")]
     if any(header.count(name) != 1 for name in COLUMNS):
         raise BadInput(
-            f"{lines[0][0]}: columns",
-            expected=f"{', '.join(COLUMNS)}, each once and separated by tabs",
-            got=", ".join(header),
-            fix="pass a certification log with its header line",
+            f"{lines[0][0]}: columns: expected {', '.join(COLUMNS)}, each once and separated by "
+            f"tabs, got {', '.join(header)}; pass a certification log with its header line"
         )
     kinds = [("index", "i8"), ("label", "i8"), ("prediction", "i8"), ("low", "f8"), ("high", "f8")]
     parsed = [_parse_line(line, header, where, significant_digits) for where, line in lines[1:]]

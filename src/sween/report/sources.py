@@ -104,10 +104,8 @@ def _read_log(path: Path, log_format: LogFormat, limit: float) -> CertificationL
         return read_tsv_log(path, significant_digits=digits, limit=limit)
     if log_format.start is None:
         raise BadInput(
-            str(path),
-            expected="the index of the first image of a .mat file",
-            got="none",
-            fix="pass `LogFormat.start`; MACER's code starts at 500 by default",
+            f"{path}: expected the index of the first image of a .mat file, got none; pass "
+            "`LogFormat.start`; MACER's code starts at 500 by default"
         )
     start, skip = log_format.start, log_format.skip
     return read_macer_log(path, start=start, skip=skip, votes=log_format.votes, limit=limit)
@@ -129,10 +127,8 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
             found = [f"image {lone} in only one of them"]
         if found:
             raise BadInput(
-                f"images of {run.name}",
-                expected=f"those of {other.name}",
-                got=found[0],
-                fix="report them separately, or pass `different_images=True`",
+                f"images of {run.name}: expected those of {other.name}, got {found[0]}; report "
+                "them separately, or pass `different_images=True`"
             )
 
 
@@ -170,10 +166,8 @@ def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
     test = dataset.test
     if run.indices[-1] >= len(test):
         raise BadInput(
-            f"indices of {run.name}",
-            expected=f"less than {len(test)}, the number of test images of {dataset.name}",
-            got=run.indices[-1],
-            fix="restore the folder from its source",
+            f"indices of {run.name}: expected less than {len(test)}, the number of test images of "
+            f"{dataset.name}, got {run.indices[-1]}; restore the folder from its source"
         )
     here: dict[str, Callable[[], str | None]] = {
         "data": test.pixels.fingerprint,

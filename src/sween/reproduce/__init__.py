@@ -1,7 +1,7 @@
 """The paper's tables from scratch: plans, their steps, and the tables with ours next to them."""
 
 from sween.reproduce.figures import make_figures
-from sween.reproduce.plan import Plan, list_plans, read_plan
+from sween.reproduce.plan import Plan, list_plans, list_targets, read_plan
 from sween.reproduce.rates import Rates, Work
 from sween.reproduce.run import (
     Outcome,
@@ -24,6 +24,7 @@ __all__ = [
     "Workspace",
     "carry_out",
     "list_plans",
+    "list_targets",
     "make_figures",
     "make_tables",
     "parse_duration",

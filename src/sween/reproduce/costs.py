@@ -1,6 +1,6 @@
 """What training and certifying cost: seconds of an epoch, of the weights, and of a certificate.
 
-Training is measured over a few epochs of each network alone; totals are multiplied out.
+Training is measured over a few epochs of each network alone; totals are extrapolated.
 """
 
 import dataclasses
@@ -154,6 +154,6 @@ def cost_file(space: Workspace, sigma: float, model: str) -> Path:
 
 def cost_steps(space: Workspace, sigma: float) -> list[Step]:
     """Every network of the plan alone, then its ensembles."""
-    named = zip(space.plan.member_names, space.plan.candidates, strict=True)
+    named = space.plan.named.items()
     networks = [NetworkCost(space, candidate, name, sigma) for name, candidate in named]
     return [*networks, *(EnsembleCost(space, one, sigma) for one in space.plan.ensembles)]

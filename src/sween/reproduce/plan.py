@@ -43,9 +43,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sween.ensemble import METHODS
+from sween.ensemble import METHODS, ExitPolicy
 from sween.errors import BadInput, UnknownName, refuse_duplicates
 from sween.paths import AnyPath
+from sween.runs.attack_settings import AttackSettings
+from sween.sampling.settings import ALPHA, N
 from sween.training.recipes import configs_folder, list_recipes
 
 TABLES = ("certified", "adaptive", "attacks", "costs")
@@ -98,12 +100,12 @@ class Certify:
     indices: str | None = None
     every: int | None = None
     n0: int = 100
-    n: int = 100_000
-    alpha: float = 0.001
+    n: int = N
+    alpha: float = ALPHA
     exits: tuple[str, ...] = ("none",)
-    exit_threshold: float = 0.999
+    exit_threshold: float = ExitPolicy.threshold
     exit_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    exit_alpha: float = 0.05
+    exit_alpha: float = ExitPolicy.alpha
 
     def threshold(self, sigma: float) -> float:
         """Of the paper's exit at a noise level."""
@@ -119,10 +121,10 @@ class Attack:
     sigmas: tuple[float, ...] = ()
     indices: str | None = None
     every: int | None = None
-    attack: str = "rand"
-    samples: int = 128
-    n: int = 10_000
-    batch_size: int = 32
+    attack: str = AttackSettings.attack
+    samples: int = AttackSettings.samples
+    n: int = AttackSettings.n
+    batch_size: int = AttackSettings.batch_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,16 @@ class Plan:
         )
 
     @property
+    def named(self) -> dict[str, Candidate]:
+        """The candidates by their names."""
+        return dict(zip(self.member_names, self.candidates, strict=True))
+
+    @property
+    def solutions(self) -> list[tuple[Ensemble, str]]:
+        """Every ensemble with every method that solves for its weights."""
+        return list(itertools.product(self.ensembles, self.weigh.methods))
+
+    @property
     def whole(self) -> Ensemble:
         """The ensemble of all candidates, which the others are part of."""
         return self.ensembles[-1]
@@ -204,6 +216,13 @@ def list_plans() -> dict[str, Path]:
     return {path.stem: path for path in sorted((configs_folder() / "reproduce").glob("*.toml"))}
 
 
+def list_targets() -> dict[str, tuple[str, ...]]:
+    """The targets that ship with sween, each with its plans."""
+    plans = tuple(list_plans())
+    # The plans whose tables the paper also shows as figures 1 and 3.
+    return {name: (name,) for name in plans} | {"figures": ("standard", "identical"), "all": plans}
+
+
 def read_plan(target: AnyPath) -> Plan:
     """The plan of a target, or of a file of one's own.
 
@@ -217,7 +236,7 @@ def read_plan(target: AnyPath) -> Plan:
         nearest = difflib.get_close_matches(str(target), known, n=1)
         raise BadInput(
             "target",
-            expected=f"one of {', '.join(known)}, all, or the file of a plan",
+            expected=f"one of {', '.join(list_targets())}, or the file of a plan",
             got=str(target),
             fix=f"did you mean {nearest[0]}?" if nearest else "choose one of them",
         )
@@ -248,9 +267,7 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(
-            str(path), expected="TOML", got=error, fix="see configs/reproduce/"
-        ) from None
+        raise BadInput(f"{path}: expected TOML, got {error}; see configs/reproduce/") from None
 
 
 def _plan(path: Path, content: Mapping[str, Any]) -> Plan:
@@ -355,10 +372,8 @@ def _check_options_by_sigma(where: str, plan: Plan) -> None:
         for sigma in table:
             if not re.fullmatch(r"\d+\.\d\d", sigma):
                 raise BadInput(
-                    f"{where}: {name}",
-                    expected="noise levels with two decimals",
-                    got=repr(sigma),
-                    fix='write "0.50"',
+                    f"{where}: {name}: expected noise levels with two decimals, got {sigma!r}; "
+                    'write "0.50"'
                 )
     for one in plan.candidates:
         for recipe in (*one.recipes, *itertools.chain(*one.recipes_by_sigma.values())):

@@ -27,12 +27,10 @@ class Outcome:
     """What was done.
 
     Attributes:
-        done: steps that are complete, whether in this call or before.
-        new: those of them that this call worked on.
+        new: steps that this call worked on.
         left: steps that are not complete.
     """
 
-    done: Sequence[Step]
     new: Sequence[Step]
     left: Sequence[Step]
 
@@ -45,11 +43,7 @@ def steps_of(space: Workspace) -> list[Step]:
             steps += cost_steps(space, sigma)
             continue
         steps.append(Train(space, sigma))
-        steps += [
-            WeighStep(space, ensemble, method, sigma)
-            for ensemble in plan.ensembles
-            for method in plan.weigh.methods
-        ]
+        steps += [WeighStep(space, *solution, sigma) for solution in plan.solutions]
         steps.append(CertifyStep(space, sigma))
         if plan.attack is not None and sigma in (plan.attack.sigmas or plan.sigmas):
             steps += [AttackStep(space, model, sigma) for model in plan.attack.models]
@@ -84,11 +78,10 @@ def carry_out(
         BadInput: the time limit is too short for any step.
     """
     ends = None if time_limit is None else time.monotonic() + time_limit
-    rates, done, new = Rates(device), list[Step](), list[Step]()
+    rates, new = Rates(device), list[Step]()
     for place, step in enumerate(steps):
         seconds = seconds_left(step, rates)
         if not seconds:
-            done.append(step)
             say(f"done already: {step.name}")
             continue
         left = None if ends is None else ends - time.monotonic()
@@ -96,23 +89,20 @@ def carry_out(
         if left is not None and left < max(needed, SHORTEST):
             if not new:
                 raise BadInput(
-                    "`time_limit`",
-                    expected=f"at least {format_seconds(needed)}, to {step.name}",
-                    got=format_seconds(max(left, 0.0)),
-                    fix="allow more time",
+                    f"`time_limit`: expected at least {format_seconds(needed)}, to {step.name}, "
+                    f"got {format_seconds(max(left, 0.0))}; allow more time"
                 )
-            return Outcome(done, new, steps[place:])
+            return Outcome(new, steps[place:])
         say(f"{step.name}: about {format_seconds(seconds)}")
         new.append(step)
         try:
             with _alarm(left):
                 step.run()
         except TimeLimitReached:
-            say(f"stopped after the time limit: {step.name}; the same command goes on")
-            return Outcome(done, new, steps[place:])
+            say(f"stopped at the time limit: {step.name}; the same command resumes")
+            return Outcome(new, steps[place:])
         rates.learn(step.work())
-        done.append(step)
-    return Outcome(done, new, ())
+    return Outcome(new, ())
 
 
 @contextlib.contextmanager
@@ -142,7 +132,5 @@ def parse_duration(text: str) -> float:
         hours, minutes, rest = (int(part or 0) for part in parts.groups())
         seconds = 3600.0 * hours + 60.0 * minutes + rest
     if not seconds:
-        raise BadInput(
-            "`time_limit`", expected="a duration such as 25m", got=repr(text), fix="write 25m"
-        )
+        raise BadInput(f"`time_limit`: expected a duration such as 25m, got {text!r}; write 25m")
     return seconds

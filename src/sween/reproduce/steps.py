@@ -94,8 +94,7 @@ class Workspace:
 
     def runs(self, ensemble: Ensemble, sigma: float) -> list[Path]:
         """The run folders of an ensemble's members."""
-        by_name = dict(zip(self.plan.member_names, self.plan.candidates, strict=True))
-        return [self.training(by_name[name], sigma) for name in ensemble.members]
+        return [self.training(self.plan.named[name], sigma) for name in ensemble.members]
 
     def positions(self, indices: str | None, every: int | None) -> list[int]:
         size = len(self.dataset.test)
@@ -111,8 +110,7 @@ class Workspace:
             )
             for arch in {one.arch for one in self.plan.candidates}
         }
-        names = zip(self.plan.member_names, self.plan.candidates, strict=True)
-        return {name: sizes[one.arch] for name, one in names}
+        return {name: sizes[one.arch] for name, one in self.plan.named.items()}
 
 
 class Step(abc.ABC):
@@ -149,15 +147,15 @@ class Train(Step):
     def _by_recipe(self) -> str:
         """All networks, those of one recipe together: a, b by fast/gaussian and c by ..."""
         plan, groups = self.space.plan, dict[str, list[str]]()
-        for name, candidate in zip(plan.member_names, plan.candidates, strict=True):
+        for name, candidate in plan.named.items():
             recipe = plan.recipe_of(candidate, self.space.recipe, self.sigma)
             groups.setdefault(recipe, []).append(name)
         return " and ".join(f"{', '.join(own)} by {recipe}" for recipe, own in groups.items())
 
     def work(self) -> Work:
         total = done = seconds = 0.0
-        names, images = self.space.plan.member_names, len(self.space.dataset.train)
-        for name, candidate in zip(names, self.space.plan.candidates, strict=True):
+        images = len(self.space.dataset.train)
+        for name, candidate in self.space.plan.named.items():
             config = self.space.config(candidate, self.sigma)
             folder = self.space.training(candidate, self.sigma)
             own = self.space.multiply_adds[name]
@@ -313,31 +311,23 @@ class CertifyStep(Step):
     def _weightings(self, whole: LoadedEnsemble) -> Iterator[tuple[str, tuple[float, ...]]]:
         """The other ensembles and methods as weights of all candidates, 0 for those left out."""
         plan = self.space.plan
-        for ensemble in plan.ensembles:
-            for method in plan.weigh.methods:
-                if (ensemble, method) == (plan.whole, plan.weigh.methods[0]):
-                    continue
-                own = self._loaded(ensemble, method)
-                weights = dict(zip(ensemble.members, own.weights.tolist(), strict=True))
-                yield (
-                    weighting_name(ensemble.name, method, plan),
-                    tuple(weights.get(name, 0.0) for name in plan.whole.members),
-                )
+        for ensemble, method in plan.solutions:
+            if (ensemble, method) == (plan.whole, plan.weigh.methods[0]):
+                continue
+            own = self._loaded(ensemble, method)
+            weights = dict(zip(ensemble.members, own.weights.tolist(), strict=True))
+            yield (
+                weighting_name(ensemble.name, method, plan),
+                tuple(weights.get(name, 0.0) for name in plan.whole.members),
+            )
 
     def is_done(self) -> bool:
         plan = self.space.plan
-        folders = [
-            self.space.ensemble(ensemble, method, self.sigma)
-            for ensemble in plan.ensembles
-            for method in plan.weigh.methods
-        ]
+        folders = [self.space.ensemble(*solution, self.sigma) for solution in plan.solutions]
         if not all((folder / "config.toml").is_file() for folder in (self.folder, *folders)):
             return False
-        run, loaded = (
-            CertificationRun.read(self.folder),
-            self._loaded(plan.whole, plan.weigh.methods[0]),
-        )
-        config = run.config
+        run = CertificationRun.read(self.folder)
+        config, loaded = run.config, self._loaded(plan.whole, plan.weigh.methods[0])
         weightings = {name: own for name, own in config.weightings.items() if name != config.model}
         return (
             len(run.rows) == config.rows

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from sween.evaluation import (
     bootstrap_over_envelope,
     paired_bootstrap,
 )
-from sween.records import Certificate, format_radius
+from sween.records import format_radius
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
 from sween.report.tables import Cell, Column, Table, make_table, plain_number, signed, whole_number
 from sween.reproduce.costs import cost_file
@@ -39,6 +39,7 @@ _CERTIFIED = (
     Column("ACR", "acr", format_radius),
     Column("lead in ACR", "lead"),
 )
+_ATTACKS = (*_SOURCE, Column("accuracy", "kind"))
 _ADAPTIVE = (
     *_SOURCE,
     Column("exit", "exit"),
@@ -50,54 +51,76 @@ _ADAPTIVE = (
 _COSTS = (
     *_SOURCE,
     Column("epochs", "epochs", whole_number),
-    Column("seconds an epoch", "seconds_per_epoch", "{:.2f}".format),
+    Column("seconds per epoch", "seconds_per_epoch", "{:.2f}".format),
     Column("hours", "hours", "{:.3f}".format),
     Column("parameters", "parameters", whole_number),
     Column("FLOPs", "flops", whole_number),
-    Column("samples a second", "samples_per_second", whole_number),
-    Column("seconds a certificate", "seconds_per_certificate", "{:.3f}".format),
+    Column("samples per second", "samples_per_second", whole_number),
+    Column("seconds per certificate", "seconds_per_certificate", "{:.3f}".format),
 )
+
+
+_ABOUT = {
+    "certified": "AVG is the mean of an ensemble's candidates, UE their upper envelope: the "
+    "largest value of any of them, column by column. An ensemble's lead is over the area under the "
+    "envelope of their curves, with a 95% paired bootstrap interval; for other weights it is the "
+    "difference from the ensemble's own.",
+    "adaptive": "Lost: ACR of the full ensemble minus ACR with the exit, with a paired interval.",
+    "costs": "Hours are the seconds per epoch, measured over a few epochs, times the recipe's "
+    "epochs; those of an ensemble include its members and its weights. The paper's are on one GTX "
+    "1080 Ti; like the paper, we count a multiply-add as one FLOP.",
+}
+"""The note below a kind of table."""
+
+Record = dict[str, Any]
+"""A row by the fields of the columns; those that it lacks are empty."""
 
 
 def make_tables(space: Workspace) -> list[Table]:
     """The tables of a plan, of all noise levels that are certified (and attacked)."""
+    plan, kind = space.plan, space.plan.table
+    eps = plan.attack.eps if plan.attack else ()
+    columns = {
+        "certified": _CERTIFIED,
+        "adaptive": _ADAPTIVE,
+        "attacks": (
+            *_ATTACKS,
+            *(Column(f"{own:g}", f"at_{own:g}", "{:.1f}".format) for own in eps),
+        ),
+        "costs": _COSTS,
+    }[kind]
     builders = {
         "certified": _certified,
         "adaptive": _adaptive,
         "attacks": _attacks,
         "costs": _costs,
     }
-    table = builders[space.plan.table](space)
-    return [] if table is None else [table]
+    empty = dict.fromkeys(column.field for column in columns)
+    records = [empty | record for record in builders[kind](space)]
+    if not any(record["source"] == OURS for record in records):
+        return []
+    sigmas = list(dict.fromkeys(record["sigma"] for record in records))
+    blocks = [sigmas.index(record["sigma"]) for record in records]
+    notes = [_ABOUT[kind]] if kind in _ABOUT else []
+    title = f"{plan.title} ({space.recipe})"
+    return [make_table(plan.name, title, columns, records, blocks=blocks, notes=notes)]
 
 
-def _certified(space: Workspace) -> Table | None:
+def _certified(space: Workspace) -> Iterator[Record]:
     """Certified accuracy and ACR; the lead is over the envelope of the ensemble's candidates."""
-    records, blocks = list[dict[str, Any]](), list[int]()
     for sigma, run in complete_runs(space):
         for row in published_rows(space.plan.published, sigma):
             shares = dict(zip(DEFAULT_RADII, row["accuracies"], strict=True))
-            records.append(_record(sigma, row["model"], PAPER, shares, row["acr"], None))
-        candidates = [row for name in run.config.members for row in run.of(name)]
-        records += [_measured(sigma, row) for row in build_rows(candidates)] if candidates else []
+            yield _record(sigma, row["model"], PAPER, shares, row["acr"])
+        if candidates := [row for name in run.config.members for row in run.of(name)]:
+            yield from (_measured(sigma, row) for row in build_rows(candidates))
         for ensemble in space.plan.ensembles:
-            records += _ensemble_rows(space, run, ensemble, sigma)
-        blocks += [len(set(blocks))] * (len(records) - len(blocks))
-    if not records:
-        return None
-    notes = [
-        "AVG is the mean of an ensemble's candidates, UE their upper envelope: the largest value "
-        "of any of them, column by column. An ensemble's lead is over the area under the envelope "
-        "of their curves, with a 95% paired bootstrap interval; for other weights it is the "
-        "difference from the ensemble's own."
-    ]
-    title = f"{space.plan.title} ({space.recipe})"
-    return make_table(space.plan.name, title, _CERTIFIED, records, blocks=blocks, notes=notes)
+            yield from _ensemble_rows(space, run, ensemble, sigma)
 
 
 def _ensemble_rows(
     space: Workspace, run: CertificationRun, ensemble: Ensemble, sigma: float
-) -> list[dict[str, Any]]:
+) -> Iterator[Record]:
     """AVG and UE of the ensemble's candidates, the ensemble, and its other weights."""
     candidates = {name: run.of(name) for name in ensemble.members if name in run.config.members}
     own = run.of(ensemble.name)
@@ -107,44 +130,27 @@ def _ensemble_rows(
         members=list(candidates),
     )
     lead = bootstrap_over_envelope(own, list(candidates.values())) if candidates else None
-    records = []
     for row in rows:
         if not row.is_model:
-            records.append(_measured(sigma, row, name=f"{row.model}-{len(candidates)}"))
+            yield _measured(sigma, row) | {"model": f"{row.model}-{len(candidates)}"}
         elif row.kind == "ensemble":
-            records.append(_measured(sigma, row, lead=lead))
+            yield _measured(sigma, row, lead)
     for method in space.plan.weigh.methods[1:]:
         others = run.of(weighting_name(ensemble.name, method, space.plan))
         (row,) = build_rows(others)
-        records.append(_measured(sigma, row, lead=paired_bootstrap(others, own)))
-    return records
+        yield _measured(sigma, row, paired_bootstrap(others, own))
 
 
-def _measured(
-    sigma: float, row: Row, *, name: str | None = None, lead: PairedInterval | None = None
-) -> dict[str, Any]:
+def _measured(sigma: float, row: Row, lead: PairedInterval | None = None) -> Record:
     shares = {radius: 100 * own for radius, own in zip(row.radii, row.accuracies, strict=True)}
-    return _record(sigma, name or row.model, OURS, shares, row.acr, lead)
+    return _record(sigma, row.model, OURS, shares, row.acr) | {"lead": lead and _interval(lead)}
 
 
 def _record(
-    sigma: float,
-    model: str,
-    source: str,
-    shares: dict[float, float],
-    acr: float,
-    lead: PairedInterval | None,
-) -> dict[str, Any]:
+    sigma: float, model: str, source: str, shares: Mapping[float, float], acr: float
+) -> Record:
     accuracies = {f"accuracy_{radius:.2f}": share for radius, share in shares.items()}
-    interval = None if lead is None else _interval(lead)
-    return {
-        "sigma": sigma,
-        "model": model,
-        "source": source,
-        **accuracies,
-        "acr": acr,
-        "lead": interval,
-    }
+    return {"sigma": sigma, "model": model, "source": source, **accuracies, "acr": acr}
 
 
 def _interval(lead: PairedInterval) -> Cell:
@@ -152,90 +158,54 @@ def _interval(lead: PairedInterval) -> Cell:
     return Cell(text, lead.difference)
 
 
-def _adaptive(space: Workspace) -> Table | None:
+def _adaptive(space: Workspace) -> Iterator[Record]:
     """What early exits save and lose, for the ensemble of all candidates."""
-    records, blocks = list[dict[str, Any]](), list[int]()
+    whole = space.plan.whole.name
     for sigma, run in complete_runs(space):
+        record = {"sigma": sigma, "model": whole}
         for row in published_rows("adaptive", sigma):
-            record = {"sigma": sigma, "model": space.plan.whole.name, "source": PAPER}
             numbers = {name: row[name] for name in ("exit", "acr", "evaluations")}
-            records.append({**record, **numbers, "lost": None})
-        full = run.of(space.plan.whole.name)
+            yield {**record, "source": PAPER, **numbers}
+        full = run.of(whole)
         for name, exit in run.config.exits.items():
-            if name != space.plan.whole.name and not name.startswith(f"{space.plan.whole.name}+"):
+            if name != whole and not name.startswith(f"{whole}+"):
                 continue
             rows = run.of(name)
-            records.append(
-                {
-                    "sigma": sigma,
-                    "model": space.plan.whole.name,
-                    "source": OURS,
-                    "exit": exit,
-                    "acr": average_certified_radius(rows),
-                    "lost": None if rows is full or exit == "none" else _lost(full, rows),
-                    "evaluations": sum(row.member_evaluations for row in rows) / len(rows),
-                }
-            )
-        blocks += [len(set(blocks))] * (len(records) - len(blocks))
-    if not records:
-        return None
-    return make_table(
-        space.plan.name,
-        f"{space.plan.title} ({space.recipe})",
-        _ADAPTIVE,
-        records,
-        blocks=blocks,
-        notes=[
-            "Lost: ACR of the full ensemble minus that with the exit, with its paired interval."
-        ],
-    )
+            yield {
+                **record,
+                "source": OURS,
+                "exit": exit,
+                "acr": average_certified_radius(rows),
+                "lost": None if exit == "none" else _interval(paired_bootstrap(full, rows)),
+                "evaluations": sum(row.member_evaluations for row in rows) / len(rows),
+            }
 
 
-def _lost(full: Sequence[Certificate], rows: Sequence[Certificate]) -> Cell:
-    return _interval(paired_bootstrap(full, rows))
-
-
-def _attacks(space: Workspace) -> Table | None:
+def _attacks(space: Workspace) -> Iterator[Record]:
     """Robust accuracy under attack, next to certified accuracy on the same images."""
     attack = space.plan.attack
     assert attack is not None
-    columns = (
-        *_SOURCE,
-        Column("accuracy", "kind"),
-        *(Column(f"{eps:g}", f"at_{eps:g}", "{:.1f}".format) for eps in attack.eps),
-    )
-    records, blocks = list[dict[str, Any]](), list[int]()
     for sigma in attack.sigmas or space.plan.sigmas:
         for row in published_rows("attacks", sigma):
-            shares = dict(zip(row["radii"], row["accuracies"], strict=True))
-            cells = {f"at_{eps:g}": shares.get(eps) for eps in attack.eps}
             record = {"sigma": sigma, "model": row["model"], "source": PAPER, "kind": row["kind"]}
-            records.append(record | cells)
+            shares = zip(row["radii"], row["accuracies"], strict=True)
+            yield record | {f"at_{eps:g}": share for eps, share in shares}
         for model in attack.models:
             folder = space.attacked(model, sigma)
             if (folder / "config.toml").is_file():
                 outcomes = AttackRun.read(folder).rows
-                cells = {
-                    f"at_{eps:g}": 100
-                    * empirical_accuracy([row for row in outcomes if row.eps == eps])
-                    for eps in attack.eps
-                }
                 record = {"sigma": sigma, "model": model, "source": OURS, "kind": "empirical"}
-                records.append(record | cells)
-        blocks += [len(set(blocks))] * (len(records) - len(blocks))
-    if not any(record["source"] == OURS for record in records):
-        return None
-    title = f"{space.plan.title} ({space.recipe})"
-    return make_table(space.plan.name, title, columns, records, blocks=blocks)
+                for eps in attack.eps:
+                    own = [row for row in outcomes if row.eps == eps]
+                    record[f"at_{eps:g}"] = 100 * empirical_accuracy(own)
+                yield record
 
 
-def _costs(space: Workspace) -> Table | None:
+def _costs(space: Workspace) -> Iterator[Record]:
     """Training time, size and speed of each network and ensemble; the paper's hours on its GPU."""
-    records, blocks = list[dict[str, Any]](), list[int]()
-    empty = dict.fromkeys(column.field for column in _COSTS)
     for sigma in space.plan.sigmas:
         for row in published_rows("costs", sigma):
-            records.append({**empty, "sigma": sigma, "source": PAPER, **row})
+            yield {"sigma": sigma, "source": PAPER, **row}
         names = [*space.plan.member_names, *(own.name for own in space.plan.ensembles)]
         files = {name: cost_file(space, sigma, name) for name in names}
         known = {
@@ -244,20 +214,10 @@ def _costs(space: Workspace) -> Table | None:
             if file.is_file()
         }
         for row in known.values():
-            records.append({**empty, "sigma": sigma, "source": OURS, **_hours(row, known)})
-        blocks += [len(set(blocks))] * (len(records) - len(blocks))
-    if not any(record["source"] == OURS for record in records):
-        return None
-    notes = [
-        "Hours are seconds an epoch, measured over a few epochs, times the recipe's epochs; an "
-        "ensemble's are those of its members and of its weights. The paper's are on one GTX 1080 "
-        "Ti; it counts a multiply-add as one FLOP, as we do."
-    ]
-    title = f"{space.plan.title} ({space.recipe})"
-    return make_table(space.plan.name, title, _COSTS, records, blocks=blocks, notes=notes)
+            yield {"sigma": sigma, "source": OURS, **_hours(row, known)}
 
 
-def _hours(row: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _hours(row: Record, known: Mapping[str, Record]) -> Record:
     members = [known[name] for name in row.get("members", ())] or [row]
     seconds = sum(own["seconds_per_epoch"] * own["epochs"] for own in members)
     row = {name: value for name, value in row.items() if name != "epochs" or len(members) == 1}

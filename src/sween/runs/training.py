@@ -16,7 +16,7 @@ from sween.locks import FolderLock
 from sween.models import read_manifest
 from sween.models.checkpoint import CHECKPOINT
 from sween.paths import AnyPath
-from sween.records import RowWriter, read_rows
+from sween.records import RowWriter, read_rows, rows_file
 from sween.run_folder import check_config, read_config, run_folder, write_text
 
 METRICS = "metrics.jsonl"
@@ -73,10 +73,8 @@ class TrainingConfig:
         for name, kind in _TYPES.items():
             if not isinstance(content.get(name), kind):
                 raise BadInput(
-                    f"{Path(folder) / 'config.toml'}: {name}",
-                    expected="what `sween train` writes there",
-                    got=repr(content.get(name)),
-                    fix=_RESTORE,
+                    f"{Path(folder) / 'config.toml'}: {name}: expected what `sween train` writes "
+                    f"there, got {content.get(name)!r}; {_RESTORE}"
                 )
         return cls(content, **{name: content[name] for name in _TYPES})
 
@@ -96,9 +94,7 @@ class EpochMetrics:
         wrong = [name for name in names if not _is_number(row.get(name))]
         if wrong:
             got = ", ".join(repr(row.get(name)) for name in wrong)
-            raise BadInput(
-                f"{where}: {', '.join(wrong)}", expected="numbers", got=got, fix=_RESTORE
-            )
+            raise BadInput(f"{where}: {', '.join(wrong)}: expected numbers, got {got}; {_RESTORE}")
         return cls(**{name: row[name] for name in names})
 
 
@@ -124,7 +120,7 @@ class TrainingRun:
     def read(cls, folder: AnyPath) -> Self:
         """Read and check a folder of `sween train`; the checkpoint need not be there."""
         folder = Path(folder)
-        file = _metrics_file(folder)
+        file = rows_file(folder, METRICS)
         if file is None or not cls.is_at(folder):
             raise BadInput(
                 str(folder),
@@ -140,7 +136,7 @@ class TrainingRun:
     @staticmethod
     def is_at(folder: AnyPath) -> bool:
         """Whether a folder holds a training run rather than another kind of run."""
-        return _metrics_file(Path(folder)) is not None and "arch" in read_config(folder)
+        return rows_file(folder, METRICS) is not None and "arch" in read_config(folder)
 
     @property
     def name(self) -> str:
@@ -151,11 +147,6 @@ class TrainingRun:
     def seconds(self) -> float:
         """Training time of all epochs. Candidates trained together each count the whole time."""
         return sum(row.seconds for row in self.metrics)
-
-
-def _metrics_file(folder: Path) -> Path | None:
-    files = (folder / METRICS, folder / f"{METRICS}.gz")
-    return next((file for file in files if file.is_file()), None)
 
 
 def is_finished(folder: Path) -> bool:

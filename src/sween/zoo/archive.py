@@ -125,10 +125,8 @@ def _ensemble_folder(source: AnyPath) -> Path:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise BadInput(
-            "name of a model",
-            expected="letters, digits and ._+-, at most 100",
-            got=repr(name),
-            fix="pack it as NAME=FOLDER",
+            f"name of a model: expected letters, digits and ._+-, at most 100, got {name!r}; pack "
+            "it as NAME=FOLDER"
         )
 
 
@@ -170,10 +168,8 @@ def check_ensemble(folder: Path, *, archs: Sequence[str] = ()) -> str:
     for name in loaded.member_names:
         if not _NAME.fullmatch(name):
             raise CheckpointError(
-                f"{folder}: name of a member",
-                expected="letters, digits and ._+-, at most 100",
-                got=repr(name),
-                fix="rename its architecture",
+                f"{folder}: name of a member: expected letters, digits and ._+-, at most 100, got "
+                f"{name!r}; rename its architecture"
             )
     return loaded.fingerprint
 

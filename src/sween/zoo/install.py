@@ -85,9 +85,7 @@ def remove(name: str) -> None:
 def _writable_folder() -> Path:
     folder = user_folder()
     if not folder.is_absolute():  # the home folder is unknown
-        raise BadInput(
-            "SWEEN_ZOO", expected="a folder for models", got="no home folder", fix="set SWEEN_ZOO"
-        )
+        raise BadInput("SWEEN_ZOO: expected a folder for models, got no home folder; set SWEEN_ZOO")
     return folder
 
 
@@ -95,10 +93,8 @@ def _check_files(content: Archive, name: str, folder: Path) -> None:
     """Refuse checkpoints that the ensemble does not use."""
     if unused := content.models[name].keys() - describe_files(folder).keys():
         raise BadInput(
-            f"{content.path}: {name}",
-            expected="the checkpoints of its members alone",
-            got=", ".join(sorted(unused)),
-            fix="pack it again with `sween zoo pack`",
+            f"{content.path}: {name}: expected the checkpoints of its members alone, got "
+            f"{', '.join(sorted(unused))}; pack it again with `sween zoo pack`"
         )
 
 
