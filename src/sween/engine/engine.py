@@ -188,6 +188,12 @@ class VoteEngine:
         """The prepared ensemble's probabilities (B, M) on noisy inputs."""
         return self._voters.probabilities(noisy)
 
+    @torch.inference_mode()
+    def labels(self, noisy: torch.Tensor) -> torch.Tensor:
+        """The prepared model's votes (B,) on noisy inputs."""
+        (ballot,) = interleave([self._voters.vote(noisy)])
+        return ballot.labels[-1]
+
     def _fitted_rows(self, request: VoteRequest) -> int | None:
         """Rows per forward pass that the votes on one image fill; None if the shape is fixed.
 
