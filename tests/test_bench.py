@@ -147,7 +147,7 @@ def test_a_faster_arithmetic_is_named_with_what_it_changes() -> None:
     result = dataclasses.replace(_measured(_digits("digits-mlp")), other=other)
     (line,) = faster_arithmetics([result])
     assert "1.50 times" in line
-    assert "--precision bfloat16" in line
+    assert "precision bfloat16" in line
     assert "7 of 1,000 votes" in line
     slower = dataclasses.replace(result, other=dataclasses.replace(other, speedup=0.9))
     assert not list(faster_arithmetics([slower]))

@@ -41,7 +41,7 @@ def faster_arithmetics(results: Sequence[BenchResult]) -> Iterator[str]:
         if other is not None and other.speedup > 1:
             yield (
                 f"{result.model}: {other.precision} is {other.speedup:.2f} times as fast as "
-                f"{result.precision} on this CPU (`--precision {other.precision}`); it changes "
+                f"{result.precision} on this CPU (precision {other.precision}); it changes "
                 f"{other.votes_changed} of {other.votes_compared:,} votes here, so its "
                 "certificates are those of another classifier, in a run folder of their own"
             )

@@ -19,6 +19,7 @@ from sween.bench import (
 )
 from sween.cli.options import (
     Compile,
+    CompileMode,
     Device,
     Exit,
     ExitAlpha,
@@ -27,6 +28,7 @@ from sween.cli.options import (
     NoiseOption,
     Precision,
     TrustedArch,
+    choose_compilation,
     choose_device,
 )
 from sween.engine.prepare import explain_model_errors
@@ -71,6 +73,7 @@ def run(
     exit_alpha: ExitAlpha = 0.05,
     precision: Precision = "auto",
     compile: Compile = None,
+    compile_mode: CompileMode = None,
     noise: NoiseOption = "float32",
     forward_rows: ForwardRows = None,
     arch: TrustedArch = None,
@@ -112,7 +115,7 @@ def run(
                 rounds=rounds,
                 exit=policy if isinstance(model, WeightedEnsemble) else "none",
                 precision=precision,
-                compile=compile,
+                compile=choose_compilation(compile, compile_mode),
                 noise=noise,
                 forward_rows=forward_rows,
             )

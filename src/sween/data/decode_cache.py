@@ -18,12 +18,10 @@ import PIL
 import torch
 
 from sween.locks import remove_leftovers
+from sween.paths import CACHE_VARIABLE, cache_folder
 from sween.progress import track
 from sween.run_folder import atomic_path
 from sween.version import __version__
-
-CACHE_VARIABLE = "SWEEN_CACHE"
-"""Environment variable that overrides the cache folder."""
 
 CHUNK = 256
 """Images decoded between two progress updates."""
@@ -32,14 +30,6 @@ DECODER = f"sween {__version__}, Pillow {PIL.__version__}"
 """Versions of the decoder, part of every key."""
 
 _CHECKSUM_BYTES = 16
-
-
-def cache_folder() -> Path:
-    """$SWEEN_CACHE, or sween in the user's cache folder."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sween"
 
 
 def decode_all_cached(

@@ -201,7 +201,7 @@ class VoteEngine:
         images of the call. The shape is fixed if the caller gave it or if members are compiled.
         """
         fixed = self._given_rows is not None
-        if fixed or any(m.preparation.compiles(self.device) for m in self._voters.members):
+        if fixed or self._voters.preparation.compile_mode(self.device) is not None:
             return None
         n = max(request.sizes)
         most = default_forward_rows(self.device, request.images[0].numel())
