@@ -93,6 +93,32 @@ def test_fast_members(precision: str, on_gpu: Emulated) -> None:
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
+class OwnConstants(nn.Module):
+    """Makes a float32 tensor in its code, which only autocast brings to a reduced precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(64), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(self.norm(x.flatten(1)) - torch.full((64,), 0.5))
+        return out
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("whole", [True, False])
+@torch.no_grad()
+def test_all_layers_are_in_the_arithmetic_where_that_works(whole: bool) -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 10))
+    model: nn.Module = plain if whole else OwnConstants()
+    fast = prepare(model.eval(), Preparation("bfloat16", "fast"), images())
+    assert fast.arithmetic == "bfloat16+cudnn"
+    assert isinstance(fast.run, InArithmetic)
+    assert fast.run.whole is whole
+    assert fast.run(images()).dtype == torch.float32
+    assert torch.allclose(fast.run(images()), model(images()), atol=0.05)
+
+
 @pytest.mark.usefixtures("on_gpu")
 def test_a_fast_run_is_recorded_and_resumes_only_as_such(tmp_path: Path) -> None:
     rows = certify_digits(tmp_path, SETTINGS, 2, compile="fast")

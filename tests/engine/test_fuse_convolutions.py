@@ -28,7 +28,7 @@ class Net(nn.Module):
         options = {"kernel_size": 3, "padding": 1, **convolution}
         self.a, self.b = nn.Conv2d(4, 4, **options), nn.Conv2d(4, 4, **options)
         self.relu, self.in_place = nn.ReLU(), nn.ReLU(inplace=True)
-        self.gelu, self.dropout = nn.GELU(), nn.Dropout(0.5)
+        self.gelu, self.dropout, self.identity = nn.GELU(), nn.Dropout(0.5), nn.Identity()
         self.scale = nn.Parameter(torch.rand(1, 4, 1, 1))
         self.compute = compute
 
@@ -107,6 +107,8 @@ NETS: dict[str, tuple[Net, Expected]] = {
     "add_ method": (Net(lambda net, x: net.relu(net.a(x).add_(x))), Expected(0, 1)),
     "sum in place": (Net(_in_place), Expected(0, 1)),
     "two convolutions": (Net(lambda net, x: net.relu(net.a(x) + net.b(x))), Expected(0, 1)),
+    "dropout between": (Net(lambda net, x: net.relu(net.dropout(net.a(x)))), Expected(1, 0)),
+    "identity between": (Net(lambda net, x: net.relu(net.identity(net.a(x)))), Expected(1, 0)),
     "shared convolution": (Net(_shared), Expected(2, 0)),
     "relu used twice": (Net(_relu_used_twice), Expected(1, 0)),
     "branches": (Net(_branches), Expected(2, 0)),
@@ -135,7 +137,6 @@ NETS: dict[str, tuple[Net, Expected]] = {
     "relu6": (Net(lambda net, x: functional.relu6(net.a(x))), Expected(0, 0)),
     "gelu": (Net(lambda net, x: net.gelu(net.a(x))), Expected(0, 0)),
     "leaky": (Net(lambda net, x: functional.leaky_relu(net.a(x))), Expected(0, 0)),
-    "dropout between": (Net(lambda net, x: net.relu(net.dropout(net.a(x)))), Expected(0, 0)),
     "depthwise": (Net(lambda net, x: net.relu(net.a(x)), groups=4), Expected(0, 0)),
     "reflected": (
         Net(lambda net, x: net.relu(net.a(x)), padding_mode="reflect"), Expected(0, 0)
@@ -195,12 +196,14 @@ def test_layers_that_may_do_more_are_left_alone(monkeypatch: pytest.MonkeyPatch)
 
     hooked = Net(lambda net, x: net.relu(net.a(x)))
     hooked.a.register_forward_hook(lambda _module, _inputs, output: output - 1)
+    hooked_identity = Net(lambda net, x: net.relu(net.identity(net.a(x))))
+    hooked_identity.identity.register_forward_hook(lambda _module, _inputs, output: output - 1)
     hooked_relu = Net(lambda net, x: net.relu(net.a(x)))
     hooked_relu.relu.register_forward_hook(lambda _module, _inputs, output: output - 1)
     doubled = Net(lambda net, x: net.relu(net.a(x)))
     doubled.a = Doubled(4, 4, 3)
     emulated = emulate(monkeypatch)
-    for net in (hooked, hooked_relu, doubled):
+    for net in (hooked, hooked_identity, hooked_relu, doubled):
         images = torch.randn(2, 4, 9, 9)
         assert torch.equal(fuse_convolutions(net.eval())(images), net(images))
     assert (emulated.plain, emulated.with_shortcut) == (0, 0)
@@ -216,6 +219,10 @@ def test_where_cudnn_has_no_kernel_the_operations_run_one_by_one(
     assert torch.equal(fused(images), net(images))
     assert torch.equal(fused(images), net(images))
     assert emulated.with_shortcut == 1, "it is asked once"
+    emulated.error = None
+    half = InArithmetic(fused, CPU, torch.bfloat16, whole=True)
+    assert torch.allclose(half(images), net(images), atol=0.05)
+    assert emulated.with_shortcut == 2, "and again in another arithmetic"
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.engine.tracing import trace
+from sween.engine.tracing import has_hooks, trace
 from sween.errors import is_out_of_memory
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
@@ -29,24 +29,25 @@ class FusedConvolution(nn.Module):
         conv: whose weights are used; not changed.
 
     Attributes:
-        supported: whether cuDNN has a kernel for it; found out by the first call on a GPU.
+        unsupported: arithmetics for which cuDNN has no kernel, as the first call on a GPU found.
     """
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.conv, self.supported = conv, True
+        self.conv, self.unsupported = conv, set[torch.dtype]()
 
     def forward(self, x: torch.Tensor, shortcut: torch.Tensor | None = None) -> torch.Tensor:
         conv = self.conv
-        if self.supported and has_cudnn(x):
-            x = x.to(conv.weight.dtype)  # as autocast does for a convolution
+        dtype = conv.weight.dtype
+        if dtype not in self.unsupported and has_cudnn(x):
+            x = x.to(dtype)  # as autocast does for a convolution
             if shortcut is None or _fits(shortcut, x, conv):
                 try:
                     return _in_one_call(x, shortcut, conv)
                 except RuntimeError as error:
                     if is_out_of_memory(error):
                         raise
-                    self.supported = False
+                    self.unsupported.add(dtype)
         out = conv(x)
         return functional.relu(out if shortcut is None else out + shortcut)
 
@@ -186,7 +187,7 @@ def _is_relu(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
         return False
     if node.op == "call_module":
         part = parts[str(node.target)]
-        return type(part) is nn.ReLU and not _has_hooks(part)
+        return type(part) is nn.ReLU and not has_hooks(part)
     known: tuple[Callable[..., Any] | str, ...] = _RELUS
     return node.op in ("call_function", "call_method") and node.target in known
 
@@ -205,9 +206,5 @@ def _is_convolution(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
         and not (part.groups > 1 and part.groups == part.in_channels)
         and len(node.args) == 1
         and not node.kwargs
-        and not _has_hooks(part)
+        and not has_hooks(part)
     )
-
-
-def _has_hooks(part: nn.Module) -> bool:
-    return bool(part._forward_hooks or part._forward_pre_hooks)

@@ -319,11 +319,24 @@ def _by_cudnn(
     change = _change(fused(images), wanted)
     if not change <= _CHANGE_ALLOWED[torch.float32]:
         raise RuntimeError(f"its fused outputs differ by {change:.2g} of their range")
-    ready = InArithmetic(fused, images.device, dtype)
+    ready = _without_autocast(fused, dtype, images, wanted)
+    ready = ready or InArithmetic(fused, images.device, dtype)
     for part in ready.modules():
         if isinstance(part, nn.Conv2d) and not ready.shared:
             part.weight.data = part.weight.contiguous(memory_format=torch.channels_last)
     return captured(ready, images)
+
+
+def _without_autocast(
+    module: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor
+) -> "InArithmetic | None":
+    """All layers in this arithmetic, so that none of them moves float32; None if that fails."""
+    try:
+        ready = InArithmetic(module, images.device, dtype, whole=True)
+        return ready if _change(ready(images), wanted) <= _CHANGE_ALLOWED[dtype] else None
+    except Exception as error:  # its code may make tensors of another type
+        refuse_broken_device(error)
+        return None
 
 
 def _as_resnet(module: nn.Module, images: torch.Tensor, wanted: torch.Tensor) -> nn.Module | None:
@@ -442,11 +455,19 @@ class InArithmetic(nn.Module):
     A copy, so that changing the module while votes are counted does not change them. One that
     cannot be copied is used itself, in float32.
 
+    Args:
+        module: to copy.
+        device: it is on.
+        dtype: of convolutions and linear layers, and of other layers as far as autocast uses it.
+        whole: of all layers and activations, without autocast.
+
     Attributes:
         shared: whether it is the module itself.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, dtype: torch.dtype, *, whole: bool = False
+    ) -> None:
         super().__init__()
         self.device_type, self.dtype, self.shared = device.type, dtype, False
         try:
@@ -455,7 +476,10 @@ class InArithmetic(nn.Module):
             if dtype != torch.float32:
                 raise
             self.shared = True
-        if dtype != torch.float32:
+        self.whole = whole and dtype != torch.float32
+        if self.whole:
+            module.to(dtype)
+        elif dtype != torch.float32:
             for part in module.modules():
                 if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
                     part.to(dtype)  # once, whereas autocast would convert at every pass
@@ -465,7 +489,9 @@ class InArithmetic(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        reduced = self.dtype != torch.float32
+        if self.whole:
+            images = images.to(self.dtype)
+        reduced = self.dtype != torch.float32 and not self.whole
         if reduced or torch.is_autocast_enabled(self.device_type):
             with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
                 outputs = self.module(images)

@@ -60,10 +60,32 @@ class _OneThreadTracer(fx.Tracer):
 
 
 def trace(module: nn.Module) -> fx.GraphModule:
-    """The operations of a module as a graph; raises whatever its code raises when traced."""
+    """The operations of a module as a graph; raises whatever its code raises when traced.
+
+    Layers that pass their input on, as dropout does in evaluation mode, are left out.
+    """
     with TRACING:
         graph = _OneThreadTracer().trace(module)
+    parts = dict(module.named_modules())
+    for node in list(graph.nodes):
+        if node.op == "call_module" and len(node.args) == 1 and _passes_on(parts[node.target]):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
     return fx.GraphModule(module, graph)
+
+
+def _passes_on(part: nn.Module) -> bool:
+    idle = type(part) is nn.Identity or (
+        isinstance(part, nn.modules.dropout._DropoutNd)
+        and type(part).__module__ == nn.Dropout.__module__  # a subclass may do something else
+        and not part.training
+    )
+    return idle and not has_hooks(part)
+
+
+def has_hooks(part: nn.Module) -> bool:
+    """Whether something else than the module's own code runs when it is called."""
+    return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def replace_part(traced: fx.GraphModule, name: str, part: nn.Module) -> None:
