@@ -3,9 +3,8 @@
     python benchmarks/certification_speed.py --arch resnet20 --device cpu --out FILE
 
 ART (pip install adversarial-robustness-toolbox) is measured where it is installed, at its best of
-several batch sizes, in turns with ours after ours took turns with the published loop. Limits are
-the fastest product of matrices, of several sizes, in the arithmetic that votes, and on a CPU the
-float32 multiply-adds of its vector units.
+several batch sizes, in turns with ours after ours took turns with the published loop. On a CPU the
+float32 multiply-adds of its vector units are measured too.
 """
 
 import argparse
@@ -24,13 +23,12 @@ import torch
 from fma_peak import fma_flops
 
 from sween.bench import calibrate_batch_norm, measure, to_table
-from sween.models import count_flops, create_model
+from sween.models import create_model
 from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
 
 SHAPE = (3, 32, 32)
 SIGMA = 0.5
-CPU_SIZES = (256, 384, 512, 768, 1024, 2048)
 ART_BATCHES = (16, 32, 64, 128, 256, 512, 1000)
 
 
@@ -91,27 +89,6 @@ def beside_art(
     }
 
 
-def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a matrix product, of the best size."""
-    on_gpu = device.type == "cuda"
-    return max(_flops_of_size(device, dtype, size) for size in ((8192,) if on_gpu else CPU_SIZES))
-
-
-def _flops_of_size(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    a = torch.randn(size, size, device=device).to(dtype)
-    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-    repeats = max(5, 2 * (2048 // size) ** 3)
-    rates = []
-    for _ in range(6):
-        wait()
-        began = time.perf_counter()
-        for _ in range(repeats):
-            a @ a
-        wait()
-        rates.append(repeats * 2 * size**3 / (time.perf_counter() - began))
-    return statistics.median(rates[1:])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", action="append")
@@ -138,11 +115,8 @@ def main() -> None:
             rounds=arguments.rounds,
             precision=arguments.precision,
         )
-        kinds = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-        dtype = kinds.get(result.precision.partition("+")[0], torch.float32)
-        limit = matmul_flops(device, dtype)
-        # count_flops counts multiply-adds, as the paper does.
-        used = 2 * count_flops(model, SHAPE) * result.evaluations_per_second
+        used, limit = result.flops_per_second, result.matmul_flops_per_second
+        assert used is not None  # a single network
         vectors = fma_flops(torch.get_num_threads()) if device.type == "cpu" else None
         art = beside_art(
             model, device, arguments.precision, arguments.art_samples, arguments.rounds
@@ -150,9 +124,6 @@ def main() -> None:
         rows.append(
             dataclasses.asdict(result)
             | {
-                "matmul_flops_per_second": limit,
-                "flops_per_second": used,
-                "share_of_matmul": used / limit,
                 "fma_flops_per_second": vectors,
                 "share_of_fma": None if vectors is None else used / vectors,
             }

@@ -273,6 +273,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "exits": measured_findings.exits,
     "bounds": measured_findings.bounds,
     "speed": measured_speed.speed,
+    "any-network": measured_speed.any_network,
     "training": measured_speed.training,
     "training-speed": measured_speed.training_speed,
     "kernels": measured_speed.kernels,

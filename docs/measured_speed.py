@@ -32,6 +32,23 @@ def _speed_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+def any_network(results: Path, name: str) -> str:
+    """The rows of a file that benchmarks/any_network.py wrote; two processes are one line."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    lines = []
+    for row in content["results"]:
+        first = f"{row['first_vote_seconds']:.1f}"
+        if row["run"] == "again":
+            lines[-1][-1] = first
+            continue
+        cells = _speed_cells(row)
+        share = f"{100 * row['share_of_matmul']:.0f}%"
+        shape = "x".join(map(str, row["image_shape"]))
+        lines.append([cells[0], shape, row["compile_mode"], *cells[2:6], share, first, ""])
+    head = ["model", "image", "compiled", "arithmetic", "samples/s", "published loop", "ratio"]
+    return markdown([*head, "of a matrix product", "s to first vote", "in a later run"], 4, lines)
+
+
 def speed_and_limits(results: Path, name: str) -> str:
     """NAME-*.json of benchmarks/certification_speed.py: ART and the processor's limits too."""
     lines = []

@@ -1,5 +1,6 @@
 """For every test: the user's own cache and installed models are left alone."""
 
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -9,5 +10,7 @@ import pytest
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # Outside it, so that the next run of the tests need not compile again.
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/sween-tests-compiled")
         patch.setenv("SWEEN_ZOO", str(tmp_path_factory.mktemp("zoo")))
         yield

@@ -1,17 +1,30 @@
 """The benchmark measures what it reports, in the same run as the reference."""
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sween.bench import REFERENCE_BATCH, calibrate_batch_norm, measure, reference_votes, to_table
+from sween.bench import (
+    REFERENCE_BATCH,
+    BenchResult,
+    OtherArithmetic,
+    calibrate_batch_norm,
+    faster_arithmetics,
+    measure,
+    reference_votes,
+    to_table,
+)
+from sween.bench.matrix_rate import matrix_rate
+from sween.bench.published_loop import reference_batch
 from sween.ensemble import WeightedEnsemble
-from sween.models import create_model
-from tests.cli.command import succeed
+from sween.models import count_matrix_flops, create_model
+from tests.cli.command import assert_refused, succeed
 
 IMAGE = torch.full((1, 8, 8), 128 / 255)
 
@@ -46,6 +59,105 @@ def test_an_untrained_deep_network_stays_within_float16() -> None:
         assert float(model(image).abs().max()) < 100
     assert not model.training
     assert momenta == [m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+
+
+def test_the_reference_loop_takes_fewer_large_images() -> None:
+    assert reference_batch(torch.zeros(3, 64, 64)) == REFERENCE_BATCH
+    assert reference_batch(torch.zeros(3, 224, 224)) < REFERENCE_BATCH
+
+
+def _measured(model: nn.Module, **options: Any) -> BenchResult:
+    common: dict[str, Any] = {"name": "some", "sigma": 0.5, "num_classes": 10}
+    return measure(model, IMAGE, seconds=0.02, rounds=1, **common, **options)
+
+
+def _digits(name: str, seed: int = 0) -> nn.Module:
+    return create_model(name, num_classes=10, image_shape=(1, 8, 8), seed=seed)
+
+
+def test_the_share_of_the_matrix_rate() -> None:
+    networks = [_digits("digits-mlp"), _digits("digits-conv")]
+    result = _measured(WeightedEnsemble(networks))
+    flops = sum(count_matrix_flops(network, (1, 8, 8)) for network in networks)
+    assert result.flops_per_second == pytest.approx(flops * result.samples_per_second)
+    assert result.matmul_flops_per_second == matrix_rate(torch.device("cpu"), "float32")
+    assert result.share_of_matmul is not None
+    assert 0 < result.share_of_matmul < 1.5
+    assert result.first_vote_seconds > result.prepare_seconds > 0
+    assert f"{100 * result.share_of_matmul:.0f}%" in to_table([result])
+
+
+def test_with_an_exit_the_share_is_known_if_members_cost_the_same() -> None:
+    alike = [_digits("digits-mlp"), _digits("digits-mlp", seed=1)]
+    different = [_digits("digits-mlp"), _digits("digits-conv")]
+    for networks, known in ((alike, True), (different, False)):
+        with torch.no_grad():
+            for parameter in networks[0].parameters():
+                parameter.mul_(4.0)
+        result = _measured(WeightedEnsemble(networks, [0.99, 0.01]), exit="exact")
+        assert (result.share_of_matmul is not None) is known
+        if known:
+            flops = count_matrix_flops(networks[0], (1, 8, 8)) * result.evaluations_per_second
+            assert result.flops_per_second == pytest.approx(flops)
+
+
+class NearlyTied(nn.Module):
+    """Two classes a little apart: bfloat16 ties them, and a tie goes to the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 2, bias=False)
+        nn.init.ones_(self.linear.weight)
+        with torch.no_grad():
+            self.linear.weight[1] += 1e-4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(1).abs())  # type: ignore[no-any-return]
+
+
+def test_another_arithmetic_is_tried_where_its_products_are_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = {"float32": 1e9, "bfloat16": 2e9}
+    monkeypatch.setattr("sween.bench.throughput.matrix_rate", lambda _, name: rates[name])
+    result = measure(
+        NearlyTied(), IMAGE, name="tied", sigma=0.5, num_classes=2, seconds=0.02, rounds=1
+    )
+    assert result.precision == "float32"
+    assert result.other is not None
+    assert result.other.precision == "bfloat16"
+    assert result.other.votes_changed == result.other.votes_compared == 1000
+    assert result.other.speedup == pytest.approx(
+        result.other.samples_per_second / result.samples_per_second
+    )
+    rates["bfloat16"] = 0.5e9
+    assert _measured(_digits("digits-mlp")).other is None
+    rates["bfloat16"] = 2e9
+    assert _measured(_digits("digits-mlp"), precision="float32").other is None, "it was chosen"
+
+
+def test_a_faster_arithmetic_is_named_with_what_it_changes() -> None:
+    other = OtherArithmetic(
+        precision="bfloat16",
+        samples_per_second=3.0,
+        speedup=1.5,
+        votes_compared=1000,
+        votes_changed=7,
+    )
+    result = dataclasses.replace(_measured(_digits("digits-mlp")), other=other)
+    (line,) = faster_arithmetics([result])
+    assert "1.50 times" in line
+    assert "precision bfloat16" in line
+    assert "7 of 1,000 votes" in line
+    slower = dataclasses.replace(result, other=dataclasses.replace(other, speedup=0.9))
+    assert not list(faster_arithmetics([slower]))
+
+
+def test_the_matrix_rate_is_that_of_the_arithmetic() -> None:
+    device = torch.device("cpu")
+    assert matrix_rate(device, "float32+compiled") > 1e8
+    with pytest.raises(AttributeError):
+        matrix_rate(device, "float31")
 
 
 def test_rates_and_their_ratio() -> None:
@@ -95,3 +207,31 @@ def test_the_verb(tmp_path: Path) -> None:
     assert content["environment"]["torch"] == torch.__version__
     for row in content["results"]:
         assert f"{row['samples_per_second']:,.0f}" in said
+
+
+def test_the_verb_takes_any_network_at_any_size(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    names = "resnet20 tests.models.factories:pooled tests.models.factories:seven_classes"
+    succeed(
+        f"bench {names} --image-size 12 --seconds 0.01 --rounds 1 --forward-rows 10 --device cpu "
+        f"--out {out}"
+    )
+    rows = json.loads(out.read_text())["results"]
+    assert [row["image_shape"] for row in rows] == [[3, 12, 12]] * 3
+    assert all(row["samples_per_second"] > 0 and row["share_of_matmul"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("tests.models.factories:with_classes", "forward pass over float32 images (N, 3, 32, 32)"),
+        ("tests.models.factories:not_a_module", "torch.nn.Module"),
+        ("digits-mlp --image-size 0", "--image-size"),
+        ("digits-sween3-gaussian-sigma0.50 --image-size 9", "--image-size: expected 8"),
+        ("tests.models.factories:pooled --exit exact", "an ensemble among the models"),
+        ("tests.models.factories:twice", "model output"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(line: str, said: str, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    assert_refused(f"bench {line} --seconds 0.01 --rounds 1 --out {out}", said, watched=(tmp_path,))

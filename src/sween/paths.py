@@ -1,4 +1,4 @@
-"""Paths given by callers, as strings or path objects, converted once in the public functions."""
+"""Paths given by callers, converted once in the public functions, and the cache folder."""
 
 import os
 from collections.abc import Iterable
@@ -8,6 +8,17 @@ from sween.errors import BadInput
 
 AnyPath = str | os.PathLike[str]
 """The type of every argument that names a file or folder."""
+
+CACHE_VARIABLE = "SWEEN_CACHE"
+"""Environment variable that overrides the cache folder."""
+
+
+def cache_folder() -> Path:
+    """$SWEEN_CACHE, or sween in the user's cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sween"
 
 
 def as_paths(what: str, paths: Iterable[AnyPath]) -> list[Path]:

@@ -57,6 +57,8 @@ OPTIONS = [
     (f"{CERTIFY} --bound two-class --sampling tolerance --tolerance 0.05", "cohen with tolerance"),
     (f"{CERTIFY} --forward-rows 9999999999", "1 to 1000000"),
     (f"{CERTIFY} --precision float8", "'float8'", "did you mean"),
+    (f"{CERTIFY} --compile-mode fats", "'fats'", "did you mean 'fast'?"),
+    (f"{CERTIFY} --no-compile --compile-mode max", "--compile-mode", "leave one of them out"),
     ("predict {ensemble} x.png --n0 5", "--n0", "no --certify"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
     ("plan", "none of them", "try --p 0.9"),

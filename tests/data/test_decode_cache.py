@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sween.data.decode_cache import cache_folder
 from sween.data.image_folder import FilePixels
 from sween.errors import DataError
+from sween.paths import cache_folder
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 PIXELS = 64
@@ -42,6 +43,33 @@ def fails_in_training(num_classes: int) -> nn.Module:
     model = with_classes(num_classes)
     model.register_forward_pre_hook(fail)
     return model
+
+
+def pooled(num_classes: int) -> nn.Module:
+    """For colour images of any size."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(4, num_classes),
+    )  # fmt: skip
+
+
+def seven_classes() -> nn.Module:
+    return pooled(7)
+
+
+class Twice(nn.Module):
+    """Returns its logits and something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = pooled(5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.network(x), x
+
+
+def twice() -> nn.Module:
+    return Twice()
 
 
 def not_a_module(num_classes: int) -> list[int]:

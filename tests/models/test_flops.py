@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from sween.models import count_flops, count_parameters, create_model
+from sween.models import count_flops, count_matrix_flops, count_parameters, create_model
 
 CIFAR = (3, 32, 32)
 
@@ -56,6 +57,42 @@ def test_counting_by_hand() -> None:
     )
     assert count_parameters(model) == 6 * 2 * 9 + 12 + 6 * 25 * 7 + 7
     assert count_flops(model, (4, 5, 5)) == 6 * 25 * 2 * 9 + 2 * 6 * 25 + 7 * 6 * 25
+
+
+class Attention(nn.Module):
+    """Self-attention over 16 pixels of 8 channels, four ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.both = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.flatten(2).transpose(1, 2)
+        if self.way == "module":
+            out, _ = self.both(tokens, tokens, tokens, need_weights=False)
+        else:
+            mixed = functional.linear(tokens, self.both.in_proj_weight, self.both.in_proj_bias)
+            q, k, v = mixed.view(len(x), 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+            if self.way == "fused":
+                heads = functional.scaled_dot_product_attention(q, k, v)
+            else:
+                heads = torch.softmax(q @ k.transpose(2, 3) / 2, dim=3) @ v
+            out = self.both.out_proj(heads.transpose(1, 2).flatten(2))
+        return out.mean(1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", ["module", "fused", "by hand"])
+def test_the_products_of_attention_are_counted(way: str) -> None:
+    projections = 16 * 8 * 24 + 16 * 8 * 8
+    products = 2 * (2 * 16 * 16 * 4)  # heads, queries and keys, keys and values
+    assert count_matrix_flops(Attention(way), (8, 4, 4)) == 2 * (projections + products)
+
+
+def test_matrix_products_are_those_of_the_paper_without_batch_norm() -> None:
+    model = create_model("resnet20", num_classes=10, image_shape=CIFAR)
+    norms = 2 * sum(16 * 32 * 32 * scale * count for scale, count in ((1, 7), (0.5, 7), (0.25, 7)))
+    assert count_matrix_flops(model, CIFAR) == 2 * (count_flops(model, CIFAR) - norms)
 
 
 def test_counting_leaves_the_model_as_it_was() -> None:

@@ -1,11 +1,13 @@
 """The command-line application: verbs, exit codes, and errors in one line."""
 
+import contextlib
 import errno
 import functools
+import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import typer
@@ -88,7 +90,8 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
         verb = getattr(verb, "commands", {}).get(name, verb)
     warnings.showwarning = functools.partial(_show_warning, verb)
     try:
-        code = command.main(args=arguments, prog_name="sween", standalone_mode=False)
+        with _messages(quiet="--quiet" in arguments):
+            code = command.main(args=arguments, prog_name="sween", standalone_mode=False)
         if code == INTERRUPTED:  # how Typer reports a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)
@@ -108,6 +111,30 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
                 return _complain(f"error: {OutOfMemory('during the run', error)}", 2)
             raise
         return _complain(f"error: {str(format_message()).rstrip('.')}; see sween --help", 2)
+
+
+class _ToStandardError(logging.Handler):
+    """Prints messages in one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"sween: {' '.join(record.getMessage().split())}\n")
+
+
+@contextlib.contextmanager
+def _messages(*, quiet: bool) -> Iterator[None]:
+    """Show what the library says about long preparations, unless the verb is to be quiet."""
+    logger, handler = logging.getLogger("sween"), _ToStandardError(logging.INFO)
+    if quiet:
+        yield
+        return
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def _complain(message: str, code: int) -> int:

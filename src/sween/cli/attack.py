@@ -11,6 +11,7 @@ from sween.attack.run import attack_config
 from sween.cli.options import (
     Alpha,
     Compile,
+    CompileMode,
     Convert,
     DataRoot,
     Device,
@@ -26,6 +27,7 @@ from sween.cli.options import (
     Source,
     TrustedArch,
     TrustedDataset,
+    choose_compilation,
     choose_device,
     choose_images,
     dataset_of,
@@ -75,6 +77,7 @@ def run(
     forward_rows: ForwardRows = None,
     precision: Precision = "auto",
     compile: Compile = None,
+    compile_mode: CompileMode = None,
     seed: Seed = 0,
     shard: ShardOption = None,
     device: Device = "auto",
@@ -116,7 +119,7 @@ def run(
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,
-        compile=compile,
+        compile=choose_compilation(compile, compile_mode),
         levels=dataset.test.white,
     )
     known = None

@@ -10,7 +10,7 @@ import typer
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
-from sween.engine import PRECISIONS
+from sween.engine import COMPILE_MODES, PRECISIONS
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
 from sween.factories import check_consent
@@ -62,6 +62,13 @@ Precision = Annotated[
     str, typer.Option(help=f"numerical precision of the networks: {', '.join(PRECISIONS)}")
 ]
 Compile = Annotated[bool | None, typer.Option(help="compile the networks [on a GPU only]")]
+CompileMode = Annotated[
+    str | None,
+    typer.Option(
+        help=f"how to compile: {' or '.join(COMPILE_MODES)}; fast starts in seconds, max searches "
+        "for the fastest kernels for minutes [max]"
+    ),
+]
 NoiseOption = Annotated[
     str,
     typer.Option("--noise", help="float32, or exact: certificates that hold in floating point"),
@@ -76,6 +83,15 @@ Bound = Annotated[str, typer.Option(help="cohen or two-class")]
 def read_shard_option(text: str | None) -> Shard | None:
     """The shard of `--shard`, if given."""
     return None if text is None else Shard.parse(text)
+
+
+def choose_compilation(compile: bool | None, mode: str | None) -> bool | str | None:
+    """`compile` of `SmoothedClassifier`, from --compile and --compile-mode."""
+    if compile is False and mode is not None:
+        raise BadInput(
+            "--compile-mode", expected="no --no-compile", got=mode, fix="leave one of them out"
+        )
+    return compile if mode is None else mode
 
 
 def choose_device(name: str) -> torch.device:

@@ -13,6 +13,7 @@ import typer
 from sween.cli.options import (
     Alpha,
     Compile,
+    CompileMode,
     Convert,
     Device,
     Exit,
@@ -24,6 +25,7 @@ from sween.cli.options import (
     Quiet,
     Source,
     TrustedArch,
+    choose_compilation,
     choose_device,
 )
 from sween.data import read_image
@@ -73,6 +75,7 @@ def run(
     forward_rows: ForwardRows = None,
     precision: Precision = "auto",
     compile: Compile = None,
+    compile_mode: CompileMode = None,
     noise: NoiseOption = "float32",
     arch: TrustedArch = None,
     seed: Annotated[
@@ -120,7 +123,7 @@ def run(
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,
-        compile=compile,
+        compile=choose_compilation(compile, compile_mode),
         noise=noise,
     )
     if noise == "exact" and is_factory(loaded.dataset):

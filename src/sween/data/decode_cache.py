@@ -28,12 +28,10 @@ from sween.data.dataset import StoredPixels, stream_above
 from sween.data.read_ahead import CHUNK, chunks, read_ahead
 from sween.errors import BadInput, DataError, FolderBusy
 from sween.locks import FolderLock, remove_leftovers
+from sween.paths import CACHE_VARIABLE, cache_folder
 from sween.progress import track
 from sween.run_folder import atomic_path, write_text
 from sween.version import __version__
-
-CACHE_VARIABLE = "SWEEN_CACHE"
-"""Environment variable that overrides the cache folder."""
 
 DECODER = f"sween {__version__}, Pillow {PIL.__version__}"
 """Versions of the decoder, part of every key."""
@@ -41,14 +39,6 @@ DECODER = f"sween {__version__}, Pillow {PIL.__version__}"
 _CHECKSUM_BYTES = 16
 _BUILDING = ".building"
 _SECONDS_BETWEEN_LOOKS = 0.2
-
-
-def cache_folder() -> Path:
-    """$SWEEN_CACHE, or sween in the user's cache folder."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sween"
 
 
 class DecodedImages(Protocol):

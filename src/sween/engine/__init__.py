@@ -2,11 +2,12 @@
 
 from sween.engine.engine import ForwardPassShrunk, VoteEngine
 from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
-from sween.engine.prepare import PRECISIONS, Preparation
+from sween.engine.prepare import COMPILE_MODES, PRECISIONS, Preparation
 from sween.engine.voters import Voters
 from sween.engine.votes import VoteRequest, Votes
 
 __all__ = [
+    "COMPILE_MODES",
     "NOISES",
     "PIXEL_LEVELS",
     "PRECISIONS",

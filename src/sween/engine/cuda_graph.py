@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from sween.engine.compile_cache import compiling
 from sween.engine.tracing import TRACING
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -21,9 +22,17 @@ WARMUP_PASSES = 3
 
 @torch.inference_mode()
 def compiled(module: nn.Module, images: torch.Tensor) -> Forward:
-    """The module's forward pass, for batches of the shape of `images`."""
+    """The module's forward pass, compiled for batches of the shape of `images`."""
     run = _Unlimited(torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE))
-    run(images)
+    shape = " x ".join(map(str, images.shape))
+    with compiling(f"compiling a network for batches of {shape}", images.device):
+        run(images)
+    return captured(run, images)
+
+
+@torch.inference_mode()
+def captured(run: Forward, images: torch.Tensor) -> Forward:
+    """A forward pass captured as a CUDA graph; itself on a CPU."""
     return CudaGraph(run, images) if images.device.type == "cuda" else run
 
 

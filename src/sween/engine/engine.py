@@ -188,6 +188,12 @@ class VoteEngine:
         """The prepared ensemble's probabilities (B, M) on noisy inputs."""
         return self._voters.probabilities(noisy)
 
+    @torch.inference_mode()
+    def labels(self, noisy: torch.Tensor) -> torch.Tensor:
+        """The prepared model's votes (B,) on noisy inputs."""
+        (ballot,) = interleave([self._voters.vote(noisy)])
+        return ballot.labels[-1]
+
     def _fitted_rows(self, request: VoteRequest) -> int | None:
         """Rows per forward pass that the votes on one image fill; None if the shape is fixed.
 
@@ -195,7 +201,7 @@ class VoteEngine:
         images of the call. The shape is fixed if the caller gave it or if members are compiled.
         """
         fixed = self._given_rows is not None
-        if fixed or any(m.preparation.compiles(self.device) for m in self._voters.members):
+        if fixed or self._voters.preparation.compile_mode(self.device) is not None:
             return None
         n = max(request.sizes)
         most = default_forward_rows(self.device, request.images[0].numel())

@@ -1,52 +1,11 @@
 """Folds batch norm into the preceding layer, for modules in evaluation mode."""
 
 import copy
-import threading
-from collections.abc import Callable
-from typing import Any
 
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from sween.engine.tracing import TRACING
-
-
-class _OneThreadTracer(fx.Tracer):
-    """Traces a module in one thread while other threads may evaluate theirs.
-
-    Tracing patches `nn.Module` for the whole process, so forward passes of other threads come
-    through here too.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
-
-    @property
-    def _elsewhere(self) -> bool:
-        return threading.get_ident() != self._thread
-
-    def call_module(
-        self,
-        m: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        if self._elsewhere:
-            return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
-
-    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        if self._elsewhere:
-            return attr_val
-        return super().getattr(attr, attr_val, parameter_proxy_cache)
-
-
-def _trace(module: nn.Module) -> fx.GraphModule:
-    with TRACING:
-        graph = _OneThreadTracer().trace(module)
-    return fx.GraphModule(module, graph)
+from sween.engine.tracing import replace_part, trace
 
 
 def fold_batch_norm(module: nn.Module) -> nn.Module:
@@ -58,7 +17,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
     if not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
         return module
     try:
-        traced = _trace(copy.deepcopy(module))
+        traced = trace(copy.deepcopy(module))
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
     parts = dict(traced.named_modules())
@@ -66,7 +25,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
         if _foldable(node, parts):
             before = node.args[0]
             parts[before.target] = _folded(parts[before.target], parts[node.target])
-            _replace(traced, before.target, parts[before.target])
+            replace_part(traced, before.target, parts[before.target])
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
@@ -94,8 +53,3 @@ def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
         return fuse_linear_bn_eval(layer.eval(), norm.eval())
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     return fuse_conv_bn_eval(layer.eval(), norm.eval())
-
-
-def _replace(traced: fx.GraphModule, name: str, layer: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(traced.get_submodule(parent), own, layer)

@@ -2,9 +2,10 @@
 
 A member is prepared once, before it votes: batch norm is folded into the preceding convolutions,
 tensors are channels-last, the arithmetic suits the device, and on a GPU the forward pass is
-compiled and captured as a CUDA graph; the paper's CIFAR networks run there on custom kernels
-(`sween.engine.kernels`). The certified classifier is the prepared one, in the arithmetic named in
-its records; prediction, attacks and serving must prepare it in the same way.
+compiled, or its convolutions fused by cuDNN, and captured as a CUDA graph; the paper's CIFAR
+networks run there on custom kernels (`sween.engine.kernels`). The certified classifier is the
+prepared one, in the arithmetic named in its records; prediction, attacks and serving must prepare
+it in the same way.
 """
 
 import contextlib
@@ -18,8 +19,9 @@ from typing import Self
 import torch
 from torch import nn
 
-from sween.engine.cuda_graph import Forward, compiled
+from sween.engine.cuda_graph import Forward, captured, compiled
 from sween.engine.fold_batch_norm import fold_batch_norm
+from sween.engine.fuse_convolutions import fuse_convolutions
 from sween.engine.kernels import (
     FusedResNet,
     Selection,
@@ -41,6 +43,13 @@ from sween.models.evaluation_mode import parts_of
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
+COMPILE_MODES = ("fast", "max")
+"""How members are compiled: `fast` starts in seconds, by cuDNN's fused convolutions and no search;
+`max` lets torch's compiler search for the fastest kernels, for minutes."""
+
+DEFAULT_COMPILE_MODE = "max"
+"""On a GPU. `fast` is to become the default once its throughput is measured to be as high."""
+
 KERNEL_TOLERANCE = 0.02
 """How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
 
@@ -58,21 +67,25 @@ class Preparation:
 
     Attributes:
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
-        compile: whether to compile; by default only on a GPU.
+        compile: whether to compile, by default only on a GPU; or how, see `COMPILE_MODES`. True
+            is `max`. On a CPU there is nothing that `fast` could do.
     """
 
     precision: str = "auto"
-    compile: bool | None = None
+    compile: bool | str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UnknownName("precision", self.precision, PRECISIONS)
+        if self.compile not in (None, True, False, *COMPILE_MODES):
+            raise UnknownName("way to compile", str(self.compile), COMPILE_MODES)
 
     @classmethod
     def recorded(cls, arithmetic: str) -> Self:
         """The preparation that gave the arithmetic a record names; see `describe`."""
         name = arithmetic.partition(",")[0].partition("+")[0]
-        return cls(name.replace("tf32", "float32"), "+" in arithmetic)
+        compile = "fast" if "+cudnn" in arithmetic else "+" in arithmetic
+        return cls(name.replace("tf32", "float32"), compile)
 
     def dtype(self, device: torch.device) -> torch.dtype:
         name = self.precision
@@ -81,15 +94,21 @@ class Preparation:
         dtype: torch.dtype = getattr(torch, name)
         return dtype
 
-    def compiles(self, device: torch.device) -> bool:
-        return device.type == "cuda" if self.compile is None else self.compile
+    def compile_mode(self, device: torch.device) -> str | None:
+        """One of `COMPILE_MODES`, or None: not compiled."""
+        if self.compile is None:
+            return DEFAULT_COMPILE_MODE if device.type == "cuda" else None
+        if self.compile == "fast" and device.type != "cuda":
+            return None
+        return "max" if self.compile is True else self.compile or None
 
     def describe(self, device: torch.device, how: str = "") -> str:
         """The arithmetic as one string for records; GPUs may round float32 products to TF32.
 
         Args:
             device: where the votes are computed.
-            how: compiled, fused (custom kernels) or empty: each rounds at different places.
+            how: compiled, cudnn (its fused convolutions), fused (custom kernels) or empty: each
+                rounds at different places.
         """
         name = str(self.dtype(device)).removeprefix("torch.")
         loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
@@ -247,9 +266,11 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         wanted = module(images)
     _refuse_random(wanted, module(images))
     allowed = _CHANGE_ALLOWED[dtype]
-    ready = InArithmetic(fold_batch_norm(module), device, dtype)
+    folded = fold_batch_norm(module)
+    ready = InArithmetic(folded, device, dtype)
     if not _change(ready(images), wanted) <= allowed:
-        ready = InArithmetic(module, device, dtype)
+        folded = module
+        ready = InArithmetic(folded, device, dtype)
         change = _change(ready(images), wanted)
         if dtype != torch.float32 and not change <= allowed:
             raise ContractError(
@@ -260,9 +281,12 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 fix="use float32 precision; turn off dropout and anything else that is random",
             )
     plain = Prepared(ready, False, preparation.describe(device), ready.shared)
-    if not preparation.compiles(device):
+    mode = preparation.compile_mode(device)
+    if mode is None:
         return plain
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
+    if mode == "fast":
+        ways = {"cudnn": lambda: _by_cudnn(folded, dtype, images, wanted)}
     if dtype == torch.float16 and supports(device):
         resnet = _as_resnet(module, images, wanted)
         if resnet is not None:
@@ -275,14 +299,44 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
                 raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
                 _check_kernels(run, ready, images)
-            shared = ready.shared and how == "compiled"
+            shared = ready.shared and how != "fused"
             return Prepared(run, True, preparation.describe(device, how), shared)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
-            warn_fallback(f"the model cannot be {how}", error)
+            done = "captured with cuDNN's fused convolutions" if how == "cudnn" else how
+            warn_fallback(f"the model cannot be {done}", error)
     return plain
+
+
+def _by_cudnn(
+    folded: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor
+) -> Forward:
+    """The module with fused convolutions in its arithmetic, captured."""
+    fused = fuse_convolutions(folded)
+    # In float32, where the change allowed is small: tracing may have misread the module's code.
+    change = _change(fused(images), wanted)
+    if not change <= _CHANGE_ALLOWED[torch.float32]:
+        raise RuntimeError(f"its fused outputs differ by {change:.2g} of their range")
+    ready = _without_autocast(fused, dtype, images, wanted)
+    ready = ready or InArithmetic(fused, images.device, dtype)
+    for part in ready.modules():
+        if isinstance(part, nn.Conv2d) and not ready.shared:
+            part.weight.data = part.weight.contiguous(memory_format=torch.channels_last)
+    return captured(ready, images)
+
+
+def _without_autocast(
+    module: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor
+) -> "InArithmetic | None":
+    """All layers in this arithmetic, so that none of them moves float32; None if that fails."""
+    try:
+        ready = InArithmetic(module, images.device, dtype, whole=True)
+        return ready if _change(ready(images), wanted) <= _CHANGE_ALLOWED[dtype] else None
+    except Exception as error:  # its code may make tensors of another type
+        refuse_broken_device(error)
+        return None
 
 
 def _as_resnet(module: nn.Module, images: torch.Tensor, wanted: torch.Tensor) -> nn.Module | None:
@@ -401,11 +455,19 @@ class InArithmetic(nn.Module):
     A copy, so that changing the module while votes are counted does not change them. One that
     cannot be copied is used itself, in float32.
 
+    Args:
+        module: to copy.
+        device: it is on.
+        dtype: of convolutions and linear layers, and of other layers as far as autocast uses it.
+        whole: of all layers and activations, without autocast.
+
     Attributes:
         shared: whether it is the module itself.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, dtype: torch.dtype, *, whole: bool = False
+    ) -> None:
         super().__init__()
         self.device_type, self.dtype, self.shared = device.type, dtype, False
         try:
@@ -414,7 +476,10 @@ class InArithmetic(nn.Module):
             if dtype != torch.float32:
                 raise
             self.shared = True
-        if dtype != torch.float32:
+        self.whole = whole and dtype != torch.float32
+        if self.whole:
+            module.to(dtype)
+        elif dtype != torch.float32:
             for part in module.modules():
                 if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
                     part.to(dtype)  # once, whereas autocast would convert at every pass
@@ -424,7 +489,9 @@ class InArithmetic(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        reduced = self.dtype != torch.float32
+        if self.whole:
+            images = images.to(self.dtype)
+        reduced = self.dtype != torch.float32 and not self.whole
         if reduced or torch.is_autocast_enabled(self.device_type):
             with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
                 outputs = self.module(images)

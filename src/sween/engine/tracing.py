@@ -1,4 +1,4 @@
-"""One lock for the process-wide state that torch keeps while it traces a module.
+"""Tracing a module, under one lock for the process-wide state that torch keeps meanwhile.
 
 torch.fx patches `nn.Module` and sets a flag while it traces. Two simultaneous traces would undo
 each other's patch, and a compiled function called from another thread while the flag is set refuses
@@ -8,8 +8,10 @@ queued or compiled.
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import fx, nn
 
 TRACING = threading.RLock()
 
@@ -23,3 +25,70 @@ def compile_locked(function: Callable[..., torch.Tensor]) -> Callable[..., torch
             return compiled(*tensors)
 
     return locked
+
+
+class _OneThreadTracer(fx.Tracer):
+    """Traces a module in one thread while other threads may evaluate theirs.
+
+    Tracing patches `nn.Module` for the whole process, so forward passes of other threads come
+    through here too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    @property
+    def _elsewhere(self) -> bool:
+        return threading.get_ident() != self._thread
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if self._elsewhere:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if self._elsewhere:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
+def trace(module: nn.Module) -> fx.GraphModule:
+    """The operations of a module as a graph; raises whatever its code raises when traced.
+
+    Layers that pass their input on, as dropout does in evaluation mode, are left out.
+    """
+    with TRACING:
+        graph = _OneThreadTracer().trace(module)
+    parts = dict(module.named_modules())
+    for node in list(graph.nodes):
+        if node.op == "call_module" and len(node.args) == 1 and _passes_on(parts[node.target]):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return fx.GraphModule(module, graph)
+
+
+def _passes_on(part: nn.Module) -> bool:
+    idle = type(part) is nn.Identity or (
+        isinstance(part, nn.modules.dropout._DropoutNd)
+        and type(part).__module__ == nn.Dropout.__module__  # a subclass may do something else
+        and not part.training
+    )
+    return idle and not has_hooks(part)
+
+
+def has_hooks(part: nn.Module) -> bool:
+    """Whether something else than the module's own code runs when it is called."""
+    return bool(part._forward_hooks or part._forward_pre_hooks)
+
+
+def replace_part(traced: fx.GraphModule, name: str, part: nn.Module) -> None:
+    """Put a module in the place of the one of this dotted name."""
+    parent, _, own = name.rpartition(".")
+    setattr(traced.get_submodule(parent), own, part)

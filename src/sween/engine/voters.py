@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,6 +15,8 @@ from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
 from sween.errors import BadInput, describe_type
 from sween.interleave import Steps, done
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,13 +139,21 @@ class Voters:
         """
         self._follow()
         shape = (self.forward.rows, *image.shape)
-        for member in self.members:
+        for place, member in enumerate(self.members, start=1):
             if not member.is_current(shape):
+                self._say_what_is_prepared(place, image)
                 member.refresh(probe_batch(image, self.forward.rows, sigma))
             if not member.is_probed(shape):
                 with explain_model_errors(member.module, image.shape):
                     check_row_independence(member, self.forward, image, sigma)
                 member.note_probed(shape)
+
+    def _say_what_is_prepared(self, place: int, image: torch.Tensor) -> None:
+        if self.preparation.compile_mode(image.device) is None:
+            return  # takes no longer than a few forward passes
+        which = f", network {place} of {len(self.members)}" if len(self.members) > 1 else ""
+        size = "x".join(map(str, image.shape[1:]))
+        _LOG.info("preparing %s%s (%s px) on %s", self.name, which, size, image.device)
 
     def is_current(self, image_shape: Sequence[int]) -> bool:
         """Whether members, their state and the weights are as they were when prepared."""

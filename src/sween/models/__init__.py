@@ -1,7 +1,7 @@
 """Networks from [0,1] images to logits by name, their size, and their checkpoints."""
 
 from sween.models.checkpoint import Manifest, load_checkpoint, read_manifest, save_checkpoint
-from sween.models.flops import count_flops, count_parameters
+from sween.models.flops import count_flops, count_matrix_flops, count_parameters
 from sween.models.normalize import Normalize
 from sween.models.registry import (
     ARCHITECTURES,
@@ -17,6 +17,7 @@ __all__ = [
     "Normalize",
     "check_member",
     "count_flops",
+    "count_matrix_flops",
     "count_parameters",
     "create_model",
     "list_models",

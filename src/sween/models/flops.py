@@ -1,10 +1,12 @@
-"""Parameters and multiply-adds, counted as in the paper's Table 2."""
+"""Parameters and multiply-adds as in the paper's Table 2, and the matrix products of any module."""
 
 import math
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from sween.models.device import device_of
 from sween.models.evaluation_mode import evaluating
@@ -41,3 +43,26 @@ def count_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
         for handle in handles:
             handle.remove()
     return total
+
+
+def count_matrix_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    """Floating-point operations of all matrix products and convolutions on one image.
+
+    Of any module, attention included; a multiply-add is two operations. Everything else is not
+    counted, since it does not run on a device's matrix units.
+    """
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    # As single operations, attention would be counted on some devices only.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with (
+            torch.inference_mode(),
+            evaluating(model),
+            sdpa_kernel(SDPBackend.MATH),
+            FlopCounterMode(display=False) as counter,
+        ):
+            # Two images: with one, a module that squeezes its activations may do something else.
+            model(torch.zeros(2, *image_shape, device=device_of(model)))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    return int(counter.get_total_flops()) // 2

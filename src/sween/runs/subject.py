@@ -133,7 +133,7 @@ def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"device is {config['device']!r}, not one of {', '.join(DEVICES)}"
     parts = str(config["precision"]).split(", ")
     for part in parts:
-        name = re.fullmatch(r"(\w+)(\+compiled|\+fused)?", part)
+        name = re.fullmatch(r"(\w+)(\+compiled|\+cudnn|\+fused)?", part)
         if name is None or name[1] not in ARITHMETICS:
             yield f"precision {part!r} is not one of {', '.join(ARITHMETICS)}"
     if len(parts) not in {1, len(config["candidates"])}:

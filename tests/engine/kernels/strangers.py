@@ -196,6 +196,13 @@ def _flatten_first(inside: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(inside, 10))
 
 
+def _sequence(network: ResNet) -> nn.Module:
+    """Its layers in one `nn.Sequential`, as short scripts have them."""
+    stem = (network.conv1, network.norm1, nn.ReLU())
+    pool = (nn.AvgPool2d(8), nn.Flatten())
+    return nn.Sequential(*stem, *network.blocks, *pool, network.head)
+
+
 ALIKE: dict[str, Callable[[], nn.Module]] = {
     "plain": ResNet,
     "depth 14": lambda: ResNet(counts=(2, 2, 2)),
@@ -226,6 +233,10 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
     "clamped": lambda: ResNet(relu=lambda x: x.clamp(min=0)),
     "the shortcut first": lambda: ResNet(join=lambda out, x: x + out),
     "no bias at the end": lambda: ResNet(head=lambda inside: nn.Linear(inside, 10, bias=False)),
+    "one sequence": lambda: _sequence(ResNet(relu=nn.ReLU())),
+    "adaptive pooling by function": lambda: ResNet(
+        pool=lambda x: functional.adaptive_avg_pool2d(x, (1, 1)).flatten(start_dim=1)
+    ),
     "copies": lambda: ResNet(before=Function(lambda x: x.float().contiguous().clone())),
 }
 """Networks that compute what a CIFAR ResNet computes."""
@@ -249,6 +260,10 @@ OTHER: dict[str, Callable[[], nn.Module]] = {
     "reflected edges": lambda: ResNet(convolution={"padding_mode": "reflect"}),
     "leaky": lambda: ResNet(relu=functional.leaky_relu),
     "relu6": lambda: ResNet(relu=functional.relu6),
+    "silu": lambda: ResNet(relu=functional.silu),
+    "smaller images": lambda: ResNet(before=nn.AvgPool2d(2)),
+    "clipped pixels": lambda: ResNet(before=Function(lambda x: x.clamp(0, 1))),
+    "pixels to a power": lambda: ResNet(before=Function(lambda x: x.abs() ** 0.5)),
     "another threshold": lambda: ResNet(relu=lambda x: x.clamp(min=0.1)),
     "no last relu": lambda: ResNet(last=lambda x: x),
     "scaled branches": lambda: ResNet(join=lambda out, x: 0.5 * out + x),

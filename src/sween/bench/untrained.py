@@ -1,0 +1,29 @@
+"""Networks without trained weights, made fit to be measured."""
+
+import torch
+from torch import nn
+
+CALIBRATION_BATCH = 16
+"""Noisy images from which the batch norm statistics of an untrained network are estimated."""
+
+SEED = 0
+
+
+@torch.no_grad()
+def calibrate_batch_norm(model: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
+    """Estimate an untrained model's batch norm statistics on noisy images; set evaluation mode.
+
+    Without this the activations of a deep network grow from block to block and overflow float16.
+    """
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return model.eval()
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over passes
+    generator = torch.Generator().manual_seed(SEED)
+    model.train()(0.5 + 0.5 * torch.randn(CALIBRATION_BATCH, *shape, generator=generator))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return model.eval()

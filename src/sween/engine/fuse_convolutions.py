@@ -1,0 +1,210 @@
+"""Convolution, bias, addition of a shortcut and relu in one call of cuDNN.
+
+A pass over the graph of a module in evaluation mode, after batch norm is folded. It needs no
+compiler and no search: cuDNN's heuristics choose the kernel. Everywhere but on a GPU, and wherever
+cuDNN has no kernel, the replaced operations run one after the other as before.
+"""
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from sween.engine.tracing import has_hooks, trace
+from sween.errors import is_out_of_memory
+
+_RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
+_SUMS = (operator.add, torch.add, "add")
+_SUMS_IN_PLACE = (operator.iadd, "add_")
+
+
+class FusedConvolution(nn.Module):
+    """relu(conv(x)), or relu(conv(x) + shortcut), by one call of cuDNN where that is possible.
+
+    Args:
+        conv: whose weights are used; not changed.
+
+    Attributes:
+        unsupported: arithmetics for which cuDNN has no kernel, as the first call on a GPU found.
+    """
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv, self.unsupported = conv, set[torch.dtype]()
+
+    def forward(self, x: torch.Tensor, shortcut: torch.Tensor | None = None) -> torch.Tensor:
+        conv = self.conv
+        dtype = conv.weight.dtype
+        if dtype not in self.unsupported and has_cudnn(x):
+            x = x.to(dtype)  # as autocast does for a convolution
+            if shortcut is None or _fits(shortcut, x, conv):
+                try:
+                    return _in_one_call(x, shortcut, conv)
+                except RuntimeError as error:
+                    if is_out_of_memory(error):
+                        raise
+                    self.unsupported.add(dtype)
+        out = conv(x)
+        return functional.relu(out if shortcut is None else out + shortcut)
+
+
+def has_cudnn(x: torch.Tensor) -> bool:
+    """Whether cuDNN can be asked to compute with this batch."""
+    cudnn = torch.backends.cudnn
+    return x.is_cuda and x.ndim == 4 and bool(cudnn.enabled) and torch._C._has_cudnn
+
+
+def _fits(shortcut: object, x: torch.Tensor, conv: nn.Conv2d) -> bool:
+    """Whether a shortcut has the shape and type of the convolution's output.
+
+    cuDNN's call checks neither, and reads past the end of a smaller one.
+    """
+    return (
+        isinstance(shortcut, torch.Tensor)
+        and (shortcut.dtype, shortcut.device) == (x.dtype, x.device)
+        and tuple(shortcut.shape) == _output_shape(x, conv)
+    )
+
+
+def _output_shape(x: torch.Tensor, conv: nn.Conv2d) -> tuple[int, ...]:
+    paddings = _padding(conv)
+    sides = [
+        (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        for size, padding, dilation, kernel, stride in zip(
+            x.shape[2:], paddings, conv.dilation, conv.kernel_size, conv.stride, strict=True
+        )
+    ]
+    return (len(x), conv.out_channels, *sides)
+
+
+def _padding(conv: nn.Conv2d) -> tuple[int, ...]:
+    assert not isinstance(conv.padding, str)  # such convolutions are not fused
+    return conv.padding
+
+
+def _in_one_call(x: torch.Tensor, shortcut: torch.Tensor | None, conv: nn.Conv2d) -> torch.Tensor:
+    geometry = conv.stride, _padding(conv), conv.dilation, conv.groups
+    if shortcut is None:
+        return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *geometry)
+    return torch.cudnn_convolution_add_relu(x, conv.weight, shortcut, 1.0, conv.bias, *geometry)
+
+
+def fuse_convolutions(module: nn.Module) -> nn.Module:
+    """A copy in which convolutions and the relus after them are fused; computes the same.
+
+    A module that torch.fx cannot trace, and one in which nothing can be fused, is returned itself.
+    """
+    try:
+        traced = trace(copy.deepcopy(module))
+    except Exception:  # tracing runs the module's own code, which may raise anything
+        return module
+    parts = dict(traced.named_modules())
+    fused = 0
+    for relu in list(traced.graph.nodes):
+        if not _is_relu(relu, parts):
+            continue
+        found = _before(relu, parts)
+        if found is None:
+            continue
+        conv, total, shortcut = found
+        name = f"fused_convolution_{fused}"
+        layer = parts[str(conv.target)]
+        assert isinstance(layer, nn.Conv2d)
+        traced.add_submodule(name, FusedConvolution(layer))
+        fused += 1
+        # Without a shortcut in the convolution's own place: nothing can have changed its input.
+        with traced.graph.inserting_after(conv if total is None else relu):
+            inputs = (conv.args[0],) if shortcut is None else (conv.args[0], shortcut)
+            node = traced.graph.call_module(name, inputs)
+        relu.replace_all_uses_with(node)
+        for old in (relu, total, conv):
+            if old is not None:
+                traced.graph.erase_node(old)
+    if not fused:
+        return module
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def _before(
+    relu: fx.Node, parts: dict[str, nn.Module]
+) -> tuple[fx.Node, fx.Node | None, fx.Node | None] | None:
+    """The convolution that a relu can be fused with, the sum between them and the shortcut."""
+    of = relu.args[0]
+    assert isinstance(of, fx.Node)
+    if len(of.users) > 1:
+        return None
+    if _is_convolution(of, parts):
+        return of, None, None
+    if of.kwargs or len(of.args) != 2 or of.op not in ("call_function", "call_method"):
+        return None
+    one, other = of.args
+    orders = {
+        of.target in _SUMS: ((one, other), (other, one)),
+        # The other order would add to the shortcut itself, which others may read.
+        of.target in _SUMS_IN_PLACE: ((one, other),),
+    }
+    for conv, shortcut in orders.get(True, ()):
+        if not isinstance(conv, fx.Node) or not isinstance(shortcut, fx.Node) or conv is shortcut:
+            continue
+        alone = len(conv.users) == 1
+        if alone and _is_convolution(conv, parts) and _unchanged(conv, of, relu, parts):
+            return conv, of, shortcut
+    return None
+
+
+def _unchanged(conv: fx.Node, total: fx.Node, relu: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    """Whether nothing between a convolution and a relu writes to a tensor in place.
+
+    The convolution moves to the relu's place, and its input must be the same there.
+    """
+    node = conv.next
+    while node is not relu:
+        if node is not total and _writes(node, parts):
+            return False
+        node = node.next
+    return True
+
+
+def _writes(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    """Whether a node may write to its inputs."""
+    if node.op == "call_module":
+        return bool(getattr(parts[str(node.target)], "inplace", False))
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    in_place = name.endswith("_") or name in ("setitem", "iadd", "isub", "imul", "itruediv")
+    return in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+
+
+def _is_relu(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    if node.op == "call_module":
+        part = parts[str(node.target)]
+        return type(part) is nn.ReLU and not has_hooks(part)
+    known: tuple[Callable[..., Any] | str, ...] = _RELUS
+    return node.op in ("call_function", "call_method") and node.target in known
+
+
+def _is_convolution(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    """Whether a node is a convolution of images that cuDNN's call can express.
+
+    Depthwise ones are left alone: torch has kernels of its own for them.
+    """
+    part = parts.get(str(node.target)) if node.op == "call_module" else None
+    # The exact type: a subclass may do something else with its weight.
+    return (
+        type(part) is nn.Conv2d
+        and part.padding_mode == "zeros"
+        and not isinstance(part.padding, str)
+        and not (part.groups > 1 and part.groups == part.in_channels)
+        and len(node.args) == 1
+        and not node.kwargs
+        and not has_hooks(part)
+    )
