@@ -162,6 +162,9 @@ def test_more_processes_than_images_are_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(  # of torch's own compiler
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 def test_the_compiled_step_trains_the_same_to_bfloat16(tmp_path: Path, alone: Processes) -> None:
     """As on a GPU, where reductions are part of the compiled function."""
     asked, whole = wanted("gaussian"), few_digits(50)
