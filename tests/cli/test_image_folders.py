@@ -12,7 +12,9 @@ from sween.records import read_certificates
 from sween.run_folder import read_config
 from sween.training import TrainConfig, train
 from tests.cli.command import Outcome, assert_refused, run_line, succeed
+from tests.cli.mounting import mounted
 from tests.cli.photos import CLASSES, PER_CLASS, val_file, write_photos
+from tests.data.test_images import png
 
 TEST_IMAGES = len(CLASSES) * PER_CLASS
 
@@ -68,6 +70,38 @@ def test_certifying_needs_no_training_images(network: Path, root: Path, tmp_path
     shutil.rmtree(root / "train")
     line = f"weigh {network} --data-root {root} --out {tmp_path}/ensemble"
     assert_refused(line, "training images", "got none", "train/<class>/", watched=(tmp_path,))
+
+
+@pytest.mark.parametrize("crops", ["", " --augmentation resized-crop-flip"])
+def test_what_cannot_be_trained_on_is_one_line(
+    crops: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SWEEN_STREAM_ABOVE", "0")
+    root = write_photos(tmp_path / "photos")
+    line = f"train --dataset image_folder --data-root {root} --image-size 8 --sigma 0.25 --quiet"
+    line += f" --arch digits-mlp --epochs 1 --batch-size 2 --out {tmp_path}/out{crops}"
+    Image.new("RGB", (1, 1), (9, 9, 9)).save(root / "train/cat/0.png")  # fine: one colour
+    photo = (root / "train/dog/0.png").read_bytes()
+    (root / "train/dog/0.png").write_bytes(png(20_000, 20_000, 8, b""))
+    assert_refused(line, "dog/0.png", "a decompression bomb", watched=(tmp_path,))
+    (root / "train/dog/0.png").write_bytes(photo)
+    for part in ("train", "val"):
+        (root / part).rename(tmp_path / part)
+        (root / part / "cat").mkdir(parents=True)
+        for name in ("0.png", "1.png"):
+            shutil.copy(tmp_path / part / "cat" / name, root / part / "cat" / name)
+    assert_refused(line, "expected 2 or more", "got cat", watched=(tmp_path,))
+    shutil.rmtree(root / "train/cat")
+    assert_refused(line, str(root / "train"), "an empty folder", watched=(tmp_path,))
+    for part in ("train", "val"):
+        shutil.rmtree(root / part)
+        (tmp_path / part).rename(root / part)
+    (tmp_path / "cache").mkdir()
+    with mounted(tmp_path / "cache", ["-t", "tmpfs", "-o", "size=4k", "tmpfs"]):
+        (tmp_path / "cache" / "fill").write_bytes(bytes(4096))
+        assert_refused(line, "no space left", "SWEEN_CACHE", watched=(tmp_path,))
+    succeed(line)
 
 
 def test_training_converts_images_only_if_asked(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils import data as torch_data
 
+from sween.data import as_image_set
 from sween.ensemble import WeightedEnsemble, solve_weights
 from sween.ensemble.probabilities import noisy_probabilities, smoothed_probabilities
 from sween.ensemble.simplex import log_loss, minimise_log_loss, optimality_gap
@@ -115,6 +117,29 @@ def test_the_same_seed_gives_the_same_weights(method: str) -> None:
         results.append((solved.weights, solved.loss))
     assert results[0] == results[1]
     assert results[0] != results[2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_images_read_by_batches_give_the_same_weights(method: str) -> None:
+    """As held-out images that do not fit in memory are read."""
+    ensemble, images, labels = _problem(20)
+    read: list[int] = []
+
+    class Items(torch_data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, position: int) -> torch.Tensor:
+            read.append(position)
+            return images[position]
+
+    sets = (images, as_image_set(Items()))
+    solved = [
+        solve_weights(ensemble, one, labels, sigma=SIGMA, method=method, epochs=2, samples=20)
+        for one in sets
+    ]
+    assert (solved[0].weights, solved[0].loss) == (solved[1].weights, solved[1].loss)
+    assert set(read) == set(range(20))
 
 
 def test_a_biased_member_gets_little_weight() -> None:
