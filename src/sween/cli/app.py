@@ -50,12 +50,12 @@ for verb in (
     merge,
     report,
     verify,
-    plan,
     bench,
     reproduce,
 ):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 app.command(name="import")(import_checkpoint.run)  # which cannot be a module's name
+app.add_typer(plan.app, name="plan")
 app.add_typer(zoo.app, name="zoo")
 
 

@@ -10,22 +10,29 @@ from sween.cli.options import (
     Alpha,
     BatchSize,
     Bound,
+    Budget,
     Compile,
     Convert,
     DataRoot,
     Device,
+    EstimationVotes,
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
     NoiseOption,
     Precision,
     Quiet,
+    RadiusToDecide,
+    Sampling,
     Seed,
+    SelectionVotes,
     ShardOption,
     SkipUnreadable,
     Source,
+    Tolerance,
     TrustedArch,
     TrustedDataset,
+    VotesOption,
     choose_devices,
     choose_images,
     dataset_of,
@@ -36,7 +43,7 @@ from sween.ensemble.early_exit import read_exit
 from sween.report.summary import summarise
 from sween.runs.certification import rows_written
 from sween.runs.pilots import awaits_plan
-from sween.sampling import CertifySettings, sampling_names
+from sween.sampling import CertifySettings
 from sween.sampling.settings import ALPHA, N
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.zoo import load
@@ -48,11 +55,8 @@ def run(
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:1888")] = None,
     every: Annotated[int | None, typer.Option(help="every k-th test image")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
-    n0: Annotated[
-        int | None,
-        typer.Option(help="votes that select the class [100; with tolerance or budget 1000]"),
-    ] = None,
-    n: Annotated[int, typer.Option(help="votes that bound its probability")] = N,
+    n0: SelectionVotes = None,
+    n: EstimationVotes = N,
     alpha: Alpha = ALPHA,
     exit_names: Annotated[
         list[str] | None,
@@ -64,22 +68,11 @@ def run(
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
     bound: Bound = "cohen",
-    sampling: Annotated[str, typer.Option(help=f"one of {', '.join(sampling_names())}")] = "fixed",
-    votes: Annotated[
-        str, typer.Option(help="hard, or soft: certify the mean probability instead")
-    ] = "hard",
-    radius: Annotated[
-        list[float] | None,
-        typer.Option(help="with --sampling decide: l2 radius to certify or not; may be repeated"),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="with --sampling tolerance: share of the radius that may be lost"),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option(help="with --sampling budget: noisy images in total, pilots included"),
-    ] = None,
+    sampling: Sampling = "fixed",
+    votes: VotesOption = "hard",
+    radius: RadiusToDecide = None,
+    tolerance: Tolerance = None,
+    budget: Budget = None,
     members: Annotated[
         bool, typer.Option("--members", help="also certify each member, in the same pass")
     ] = False,
