@@ -9,7 +9,7 @@ import torch
 import sween
 from sween.data import Dataset
 from sween.ensemble import LoadedEnsemble
-from sween.runs import CertificationRun
+from sween.runs import CertificationRun, Shard
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 
@@ -23,12 +23,13 @@ def certify_into(
     *,
     members: bool = False,
     devices: Sequence[torch.device] | None = None,
+    shard: Shard | None = None,
     **options: Any,
 ) -> CertificationRun:
     options |= {"member_names": loaded.member_names if members else None}
     options |= {"num_classes": loaded.num_classes, "levels": dataset.test.white}
     smoothed = SmoothedClassifier(loaded, sigma=loaded.sigma, **options)
-    run = {"indices": positions, "settings": settings, "devices": devices}
+    run = {"indices": positions, "settings": settings, "devices": devices, "shard": shard}
     return certify_dataset(smoothed, dataset, out=out, quiet=True, **run)  # type: ignore[arg-type]
 
 

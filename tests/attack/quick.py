@@ -10,6 +10,7 @@ from sween.attack import AttackOutcome, AttackSettings, attack_dataset
 from sween.data import Dataset, load_dataset
 from sween.ensemble import LoadedEnsemble
 from sween.records import Certificate
+from sween.runs import Shard
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier
 from tests.attack.linear import Linear, dataset, loaded, smoothed
@@ -23,12 +24,12 @@ def digits() -> tuple[LoadedEnsemble, SmoothedClassifier]:
 
 
 def attack(
-    out: Path, settings: AttackSettings, positions: range = range(10)
+    out: Path, settings: AttackSettings, positions: range = range(10), shard: Shard | None = None
 ) -> list[AttackOutcome]:
     ensemble, classifier = digits()
     data = load_dataset("digits")
     return attack_dataset(
-        ensemble, data, positions, settings, out, classifier=classifier, quiet=True
+        ensemble, data, positions, settings, out, classifier=classifier, shard=shard, quiet=True
     )
 
 

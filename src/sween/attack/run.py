@@ -77,7 +77,7 @@ def attack_dataset(
     target = Target(loaded, classifier, probabilities)
     batches = [*enumerate(settings.batches(positions))]
     if shard is not None:
-        batches = [*shard.take(batches, AttackConfig.UNITS)]
+        batches = shard.take(batches, AttackConfig.UNITS)
     labels = {index: int(dataset.test.labels[index]) for index in positions}
     radii = radii_given(certificates, dataset, positions)
     with resuming(AttackRun, out, config, shard=shard, label=labels, certified_radius=radii) as run:

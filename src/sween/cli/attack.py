@@ -137,11 +137,12 @@ def run(
         shard=part,
         quiet=quiet,
     )
-    if part is not None:  # a part's accuracy is not the run's
+    if part is None:
+        for radius in settings.eps:
+            typer.echo(_line(radius, [row for row in outcomes if row.eps == radius]))
+    else:  # a part's accuracy is not the run's
         images = len(outcomes) // len(settings.eps)
         typer.echo(f"shard {part}: {images} images attacked in {out}; next: sween merge")
-    for radius in settings.eps if part is None else ():
-        typer.echo(_line(radius, [row for row in outcomes if row.eps == radius]))
     alarms = [row for row in outcomes if row.alarm]
     if alarms:
         first = alarms[0]

@@ -10,9 +10,7 @@ from sween.runs import merge_runs, shards_left
 
 
 def run(
-    folders: Annotated[
-        list[Path], typer.Argument(help="folders of all shards, in any order", show_default=False)
-    ],
+    folders: Annotated[list[Path], typer.Argument(help="folders of all shards, in any order")],
     out: Annotated[Path | None, typer.Option(help="folder for the whole run")] = None,
     missing: Annotated[
         bool,

@@ -5,7 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from sween.cli.options import Convert, DataRoot, Device, ImageSize, Quiet, choose_device
+from sween.cli.options import (
+    Convert,
+    DataRoot,
+    Device,
+    ImageSize,
+    Quiet,
+    choose_device,
+    read_shard_option,
+)
 from sween.data import DATASETS, load_dataset
 from sween.models import list_models
 from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, train_many
@@ -93,6 +101,10 @@ def run(
     seed: Annotated[list[int] | None, typer.Option(help="random seed; may be repeated [0]")] = None,
     image_size: ImageSize = None,
     convert: Convert = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="only this part of several candidates, e.g. 3/16; needs no merge"),
+    ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -122,8 +134,12 @@ def run(
         "store": store,
     }
     recipe = read_recipe(config) if config is not None else [{}]
+    part = read_shard_option(shard)
     configs = make_configs(recipe, options, archs=arch or (), seeds=seed or ())
     folders = run_folders(configs, out)
+    if part is not None:
+        configs = part.take(configs, "candidates")
+        folders = part.take(folders, "candidates")
     chosen = choose_device(device)
     images = load_dataset(configs[0].dataset, data_root, image_size=image_size, convert=convert)
     trained = train_many(configs, images, folders, device=chosen, quiet=quiet)

@@ -96,6 +96,10 @@ class CertificationConfig(RunConfig):
         return self.voters
 
     @property
+    def planned(self) -> bool:
+        return self.settings.strategy.planned
+
+    @property
     def voters(self) -> tuple[str, ...]:
         """Members and ensembles, in the order in which they are certified."""
         return tuple(self.exits)

@@ -9,7 +9,7 @@ from typing import Any
 from sween.errors import BadInput, CheckpointError
 from sween.locks import FolderLock
 from sween.paths import AnyPath, as_folder, as_paths
-from sween.records import read_lines, rows_file
+from sween.records import read_lines, read_rows, rows_file
 from sween.run_folder import (
     atomic_path,
     config_differences,
@@ -19,8 +19,8 @@ from sween.run_folder import (
     same_environment,
     write_json,
 )
-from sween.runs.attack import AttackConfig, AttackRun
-from sween.runs.certification import CertificationConfig, CertificationRun
+from sween.runs.attack import AttackRun
+from sween.runs.certification import CertificationRun
 from sween.runs.pilots import PLAN, PilotRun, PlanRun, is_planned
 from sween.runs.rows import RowRun
 from sween.runs.shards import Shard, read_shard
@@ -31,18 +31,15 @@ KINDS: Mapping[str, type[RowRun[Any, Any]]] = {
 }
 """The runs that have shards, by the `kind` of their config."""
 
-SAME_VERSIONS = ("sween", "torch")
-"""Of every environment of every shard; on GPUs also the kind of GPU."""
-
 
 @dataclasses.dataclass(frozen=True)
 class MergedRun:
     """What `merge_runs` did.
 
     Attributes:
-        run: the whole run; None if the shards only had their pilot votes, and now have a plan.
+        run: the whole run; None if the shards only have their pilot votes, and a plan.
         shards: how many there are.
-        already: whether `out` held the merged run before.
+        already: whether the merged run, or the plan, was there before.
     """
 
     run: CertificationRun | AttackRun | None
@@ -68,13 +65,13 @@ def merge_runs(folders: Iterable[AnyPath], out: AnyPath) -> MergedRun:
     """
     out = as_folder("out", out)
     parts = _Parts(as_paths("folders", folders))
-    parts.refuse_unfinished()
+    environments = parts.environments()
     plan = parts.plan()
-    if plan is not None:
+    if plan is not None and (parts.unplanned or not any(run.rows for run in parts.runs.values())):
         for folder in parts.unplanned:
             plan.write(folder)
-        return MergedRun(None, parts.count)
-    environments = parts.environments()
+        return MergedRun(None, parts.count, already=not parts.unplanned)
+    parts.refuse_unfinished()
     run, lines = parts.together(out)
     already = _write(out, parts.config_text(), environments, run, lines)
     return MergedRun(run, parts.count, already)
@@ -83,14 +80,19 @@ def merge_runs(folders: Iterable[AnyPath], out: AnyPath) -> MergedRun:
 def shards_left(folders: Iterable[AnyPath]) -> list[int]:
     """The numbers of the shards that are missing or unfinished.
 
-    Folders that do not exist are shards that have not started; if none does, there are as many
+    Folders that hold no run yet are shards that have not started; if none does, there are as many
     shards as folders. Shards that have their pilot votes have nothing to do before a merge.
     """
     paths = as_paths("folders", folders)
-    if not any(path.exists() for path in paths):
+    if not any(map(_is_begun, paths)):
         return list(range(1, len(paths) + 1))
     parts = _Parts(paths)
     return sorted({*parts.missing, *parts.unfinished})
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder holds a run; its config is what a shard writes before its first row."""
+    return (folder / "config.toml").exists()
 
 
 class _Parts:
@@ -98,65 +100,33 @@ class _Parts:
 
     Attributes:
         count: of the shards.
-        folders: of those that are there, by number.
-        runs: what each has to finish next: its pilot votes, or its rows.
+        folders: of those that have started, by number.
+        config: of the whole run.
+        runs: the rows of each shard.
+        pilots: its pilot votes, if the sampling plans for all images together.
+        unplanned: the folders that then lack a plan.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        found = [(folder, _shard_of(folder)) for folder in folders if folder.exists()]
+        found = [(folder, _shard_of(folder)) for folder in folders if _is_begun(folder)]
         if not found:
             raise BadInput(
                 "folders",
                 expected="the folders of all shards of a run",
                 got=", ".join(map(str, folders)) or "none",
-                fix="name folders that exist",
+                fix="name folders that were written with `shard`",
             )
-        first, shard = found[0]
-        self.count, self.folders = shard.count, dict[int, Path]()
-        config = read_config(first)
-        for folder, own in found:
-            _refuse_other_count(first, shard, folder, own)
-            differences = config_differences(config, read_config(folder))
-            if differences:
-                raise CheckpointError(
-                    f"{folder} is a shard of another run than {first} ({'; '.join(differences)})",
-                    fix="merge shards of one run",
-                )
-            other = self.folders.setdefault(own.number, folder)
-            if other is not folder:
-                raise BadInput(
-                    f"shard {own}",
-                    expected="each shard once",
-                    got=f"{other} and {folder}",
-                    fix="leave one of them out",
-                )
-        self.folders = dict(sorted(self.folders.items()))
-        self._read(config, first)
-
-    def _read(self, config: Mapping[str, Any], first: Path) -> None:
-        kind = KINDS.get(str(config.get("kind")))
-        if kind is None:
-            raise CheckpointError(
-                f"{first / 'config.toml'}: kind",
-                expected=" or ".join(KINDS),
-                got=repr(config.get("kind")),
-                fix="restore the folder from its source",
-            )
-        self.kind = kind
-        self.runs: dict[int, RowRun[Any, Any]] = {}
+        self.count = found[0][1].count
+        self.folders = _by_number(found)
+        self._kind = _kind_of(found[0][0])
+        self.runs = {n: self._kind.read(at, part=True) for n, at in self.folders.items()}
+        self.config = next(iter(self.runs.values())).config
         self.pilots: dict[int, PilotRun] = {}
-        for number, folder in self.folders.items():
-            run = kind.read(folder, part=True)
-            self.config: CertificationConfig | AttackConfig = run.config
-            if self._is_planned(run):
-                self.pilots[number] = PilotRun.read(folder, part=True)
-                if not is_planned(folder):
-                    run = self.pilots[number]
-            self.runs[number] = run
-
-    @staticmethod
-    def _is_planned(run: RowRun[Any, Any]) -> bool:
-        return isinstance(run, CertificationRun) and run.config.settings.strategy.planned
+        self.unplanned: list[Path] = []
+        if self.config.planned:
+            self.pilots = {n: PilotRun.read(at, part=True) for n, at in self.folders.items()}
+            self.unplanned = [at for at in self.folders.values() if not is_planned(at)]
+        self._piloting = bool(self.unplanned) or any(run.missing for run in self.pilots.values())
 
     @property
     def missing(self) -> list[int]:
@@ -165,17 +135,19 @@ class _Parts:
 
     @property
     def unfinished(self) -> dict[int, int]:
-        """How many images the shards that are not complete have left."""
-        left = {
-            number: len({index for index, _ in run.missing}) for number, run in self.runs.items()
-        }
+        """How many images have no rows in shards that are not complete.
+
+        The rows are pilot votes until all shards have them and a plan.
+        """
+        runs: Mapping[int, RowRun[Any, Any]] = self.pilots if self._piloting else self.runs
+        left = {number: len({index for index, _ in run.missing}) for number, run in runs.items()}
         return {number: images for number, images in left.items() if images}
 
     def refuse_unfinished(self) -> None:
         names = [f"{number}/{self.count}" for number in self.missing]
         found = [f"missing {_listed(names)}"] if names else []
         for number, images in self.unfinished.items():
-            what = "pilot votes on " if isinstance(self.runs[number], PilotRun) else ""
+            what = "pilot votes on " if self._piloting else ""
             found.append(
                 f"{number}/{self.count} unfinished ({what}{images} of "
                 f"{len(self.runs[number].indices)} images left in {self.folders[number]})"
@@ -188,33 +160,26 @@ class _Parts:
                 fix=f"run the same `sween {self.config.VERB}` with those shards to finish",
             )
 
-    @property
-    def unplanned(self) -> list[Path]:
-        """Folders with pilot votes and without a plan."""
-        return [folder for number, folder in self.folders.items() if self._awaits(number)]
-
-    def _awaits(self, number: int) -> bool:
-        return self.runs[number] is self.pilots.get(number)
-
     def plan(self) -> PlanRun | None:
-        """The plan for shards that have none yet; None if all have theirs, or need none."""
-        if not self.pilots:
+        """The plan, if the shards need one and have all pilot votes; refuses any other plan."""
+        if not self.pilots or self.missing or any(run.missing for run in self.pilots.values()):
             return None
         plan = PlanRun.of([*self.pilots.values()])
         for folder in self.folders.values():
             file = rows_file(folder, PLAN)
-            if file is not None and [*read_lines(file)] != plan.lines:
+            if file is not None and read_rows(file) != plan.content:
                 raise CheckpointError(
                     str(file),
                     expected="the plan of the pilot votes of all shards",
                     got="another one",
                     fix="restore it, or delete it and merge again",
                 )
-        return plan if self.unplanned else None
+        return plan
 
     def environments(self) -> list[Mapping[str, Any]]:
         """The different environments of all shards; refuses other versions and kinds of GPU."""
-        same = (*SAME_VERSIONS, *(["gpu"] if self.config.content.get("device") == "cuda" else []))
+        on_gpu = self.config.content.get("device") == "cuda"
+        same = ("sween", "torch", "gpu") if on_gpu else ("sween", "torch")
         found = list[tuple[Path, Mapping[str, Any]]]()
         for folder in self.folders.values():
             for file in environment_files(folder) or [folder / environment_name(0)]:
@@ -240,9 +205,9 @@ class _Parts:
             for run in self.runs.values()
             for row, line in zip(run.rows, read_lines(run.file), strict=False)
         }
-        file = out / self.kind.FILE
-        ordered = [lines[key] for key in self.kind(file, self.config, ()).row_keys()]
-        run = self.kind(file, self.config, [row for row, _ in ordered])
+        file = out / self._kind.FILE
+        ordered = [lines[key] for key in self._kind(file, self.config, ()).row_keys()]
+        run = self._kind(file, self.config, [row for row, _ in ordered])
         for place, finding in run.disagreements():
             run.refuse(place, [finding])
         assert isinstance(run, CertificationRun | AttackRun)
@@ -259,20 +224,51 @@ def _shard_of(folder: Path) -> Shard:
         raise CheckpointError(
             str(folder),
             expected="the folder of a shard",
-            got="a whole run" if (folder / "config.toml").exists() else "no shard.json in it",
+            got="a whole run",
             fix="name folders that were written with `shard`",
         )
     return shard
 
 
-def _refuse_other_count(first: Path, shard: Shard, folder: Path, own: Shard) -> None:
-    if own.count != shard.count:
-        raise BadInput(
-            str(folder),
-            expected=f"one of {shard.count} shards, as {first} is",
-            got=own,
-            fix="merge shards of one split",
+def _by_number(found: Sequence[tuple[Path, Shard]]) -> dict[int, Path]:
+    """The folders of different shards of one run, by number."""
+    (first, shard), folders = found[0], dict[int, Path]()
+    config = read_config(first)
+    for folder, own in found:
+        if own.count != shard.count:
+            raise BadInput(
+                str(folder),
+                expected=f"one of {shard.count} shards, as {first} is",
+                got=f"shard {own}",
+                fix="merge shards of one split",
+            )
+        differences = config_differences(config, read_config(folder))
+        if differences:
+            raise CheckpointError(
+                f"{folder} is a shard of another run than {first} ({'; '.join(differences)})",
+                fix="merge shards of one run",
+            )
+        if own.number in folders:
+            raise BadInput(
+                f"shard {own}",
+                expected="each shard once",
+                got=f"{folders[own.number]} and {folder}",
+                fix="leave one of them out",
+            )
+        folders[own.number] = folder
+    return dict(sorted(folders.items()))
+
+
+def _kind_of(folder: Path) -> type[RowRun[Any, Any]]:
+    kind = str(read_config(folder).get("kind"))
+    if kind not in KINDS:
+        raise CheckpointError(
+            f"{folder / 'config.toml'}: kind",
+            expected=" or ".join(KINDS),
+            got=kind,
+            fix="restore the folder from its source",
         )
+    return KINDS[kind]
 
 
 def _read_environment(file: Path) -> dict[str, Any]:
@@ -304,13 +300,14 @@ def _write(
     Returns:
         Whether the folder held it before.
     """
+    text, config_file = b"".join(lines), out / "config.toml"
     with FolderLock(out):
         known = rows_file(out, run.FILE)
-        begun = (out / "config.toml").exists()
-        same = known is not None and [*read_lines(known)] == lines
-        if begun and same and (out / "config.toml").read_bytes() == config:
+        same = known == run.file and known.read_bytes() == text
+        if same and config_file.exists() and config_file.read_bytes() == config:
             return True
-        if begun or (known is not None and not same) or read_shard(out) is not None:
+        # Rows without a config are those of an interrupted merge.
+        if config_file.exists() or (known and not same) or read_shard(out) is not None:
             raise CheckpointError(
                 str(out),
                 expected="a new folder, or one that these shards were merged into",
@@ -319,8 +316,7 @@ def _write(
             )
         for number, environment in enumerate(environments):
             write_json(out / environment_name(number), environment)
-        with atomic_path(run.file) as temporary:
-            temporary.write_bytes(b"".join(lines))
-        with atomic_path(out / "config.toml") as temporary:
-            temporary.write_bytes(config)
+        for file, content in ((run.file, text), (config_file, config)):
+            with atomic_path(file) as temporary:
+                temporary.write_bytes(content)
     return False

@@ -11,7 +11,7 @@ import dataclasses
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from sween.errors import RunMismatch
 from sween.locks import FolderLock
@@ -61,6 +61,8 @@ class PilotRun(RowRun[PilotConfig, PilotVotes]):
 
     FILE: ClassVar[str] = "pilots.jsonl"
     PART: ClassVar[str] = "model"
+    SIZED: ClassVar[bool] = False
+    """Whether every row has the size of its image."""
 
     @classmethod
     def kinds(cls) -> tuple[type[PilotConfig], type[PilotVotes]]:
@@ -73,13 +75,12 @@ class PilotRun(RowRun[PilotConfig, PilotVotes]):
         lost = LOST_VOTES if self.config.noise.startswith("exact") else 0
         for row in self.rows:
             total = sum(row.selection_counts)
-            if not row.n0 - lost <= total <= row.n0 or min(row.selection_counts) < 0:
-                yield [f"selection_counts sum to {total}, n0 is {row.n0}"]
-            else:
-                yield [] if self._is_of_file(row) else [f"n is {row.n} in {self.FILE}"]
-
-    def _is_of_file(self, row: PilotVotes) -> bool:
-        return row.n is None
+            problems = []
+            if not row.n0 - lost <= total <= row.n0 or min(row.selection_counts, default=0) < 0:
+                problems.append(f"selection_counts sum to {total}, n0 is {row.n0}")
+            if (row.n is not None) != self.SIZED:
+                problems.append(f"n is {row.n} in {self.FILE}")
+            yield problems
 
     def disagreements(self) -> Iterator[Finding]:
         yield from ()
@@ -89,6 +90,7 @@ class PlanRun(PilotRun):
     """The pilot votes on all images of a run, with the sizes that they call for."""
 
     FILE: ClassVar[str] = PLAN
+    SIZED: ClassVar[bool] = True
 
     @classmethod
     def of(cls, pilots: Sequence[PilotRun]) -> Self:
@@ -116,9 +118,6 @@ class PlanRun(PilotRun):
             found.setdefault(row.index, {})[row.model] = votes
         return found
 
-    def _is_of_file(self, row: PilotVotes) -> bool:
-        return row.n is not None
-
     def disagreements(self) -> Iterator[Finding]:
         if not self.missing:
             sizes = self.sizes()
@@ -127,14 +126,14 @@ class PlanRun(PilotRun):
                     yield place, f"n is {row.n}, the pilot votes call for {sizes[row.index]}"
 
     @property
-    def lines(self) -> list[bytes]:
-        """The text of its file."""
-        return [to_line(to_row(row)) for row in self.rows]
+    def content(self) -> list[dict[str, Any]]:
+        """The rows of its file."""
+        return [to_row(row) for row in self.rows]
 
     def write(self, folder: Path) -> None:
         """Write the plan into a shard's folder."""
         with FolderLock(folder), atomic_path(folder / f"{PLAN}.gz") as temporary:
-            temporary.write_bytes(gzip.compress(b"".join(self.lines), mtime=0))
+            temporary.write_bytes(gzip.compress(b"".join(map(to_line, self.content)), mtime=0))
 
 
 def is_planned(folder: AnyPath) -> bool:

@@ -141,8 +141,13 @@ class RunConfig(SubjectConfig, abc.ABC):
         """What there is one row of for every image, such as models or radii."""
 
     @property
+    def planned(self) -> bool:
+        """Whether the votes on an image depend on the pilot votes on all images."""
+        return False
+
+    @property
     def units(self) -> Sequence[Sequence[int]]:
-        """Images that only one shard can compute together."""
+        """What shards take in turn: images, or groups of images that stay together."""
         return [(index,) for index in self.indices]
 
     def indices_of(self, shard: Shard | None) -> tuple[int, ...]:
@@ -355,7 +360,8 @@ class RowRun(abc.ABC, Generic[Config, Row]):
             CheckFailed: names the first row that differs, and what differs in it.
         """
         # Another kind of folder, or no config to check rows against, is bad input.
-        require_rows_file(folder, cls.FILE, verb=cls.kinds()[0].VERB)
+        if read_shard(folder) is None:
+            require_rows_file(folder, cls.FILE, verb=cls.kinds()[0].VERB)
         try:
             run = cls.read(folder, part=True)
         except CheckpointError:

@@ -46,7 +46,7 @@ class Shard:
             raise _refusal(text)
         return cls(int(found[1]), int(found[2]))
 
-    def take(self, items: Sequence[Item], what: str = "images") -> Sequence[Item]:
+    def take(self, items: Sequence[Item], what: str = "images") -> list[Item]:
         """Every `count`-th item, from this shard's own on.
 
         Images are often ordered by class, and hard ones come together: interleaved parts take about
@@ -59,7 +59,7 @@ class Shard:
                 got=self,
                 fix="split it into fewer",
             )
-        return items[self.number - 1 :: self.count]
+        return list(items[self.number - 1 :: self.count])
 
 
 def _refusal(got: object) -> BadInput:

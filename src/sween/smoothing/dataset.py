@@ -102,8 +102,9 @@ def certify_dataset(
     settings = settings_of(settings, options, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    how = {"quiet": quiet, "watched": False}
-    for _ in _certify(smoothed, chosen, settings, folder, devices, shard, **how):
+    for _ in _certify(
+        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=False
+    ):
         pass
     return CertificationRun.read(out, part=True)
 
@@ -123,14 +124,16 @@ def iter_certificates(
 ) -> Iterator[Certificate]:
     """`certify_dataset` as a generator: yields each certificate of the model once it is written.
 
-    When resuming, existing certificates come first. The model must not change until the last one;
-    a change between two certificates is refused.
+    When resuming, existing certificates come first. A shard that only has its pilot votes to draw
+    yields none. The model must not change until the last certificate; a change between two of them
+    is refused.
     """
     settings = settings or CertifySettings()
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    how = {"quiet": quiet, "watched": True}
-    yield from _certify(smoothed, chosen, settings, folder, devices, shard, **how)
+    yield from _certify(
+        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=True
+    )
 
 
 def _certify(
@@ -145,6 +148,8 @@ def _certify(
     watched: bool,
 ) -> Iterator[Certificate]:
     """Certify chosen images; if `watched`, a model that changes between certificates is refused."""
+    if shard is not None:
+        shard.take(chosen.positions)  # refuses too many shards before the model is prepared
     # Separate engines, since the classifier may be used meanwhile, by this or another thread.
     engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, chosen, settings)

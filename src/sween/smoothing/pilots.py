@@ -63,5 +63,6 @@ def draw_pilots(
                     expected=f"room for forward passes of {config['forward_rows']} rows, since all "
                     "shards must draw their pilot votes with passes of one shape",
                     got=f"out of memory on {engine.device}",
-                    fix="run all shards into new folders with fewer `forward_rows`",
+                    fix="free some memory, or run all shards into new folders with fewer "
+                    "`forward_rows`",
                 ) from None
