@@ -13,6 +13,7 @@ from tests.cli.conftest import Made
 
 TRAIN = "train --dataset digits --arch digits-mlp --sigma 0.5 --epochs 1 --out {out}"
 CERTIFY = "certify {ensemble} --indices 0:6 --n 200 --out {out}"
+SLURM = f"{CERTIFY} --engine slurm --executor local --jobs 2"
 THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"
 
 SMOKE = [
@@ -66,6 +67,16 @@ OPTIONS = [
     (f"{CERTIFY} --bound two-class --sampling tolerance --tolerance 0.05", "cohen with tolerance"),
     (f"{CERTIFY} --forward-rows 9999999999", "1 to 1000000"),
     (f"{CERTIFY} --precision float8", "'float8'", "did you mean"),
+    (f"{CERTIFY} --jobs 2", "--jobs", "--engine slurm"),
+    (f"{CERTIFY} --engine slrm", "'slrm'", "did you mean 'slurm'?"),
+    (f"{CERTIFY} --engine slurm", "--jobs", "number of jobs"),
+    (f"{CERTIFY} --engine slurm --jobs 2 --shard 1/2", "--shard", "each job is a shard"),
+    (f"{CERTIFY} --engine slurm --jobs 7", "at most 6", "6 images"),
+    (f"{CERTIFY} --engine slurm --jobs 2", "sbatch", "login node"),
+    (f"{SLURM} --slurm acount=me", "'acount'", "did you mean 'account'?"),
+    (f"{SLURM} --slurm cpus_per_task=two", "cpus_per_task", "two"),
+    (f"{SLURM} --slurm account", "KEY=VALUE", "got account"),
+    (f"{SLURM} --time 0", "minutes", "got 0"),
     ("predict {ensemble} x.png --n0 5", "--n0", "no --certify"),
     ("predict {ensemble} {tmp}", "a folder with images", "the image files themselves"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),

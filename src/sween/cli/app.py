@@ -87,7 +87,7 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
         verb = getattr(verb, "commands", {}).get(name, verb)
     warnings.showwarning = functools.partial(_show_warning, verb)
     try:
-        code = command.main(args=arguments, prog_name="sween", standalone_mode=False)
+        code = command.main(args=arguments, prog_name="sween", standalone_mode=False, obj=arguments)
         if code == INTERRUPTED:  # how Typer reports a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)

@@ -1,7 +1,7 @@
 """`sween certify`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,9 +38,21 @@ from sween.cli.options import (
     dataset_of,
     read_shard_option,
 )
+from sween.cli.slurm import (
+    EngineName,
+    ExecutorName,
+    GpusPerJob,
+    JobCount,
+    Minutes,
+    Partition,
+    SlurmOption,
+    certify_on_slurm,
+    check_engine,
+)
 from sween.ensemble import load_weightings
 from sween.ensemble.early_exit import read_exit
 from sween.report.summary import summarise
+from sween.runs import CertificationRun
 from sween.runs.certification import rows_written
 from sween.runs.pilots import awaits_plan
 from sween.sampling import CertifySettings
@@ -50,6 +62,7 @@ from sween.zoo import load
 
 
 def run(
+    context: typer.Context,
     source: Source,
     out: Annotated[Path, typer.Option(help="folder for the certificates")],
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:1888")] = None,
@@ -92,6 +105,13 @@ def run(
     noise: NoiseOption = "float32",
     seed: Seed = 0,
     shard: ShardOption = None,
+    engine: EngineName = "local",
+    jobs: JobCount = None,
+    partition: Partition = None,
+    minutes: Minutes = None,
+    gpus_per_job: GpusPerJob = None,
+    slurm: SlurmOption = None,
+    executor: ExecutorName = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +132,14 @@ def run(
         votes=votes,
     )
     part = read_shard_option(shard)
+    of_jobs: dict[str, Any] = {
+        "jobs": jobs,
+        "partition": partition,
+        "minutes": minutes,
+        "gpus_per_job": gpus_per_job,
+        "executor": executor,
+    }
+    check_engine(engine, **of_jobs, slurm=slurm)
     policy, *others = (
         read_exit(name, threshold=exit_threshold, alpha=exit_alpha)
         for name in exit_names or ["none"]
@@ -126,6 +154,20 @@ def run(
         skip_unreadable=skip_unreadable,
         quiet=quiet,
     )
+    before = rows_written(out)
+    if engine == "slurm":
+        run = certify_on_slurm(
+            context.obj,
+            out,
+            images=len(positions),
+            planned=settings.strategy.planned,
+            shard=part,
+            slurm=slurm or (),
+            quiet=quiet,
+            **of_jobs,
+        )
+        _report(run, before, settings, out)
+        return
     devices = choose_devices(device)
     several = members and len(loaded.member_names) > 1  # a single member is the ensemble
     smoothed = SmoothedClassifier(
@@ -143,7 +185,6 @@ def run(
         batch_size=batch_size,
         forward_rows=forward_rows,
     )
-    before = rows_written(out)
     run = certify_dataset(
         smoothed,
         dataset,
@@ -161,11 +202,14 @@ def run(
             "have theirs, run sween merge, and then this command again"
         )
         return
-    written = f"{len(run.rows) - before} certificates written"
-    if part is not None:  # a part's accuracy is not the run's
-        typer.echo(
-            f"shard {part}: {written}, {len(run.indices)} images in {out}; next: sween merge"
-        )
+    _report(run, before, settings, out)
+
+
+def _report(run: CertificationRun, before: int, settings: CertifySettings, out: Path) -> None:
+    """Print the accuracy, and what was written since there were `before` rows."""
+    written = f"{len(run.rows) - before} certificates written, {len(run.indices)} images in {out}"
+    if run.shard is not None:  # a part's accuracy is not the run's
+        typer.echo(f"shard {run.shard}: {written}; next: sween merge")
         return
     typer.echo(summarise(run.rows, decided=settings.radii), nl=False)
-    typer.echo(f"{written}, {len(positions)} images in {out}")
+    typer.echo(written)
