@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import measured_findings
+import measured_planning
 import measured_speed
 from measured_findings import lead_over_envelope, load, signed
 from tables import markdown, runs
@@ -272,6 +273,8 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "weights": measured_findings.weights,
     "exits": measured_findings.exits,
     "bounds": measured_findings.bounds,
+    "predicted-costs": measured_planning.predicted_costs,
+    "imagenet-costs": measured_planning.imagenet_costs,
     "speed": measured_speed.speed,
     "any-network": measured_speed.any_network,
     "training": measured_speed.training,

@@ -1,4 +1,5 @@
-"""Writes the tables of README.md, docs/results.md, docs/findings.md and configs/README.md.
+"""Writes the tables of README.md, docs/results.md, docs/findings.md, docs/planning.md and
+configs/README.md.
 
     python docs/update_readme.py [--check]
 
@@ -16,7 +17,10 @@ from measured import BUILDERS
 ROOT = Path(__file__).parents[1]
 PAGES = tuple(
     ROOT / name
-    for name in ("README.md", "docs/results.md", "docs/findings.md", "configs/README.md")
+    for name in (
+        *("README.md", "docs/results.md", "docs/findings.md", "docs/planning.md"),
+        "configs/README.md",
+    )
 )
 _TABLE = re.compile(
     rf"(<!-- ({'|'.join(sorted(BUILDERS, key=len, reverse=True))}) (\S+) -->\n).*?(<!-- end -->)",

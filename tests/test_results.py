@@ -65,7 +65,11 @@ def test_the_readme_shows_the_measured_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/results.md"]
+    "name",
+    [
+        *("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/results.md"),
+        "docs/planning.md",
+    ],
 )
 def test_links_are_not_broken(name: str) -> None:
     page = ROOT / name

@@ -146,8 +146,8 @@ def _log(description: str, total: int) -> Iterator[Advance]:
         if done_so_far >= total or now - last_line < SECONDS_BETWEEN_LINES:
             return
         last_line = now
-        left = (total - done_so_far) * (now - started) / max(done_so_far, 1e-9)
-        write(f"{left:.0f} s left")
+        left = (total - done_so_far) * (now - started) / done_so_far if done_so_far else None
+        write("? s left" if left is None else f"{left:.0f} s left")
 
     yield advance
     # The last line is written when the block ends: the note passed with the last unit may be older

@@ -13,6 +13,7 @@ from tests.cli.conftest import Made
 
 TRAIN = "train --dataset digits --arch digits-mlp --sigma 0.5 --epochs 1 --out {out}"
 CERTIFY = "certify {ensemble} --indices 0:6 --n 200 --out {out}"
+SLURM = f"{CERTIFY} --engine slurm --executor local --jobs 2"
 THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"
 
 SMOKE = [
@@ -59,11 +60,32 @@ OPTIONS = [
     (f"{CERTIFY} --precision float8", "'float8'", "did you mean"),
     (f"{CERTIFY} --compile-mode fats", "'fats'", "did you mean 'fast'?"),
     (f"{CERTIFY} --no-compile --compile-mode max", "--compile-mode", "leave one of them out"),
+    (f"{CERTIFY} --jobs 2", "--jobs", "--engine slurm"),
+    (f"{CERTIFY} --engine slrm", "'slrm'", "did you mean 'slurm'?"),
+    (f"{CERTIFY} --engine slurm", "--jobs", "number of jobs"),
+    (f"{CERTIFY} --engine slurm --jobs 2 --shard 1/2", "--shard", "each job is a shard"),
+    (f"{CERTIFY} --engine slurm --jobs 7", "at most 6", "6 images"),
+    (f"{CERTIFY} --engine slurm --jobs 2", "sbatch", "login node"),
+    (f"{SLURM} --slurm acount=me", "'acount'", "did you mean 'account'?"),
+    (f"{SLURM} --slurm cpus_per_task=two", "cpus_per_task", "two"),
+    (f"{SLURM} --slurm account", "KEY=VALUE", "got account"),
+    (f"{SLURM} --time 0", "minutes", "got 0"),
     ("predict {ensemble} x.png --n0 5", "--n0", "no --certify"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
     ("plan", "none of them", "try --p 0.9"),
     (f"plan --epsilon 0.1 --members 3 {THEOREM}", "--epsilon and --members", "keep one"),
     (f"plan --members 3 {THEOREM}", "--images, --samples too", "docs/theory.md"),
+    ("plan certify --images 10", "an ensemble or --certificates", "neither"),
+    ("plan certify {ensemble} --certificates {certificates}", "both"),
+    ("plan certify --certificates {certificates}", "at least 10 images", "got 6"),
+    ("plan certify --certificates {certificates} --exit exact", "--exit", "leave it out"),
+    ("plan certify {ensemble} --n 200 --pilot 10 --images 0 --quiet", "images", "got 0"),
+    ("plan certify {ensemble} --n 200 --pilot 10 --price nan --quiet", "price", "got nan"),
+    ("plan certify {ensemble} --bench {run}/config.toml", "config.toml", "sween bench --out"),
+    (
+        "plan certify {ensemble} --sampling budget --budget 4000 --pilot 10 --quiet",
+        "1000 pilot votes for each of 360 images",
+    ),
     ("bench digits-mlp --seconds inf", "--seconds", "inf"),
     ("bench digits-mlp --exit exact", "an ensemble among the models", "digits-mlp"),
     ("bench digits-sween3-gaussian-sigma0.50 --sigma 3", "--sigma", "0.5", "got 3"),

@@ -90,25 +90,38 @@ def sizes_for_budget(
         largest: the most votes for one image.
         alpha: of each certificate.
     """
+    least_budget(n0, len(counts), largest=largest, budget=budget)
     left = budget - n0 * len(counts)
-    least = min(SMALLEST, largest)
-    if left < least:
-        raise BadInput(
-            "budget",
-            expected=f"more than {n0 * len(counts) + least}: {n0} pilot votes for each of "
-            f"{len(counts)} images, plus votes to allocate",
-            got=budget,
-            fix="raise the budget, or lower n0",
-        )
     grid = np.asarray([0, *sizes(largest)], np.float64)
-    kinds, which = np.unique(np.asarray(counts), return_inverse=True)
-    gains = np.stack([_expected_radii(int(kind), n0, grid, alpha) for kind in kinds])[which]
+    kinds, which, images = np.unique(counts, return_inverse=True, return_counts=True)
+    gains = np.stack([_expected_radii(int(kind), n0, grid, alpha) for kind in kinds])
     low, high = 0.0, 1.0  # radii stay below 38 sigma: no vote is ever worth a whole sigma
     for _ in range(100):
         price = (low + high) / 2
         chosen = _best(gains, grid, price)
-        low, high = (price, high) if grid[chosen].sum() > left else (low, price)
-    return [int(size) for size in grid[_best(gains, grid, high)]]
+        low, high = (price, high) if grid[chosen] @ images > left else (low, price)
+    return [int(size) for size in grid[_best(gains, grid, high)][which]]
+
+
+def least_budget(n0: int, images: int, *, largest: int, budget: int | None = None) -> int:
+    """The smallest budget for so many images; a given one is refused if it is smaller.
+
+    Args:
+        n0: pilot votes per image.
+        images: that share the budget.
+        largest: the most votes for one image.
+        budget: total number of noisy images, pilots included.
+    """
+    least = n0 * images + min(SMALLEST, largest)
+    if budget is not None and budget < least:
+        raise BadInput(
+            "budget",
+            expected=f"more than {least}: {n0} pilot votes for each of {images} images, plus "
+            "votes to allocate",
+            got=budget,
+            fix="raise the budget, or lower n0",
+        )
+    return least
 
 
 def _expected_radii(count: int, n0: int, grid: Floats, alpha: float) -> Floats:

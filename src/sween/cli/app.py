@@ -53,12 +53,12 @@ for verb in (
     merge,
     report,
     verify,
-    plan,
     bench,
     reproduce,
 ):
     app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
 app.command(name="import")(import_checkpoint.run)  # which cannot be a module's name
+app.add_typer(plan.app, name="plan")
 app.add_typer(zoo.app, name="zoo")
 
 
@@ -91,7 +91,9 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = functools.partial(_show_warning, verb)
     try:
         with _messages(quiet="--quiet" in arguments):
-            code = command.main(args=arguments, prog_name="sween", standalone_mode=False)
+            code = command.main(
+                args=arguments, prog_name="sween", standalone_mode=False, obj=arguments
+            )
         if code == INTERRUPTED:  # how Typer reports a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)

@@ -1,7 +1,7 @@
 """`sween certify`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,51 +10,68 @@ from sween.cli.options import (
     Alpha,
     BatchSize,
     Bound,
+    Budget,
     Compile,
     CompileMode,
     Convert,
     DataRoot,
     Device,
+    EstimationVotes,
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
     NoiseOption,
     Precision,
     Quiet,
+    RadiusToDecide,
+    Sampling,
     Seed,
+    SelectionVotes,
     ShardOption,
     SkipUnreadable,
     Source,
+    Tolerance,
     TrustedArch,
     TrustedDataset,
+    VotesOption,
     choose_compilation,
     choose_devices,
     choose_images,
     dataset_of,
     read_shard_option,
 )
+from sween.cli.slurm import (
+    EngineName,
+    ExecutorName,
+    GpusPerJob,
+    JobCount,
+    Minutes,
+    Partition,
+    SlurmOption,
+    certify_on_slurm,
+    check_engine,
+)
 from sween.ensemble import load_weightings
 from sween.ensemble.early_exit import read_exit
 from sween.report.summary import summarise
+from sween.runs import CertificationRun
 from sween.runs.certification import rows_written
 from sween.runs.pilots import awaits_plan
-from sween.sampling import CertifySettings, sampling_names
+from sween.sampling import CertifySettings
 from sween.sampling.settings import ALPHA, N
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.zoo import load
 
 
 def run(
+    context: typer.Context,
     source: Source,
     out: Annotated[Path, typer.Option(help="folder for the certificates")],
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:1888")] = None,
     every: Annotated[int | None, typer.Option(help="every k-th test image")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
-    n0: Annotated[
-        int | None,
-        typer.Option(help="votes that select the class [100; with tolerance or budget 1000]"),
-    ] = None,
-    n: Annotated[int, typer.Option(help="votes that bound its probability")] = N,
+    n0: SelectionVotes = None,
+    n: EstimationVotes = N,
     alpha: Alpha = ALPHA,
     exit_names: Annotated[
         list[str] | None,
@@ -66,22 +83,11 @@ def run(
     exit_threshold: ExitThreshold = 0.999,
     exit_alpha: ExitAlpha = 0.05,
     bound: Bound = "cohen",
-    sampling: Annotated[str, typer.Option(help=f"one of {', '.join(sampling_names())}")] = "fixed",
-    votes: Annotated[
-        str, typer.Option(help="hard, or soft: certify the mean probability instead")
-    ] = "hard",
-    radius: Annotated[
-        list[float] | None,
-        typer.Option(help="with --sampling decide: l2 radius to certify or not; may be repeated"),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="with --sampling tolerance: share of the radius that may be lost"),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option(help="with --sampling budget: noisy images in total, pilots included"),
-    ] = None,
+    sampling: Sampling = "fixed",
+    votes: VotesOption = "hard",
+    radius: RadiusToDecide = None,
+    tolerance: Tolerance = None,
+    budget: Budget = None,
     members: Annotated[
         bool, typer.Option("--members", help="also certify each member, in the same pass")
     ] = False,
@@ -102,6 +108,13 @@ def run(
     noise: NoiseOption = "float32",
     seed: Seed = 0,
     shard: ShardOption = None,
+    engine: EngineName = "local",
+    jobs: JobCount = None,
+    partition: Partition = None,
+    minutes: Minutes = None,
+    gpus_per_job: GpusPerJob = None,
+    slurm: SlurmOption = None,
+    executor: ExecutorName = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -122,6 +135,14 @@ def run(
         votes=votes,
     )
     part = read_shard_option(shard)
+    of_jobs: dict[str, Any] = {
+        "jobs": jobs,
+        "partition": partition,
+        "minutes": minutes,
+        "gpus_per_job": gpus_per_job,
+        "executor": executor,
+    }
+    check_engine(engine, **of_jobs, slurm=slurm)
     policy, *others = (
         read_exit(name, threshold=exit_threshold, alpha=exit_alpha)
         for name in exit_names or ["none"]
@@ -136,6 +157,20 @@ def run(
         skip_unreadable=skip_unreadable,
         quiet=quiet,
     )
+    before = rows_written(out)
+    if engine == "slurm":
+        run = certify_on_slurm(
+            context.obj,
+            out,
+            images=len(positions),
+            planned=settings.strategy.planned,
+            shard=part,
+            slurm=slurm or (),
+            quiet=quiet,
+            **of_jobs,
+        )
+        _report(run, before, settings, out)
+        return
     devices = choose_devices(device)
     several = members and len(loaded.member_names) > 1  # a single member is the ensemble
     smoothed = SmoothedClassifier(
@@ -153,7 +188,6 @@ def run(
         batch_size=batch_size,
         forward_rows=forward_rows,
     )
-    before = rows_written(out)
     run = certify_dataset(
         smoothed,
         dataset,
@@ -171,11 +205,14 @@ def run(
             "have theirs, run sween merge, and then this command again"
         )
         return
-    written = f"{len(run.rows) - before} certificates written"
-    if part is not None:  # a part's accuracy is not the run's
-        typer.echo(
-            f"shard {part}: {written}, {len(run.indices)} images in {out}; next: sween merge"
-        )
+    _report(run, before, settings, out)
+
+
+def _report(run: CertificationRun, before: int, settings: CertifySettings, out: Path) -> None:
+    """Print the accuracy, and what was written since there were `before` rows."""
+    written = f"{len(run.rows) - before} certificates written, {len(run.indices)} images in {out}"
+    if run.shard is not None:  # a part's accuracy is not the run's
+        typer.echo(f"shard {run.shard}: {written}; next: sween merge")
         return
     typer.echo(summarise(run.rows, decided=settings.radii), nl=False)
-    typer.echo(f"{written}, {len(positions)} images in {out}")
+    typer.echo(written)

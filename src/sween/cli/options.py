@@ -15,6 +15,7 @@ from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
 from sween.factories import check_consent
 from sween.runs import Shard
+from sween.sampling import sampling_names
 
 Source = Annotated[
     Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
@@ -78,6 +79,29 @@ ShardOption = Annotated[
     typer.Option("--shard", help="only this part, e.g. 3/16, into a folder for sween merge"),
 ]
 Bound = Annotated[str, typer.Option(help="cohen or two-class")]
+SelectionVotes = Annotated[
+    int | None,
+    typer.Option(help="votes that select the class [100; with tolerance or budget 1000]"),
+]
+EstimationVotes = Annotated[int, typer.Option(help="votes that bound its probability")]
+Sampling = Annotated[str, typer.Option(help=f"one of {', '.join(sampling_names())}")]
+VotesOption = Annotated[
+    str, typer.Option("--votes", help="hard, or soft: certify the mean probability instead")
+]
+RadiusToDecide = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--radius", help="with --sampling decide: l2 radius to certify or not; may be repeated"
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="with --sampling tolerance: share of the radius that may be lost"),
+]
+Budget = Annotated[
+    int | None,
+    typer.Option(help="with --sampling budget: noisy images in total, pilots included"),
+]
 
 
 def read_shard_option(text: str | None) -> Shard | None:
@@ -171,6 +195,17 @@ def choose_images(
         note = few_classes_note(asked, dataset.test.labels.tolist(), dataset.class_names)
         if note is not None:
             warnings.warn(note, stacklevel=2)
+    return readable_images(dataset, asked, skip_unreadable=skip_unreadable, quiet=quiet)
+
+
+def readable_images(
+    dataset: Dataset, asked: list[int], *, skip_unreadable: bool, quiet: bool
+) -> tuple[list[int], list[int]]:
+    """Those of some test images that can be read, and those that are skipped.
+
+    Raises:
+        BadInput: an image cannot be read and is not to be skipped, or none can be read.
+    """
     unreadable = dataset.test.pixels.unreadable(asked, quiet=quiet)
     if not unreadable:
         return asked, []

@@ -1,14 +1,20 @@
-"""`sween plan`"""
+"""`sween plan`, with or without its verb `certify`"""
 
 from typing import Annotated, Any
 
 import typer
 
+from sween.cli import plan_certify
 from sween.errors import BadInput
 from sween.theory import achieved_epsilon, expected_radius, required_sizes
 
+app = typer.Typer(rich_markup_mode=None)
+app.command(name="certify")(plan_certify.run)
 
+
+@app.callback(invoke_without_command=True)
 def run(
+    context: typer.Context,
     epsilon: Annotated[float | None, typer.Option(help="excess risk to stay below")] = None,
     members: Annotated[int | None, typer.Option(help="K, ensemble members you have")] = None,
     images: Annotated[int | None, typer.Option(help="n, images the weights are fitted on")] = None,
@@ -27,8 +33,11 @@ def run(
     """Plan an ensemble or a certification before running it.
 
     With --epsilon, the sizes that Theorem 2 asks for; with --members, --images and --samples, what
-    those sizes guarantee; with --p, the certified radius to expect.
+    those sizes guarantee; with --p, the certified radius to expect. `sween plan certify` predicts
+    the cost of a certification.
     """
+    if context.invoked_subcommand is not None:
+        return
     have = {"members": members, "images": images, "samples": samples}
     sizes = [f"--{name}" for name, value in have.items() if value is not None]
     modes = {"--epsilon": epsilon is not None, ", ".join(sizes): bool(sizes), "--p": p is not None}

@@ -1,10 +1,15 @@
 """`budget`: a total over all images, allocated for the largest expected average radius."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sween.arguments import whole_number
-from sween.bounds.sample_size import sizes_for_budget
+from sween.bounds.binomial import Floats
+from sween.bounds.sample_size import least_budget, sizes_for_budget
 from sween.records import Certificate
 from sween.sampling.settings import CertifySettings
 from sween.sampling.strategy import (
@@ -35,6 +40,23 @@ class Budget(SamplingStrategy):
         assert source.plans is not None  # made for the whole run beforehand
         sizes = [plan.size for plan in source.plans]
         return draw_estimation(source, sizes, ([plan.pilot for plan in source.plans], 0.0))
+
+    def simulate_samples(
+        self,
+        probabilities: Floats,
+        settings: CertifySettings,
+        *,
+        sigma: float,
+        images: int,
+        generator: np.random.Generator,
+    ) -> npt.NDArray[np.int64]:
+        assert settings.budget is not None  # ensured by `check`
+        n0, sample = settings.n0, len(probabilities)
+        least = least_budget(n0, images, largest=settings.n, budget=settings.budget)
+        share = least_budget(n0, sample, largest=settings.n)
+        share += (settings.budget - least) * sample // images
+        pilots = generator.binomial(n0, probabilities)[:, None].tolist()
+        return n0 + np.asarray(_sizes(pilots, dataclasses.replace(settings, budget=share)))
 
     def run_problems(
         self, rows: Sequence[Certificate], settings: CertifySettings

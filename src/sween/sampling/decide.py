@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sween.bounds.anytime import STEP, check_radii_to_decide, looks, settled
+from sween.bounds.binomial import Floats
 from sween.bounds.decision import decide_radii_each
 from sween.errors import BadInput
 from sween.records import Certificate
@@ -78,6 +80,33 @@ class Decide(SamplingStrategy):
                 break
         for position, total in enumerate(sums):
             yield Drawn(selection[position], {model: total}, seconds[position])
+
+    def simulate_samples(
+        self,
+        probabilities: Floats,
+        settings: CertifySettings,
+        *,
+        sigma: float,
+        images: int,
+        generator: np.random.Generator,
+    ) -> npt.NDArray[np.int64]:
+        drawn = np.zeros(len(probabilities), np.int64)
+        count, active, before = drawn.copy(), np.arange(len(probabilities)), 0
+        for look in looks(settings.n):
+            count[active] += generator.binomial(look - before, probabilities[active])
+            drawn[active], before = look, look
+            stop = settled(
+                count[active],
+                look,
+                settings.radii,
+                largest=settings.n,
+                alpha=settings.alpha,
+                sigma=sigma,
+            )
+            active = active[~stop]
+            if not active.size:
+                break
+        return drawn + settings.n0
 
     def decide(
         self, votes: Sequence[VotePair], settings: CertifySettings, sigma: float

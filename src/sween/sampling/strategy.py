@@ -12,7 +12,11 @@ import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from sween.bounds.anytime import STEP
+from sween.bounds.binomial import Floats
 from sween.bounds.decision import Decision, decide_each
 from sween.errors import BadInput, UnknownName
 from sween.records import Certificate
@@ -140,6 +144,34 @@ class SamplingStrategy(abc.ABC):
     def votes_per_image(self, settings: "CertifySettings") -> int | None:
         """Noisy copies that every image takes, if that is known beforehand; for progress."""
         return None
+
+    def simulate_samples(
+        self,
+        probabilities: Floats,
+        settings: "CertifySettings",
+        *,
+        sigma: float,
+        images: int,
+        generator: np.random.Generator,
+    ) -> npt.NDArray[np.int64]:
+        """Simulated noisy copies per image, to predict what a run costs.
+
+        Args:
+            probabilities: of the selected class, for images drawn from those of the run.
+            settings: of the run.
+            sigma: noise level.
+            images: of the run.
+            generator: of the simulated votes.
+        """
+        votes = self.votes_per_image(settings)
+        if votes is None:
+            raise BadInput(
+                f"sampling {self.name}",
+                expected="a strategy whose cost can be predicted",
+                got="one without `simulate_samples`",
+                fix="measure it on a part of the images",
+            )
+        return np.full(len(probabilities), votes, np.int64)
 
     def images_at_once(self, shape: BatchShape, settings: "CertifySettings") -> int:
         """Images per group: enough to fill batches with their first votes."""

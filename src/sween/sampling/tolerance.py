@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sween.arguments import real_number
+from sween.bounds.binomial import Floats
 from sween.bounds.sample_size import size_for_tolerance
 from sween.errors import BadInput
 from sween.records import Certificate
@@ -35,6 +39,18 @@ class Tolerance(SamplingStrategy):
         selected = draw_selection(source)
         sizes = [_size(votes[source.model].counts, source.settings) for votes in selected[0]]
         return draw_estimation(source, sizes, selected)
+
+    def simulate_samples(
+        self,
+        probabilities: Floats,
+        settings: CertifySettings,
+        *,
+        sigma: float,
+        images: int,
+        generator: np.random.Generator,
+    ) -> npt.NDArray[np.int64]:
+        pilots = generator.binomial(settings.n0, probabilities).tolist()
+        return settings.n0 + np.asarray([_size([count], settings) for count in pilots])
 
     def problems(self, rows: Sequence[Certificate], settings: CertifySettings) -> list[list[str]]:
         sizes = [_size(row.selection_counts, settings) for row in rows]

@@ -1,6 +1,14 @@
-"""What Theorem 2 of the paper guarantees, and the certified radius to expect from n votes."""
+"""What Theorem 2 of the paper guarantees, the radius to expect, and what a certification costs."""
 
+from sween.theory.certification_cost import CertificationCost, Estimate, predict_cost
 from sween.theory.expected_radius import expected_radius
 from sween.theory.theorem2 import achieved_epsilon, required_sizes
 
-__all__ = ["achieved_epsilon", "expected_radius", "required_sizes"]
+__all__ = [
+    "CertificationCost",
+    "Estimate",
+    "achieved_epsilon",
+    "expected_radius",
+    "predict_cost",
+    "required_sizes",
+]
