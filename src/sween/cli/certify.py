@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.engines import EngineName, RayAddress, WorkerCount, pool_of
 from sween.cli.options import (
     EXIT_HELP,
     Alpha,
@@ -95,6 +96,9 @@ def run(
     compile: Compile = None,
     noise: NoiseOption = "float32",
     seed: Seed = 0,
+    engine: EngineName = "local",
+    workers: WorkerCount = None,
+    ray_address: RayAddress = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -128,7 +132,8 @@ def run(
         skip_unreadable=skip_unreadable,
         quiet=quiet,
     )
-    devices = choose_devices(device)
+    # Workers of a pool have devices of their own.
+    devices = choose_devices(device if engine == "local" else "cpu")
     several = members and len(loaded.member_names) > 1  # a single member is the ensemble
     smoothed = SmoothedClassifier(
         loaded.to(devices[0]),
@@ -146,16 +151,18 @@ def run(
         forward_rows=forward_rows,
     )
     before = rows_written(out)
-    run = certify_dataset(
-        smoothed,
-        dataset,
-        out=out,
-        settings=settings,
-        indices=positions,
-        devices=devices if len(devices) > 1 else None,
-        skipped=skipped,
-        quiet=quiet,
-    )
+    with pool_of(engine, device=device, workers=workers, ray_address=ray_address) as pool:
+        run = certify_dataset(
+            smoothed,
+            dataset,
+            out=out,
+            settings=settings,
+            indices=positions,
+            devices=devices if len(devices) > 1 else None,
+            pool=pool,
+            skipped=skipped,
+            quiet=quiet,
+        )
     typer.echo(summarise(run.rows, decided=settings.radii), nl=False)
     written = len(run.rows) - before
     typer.echo(f"{written} certificates written, {len(positions)} images in {out}")

@@ -2,6 +2,7 @@
 
 from sween.engine.engine import ForwardPassShrunk, VoteEngine
 from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
+from sween.engine.pool import Pool
 from sween.engine.prepare import PRECISIONS, Preparation
 from sween.engine.voters import Voters
 from sween.engine.votes import VoteRequest, Votes
@@ -12,6 +13,7 @@ __all__ = [
     "PRECISIONS",
     "ForwardPassShrunk",
     "NoiseKind",
+    "Pool",
     "Preparation",
     "VoteEngine",
     "VoteRequest",
