@@ -63,6 +63,7 @@ def test_dead_workers_cost_nothing_but_time(tmp_path: Path) -> None:
     assert len(pool.replaced) >= 3
 
 
+@pytest.mark.slow
 def test_votes_that_kill_every_worker_end_the_run_and_it_resumes(tmp_path: Path) -> None:
     out, settings = tmp_path / "out", CertifySettings(n=4_000)
     path = out / "certificates.jsonl"

@@ -3,6 +3,8 @@
 import logging
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,7 +21,7 @@ from sween.errors import BadInput, MissingExtra, SweenError, first_line
 MAX_STILLBIRTHS = 3
 """Workers that may die one after another before they join until the run ends."""
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 20.0
 
 
 class RayActor:
@@ -70,6 +72,13 @@ class RayPool:
         self._own = not self._ray.is_initialized()
         if self._own:
             _connect(self._ray, workers, address, device)
+        elif address is not None:
+            raise BadInput(
+                "`ray_address`",
+                expected="none, since this process has already connected to Ray",
+                got=address,
+                fix="call ray.shutdown() first, or leave it out",
+            )
         try:
             self.device, self.size = self._choose(device, workers)
         except BadInput:
@@ -211,15 +220,27 @@ def _connect(ray: Any, workers: int | None, address: str | None, device: str) ->
         return
     try:
         if address != "auto":
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+            _refuse_silence(address)
         del quietly["include_dashboard"]  # which an existing cluster has or has not
         ray.init(address=address, **quietly)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise BadInput(
-            "ray_address",
+            "`ray_address`",
             expected="host:port of a Ray cluster that this machine belongs to, or auto",
             got=f"{address} ({first_line(error)})",
             fix="start it with `ray start --head`, and join it from here with "
             "`ray start --address HOST:PORT`",
         ) from None
+
+
+def _refuse_silence(address: str) -> None:
+    """Raise if no cluster answers; `ray.init` would try for minutes, and say so."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        answer = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {ANSWER_SECONDS:.0f} seconds") from None
+    if answer.returncode:
+        raise OSError(answer.stderr.decode(errors="replace").strip().rpartition("\n")[2])
