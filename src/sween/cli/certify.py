@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sween.cli.engines import EngineName, RayAddress, WorkerCount, check_engine, pool_of
 from sween.cli.options import (
     EXIT_HELP,
     Alpha,
@@ -41,7 +42,6 @@ from sween.cli.options import (
     read_shard_option,
 )
 from sween.cli.slurm import (
-    EngineName,
     ExecutorName,
     GpusPerJob,
     JobCount,
@@ -49,7 +49,6 @@ from sween.cli.slurm import (
     Partition,
     SlurmOption,
     certify_on_slurm,
-    check_engine,
 )
 from sween.ensemble import load_weightings
 from sween.ensemble.early_exit import read_exit
@@ -115,6 +114,8 @@ def run(
     gpus_per_job: GpusPerJob = None,
     slurm: SlurmOption = None,
     executor: ExecutorName = None,
+    workers: WorkerCount = None,
+    ray_address: RayAddress = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -142,7 +143,7 @@ def run(
         "gpus_per_job": gpus_per_job,
         "executor": executor,
     }
-    check_engine(engine, **of_jobs, slurm=slurm)
+    check_engine(engine, **of_jobs, slurm=slurm, workers=workers, ray_address=ray_address)
     policy, *others = (
         read_exit(name, threshold=exit_threshold, alpha=exit_alpha)
         for name in exit_names or ["none"]
@@ -171,7 +172,8 @@ def run(
         )
         _report(run, before, settings, out)
         return
-    devices = choose_devices(device)
+    # Workers of a pool have devices of their own.
+    devices = choose_devices(device if engine == "local" else "cpu")
     several = members and len(loaded.member_names) > 1  # a single member is the ensemble
     smoothed = SmoothedClassifier(
         loaded.to(devices[0]),
@@ -188,17 +190,19 @@ def run(
         batch_size=batch_size,
         forward_rows=forward_rows,
     )
-    run = certify_dataset(
-        smoothed,
-        dataset,
-        out=out,
-        settings=settings,
-        indices=positions,
-        devices=devices if len(devices) > 1 else None,
-        skipped=skipped,
-        shard=part,
-        quiet=quiet,
-    )
+    with pool_of(engine, device=device, workers=workers, ray_address=ray_address) as pool:
+        run = certify_dataset(
+            smoothed,
+            dataset,
+            out=out,
+            settings=settings,
+            indices=positions,
+            devices=devices if len(devices) > 1 else None,
+            pool=pool,
+            skipped=skipped,
+            shard=part,
+            quiet=quiet,
+        )
     if awaits_plan(out):
         typer.echo(
             f"shard {part}: pilot votes on {len(run.indices)} images in {out}; once all shards "

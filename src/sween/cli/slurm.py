@@ -7,14 +7,9 @@ from typing import Annotated
 import typer
 
 from sween.cli import main
-from sween.errors import BadInput, UnknownName
+from sween.errors import BadInput
 from sween.runs import CertificationRun, Shard
 
-ENGINES = ("local", "slurm")
-
-EngineName = Annotated[
-    str, typer.Option("--engine", help=f"where images are certified: {' or '.join(ENGINES)}")
-]
 JobCount = Annotated[int | None, typer.Option(help="with --engine slurm: number of jobs")]
 Partition = Annotated[str | None, typer.Option(help="with --engine slurm: partition to use")]
 Minutes = Annotated[
@@ -41,17 +36,6 @@ ExecutorName = Annotated[
 ]
 
 _OWN = ("--engine", "--jobs", "--partition", "--time", "--gpus-per-job", "--slurm", "--executor")
-
-
-def check_engine(engine: str, **options: object) -> None:
-    """Refuse an unknown engine, and options of another one."""
-    if engine not in ENGINES:
-        raise UnknownName("engine", engine, ENGINES)
-    for name, value in options.items():
-        if engine != "slurm" and value is not None:
-            raise BadInput(
-                f"`{name}`", expected="`engine=slurm`", got=f"engine {engine}", fix="pass both"
-            )
 
 
 def certify_on_slurm(

@@ -2,6 +2,7 @@
 
 from sween.engine.engine import ForwardPassShrunk, VoteEngine
 from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
+from sween.engine.pool import Pool
 from sween.engine.prepare import COMPILE_MODES, PRECISIONS, Preparation
 from sween.engine.voters import Voters
 from sween.engine.votes import VoteRequest, Votes
@@ -13,6 +14,7 @@ __all__ = [
     "PRECISIONS",
     "ForwardPassShrunk",
     "NoiseKind",
+    "Pool",
     "Preparation",
     "VoteEngine",
     "VoteRequest",

@@ -8,6 +8,7 @@ counts of one request while the device works on the next.
 """
 
 import dataclasses
+import hashlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
@@ -20,7 +21,7 @@ from sween.engine.noise import Job, Noise, NoiseKind, noisy_of_jobs
 from sween.engine.voters import Ballot, Variant, Voters
 from sween.engine.votes import Tally, VoteRequest, Votes, drawn_rows
 from sween.errors import BadInput, is_out_of_memory
-from sween.interleave import Steps, interleave
+from sween.interleave import Steps, interleave, to_device_async
 from sween.models.device import device_of
 from sween.models.evaluation_mode import evaluating
 from sween.seeding import NOISE_BLOCK, noise_blocks
@@ -150,6 +151,21 @@ class VoteEngine:
             size = self.forward_rows * (PASSES_PER_BATCH if gathers else 1)
         return -(-size // NOISE_BLOCK)
 
+    @property
+    def status(self) -> str:
+        """What a progress display should say about the engine."""
+        return ""
+
+    @property
+    def whole_blocks(self) -> int:
+        """The fewest noise blocks that no padding is added to."""
+        return self.batch_blocks if self.compiled else -(-self.forward_rows // NOISE_BLOCK)
+
+    @property
+    def full_blocks(self) -> int:
+        """The fewest noise blocks that also fill later members' passes after an early exit."""
+        return self.batch_blocks if self._voters.compacts else self.whole_blocks
+
     def follow_device(self) -> torch.device:
         """The model's current device; anything prepared for another device is dropped."""
         self._refuse_while_counting()
@@ -183,6 +199,31 @@ class VoteEngine:
             return self._voters.is_current(self._image.shape)
         with evaluating(self.model):
             return self._voters.is_current(self._image.shape)
+
+    def place(self, images: torch.Tensor) -> torch.Tensor:
+        """Images where requests must have them: on the members' device."""
+        return to_device_async(images, self.device)
+
+    @torch.inference_mode()
+    def rounding(self) -> str:
+        """Engines of one shape with the same answer compute the same function, bit for bit.
+
+        On a CPU a digest of the members' outputs on one pass of noisy copies. On a GPU the name of
+        the device: each compilation may choose other kernels, which records call one arithmetic.
+        """
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        rows = self.forward_rows
+        jobs = [Job(0, block, used) for block, used in noise_blocks(rows)]
+        noisy, _ = noisy_of_jobs(
+            self.noise, self._image[None], jobs, seed=0, purpose="rounding", examples=[0]
+        )
+        digest = hashlib.sha256()
+        with evaluating(self.model):
+            for member in self._voters.members:
+                digest.update(self._voters.forward(member, noisy[:rows]).float().numpy().tobytes())
+        self._voters.forward.forget_non_finite()
+        return digest.hexdigest()
 
     def probabilities(self, noisy: torch.Tensor) -> torch.Tensor:
         """The prepared ensemble's probabilities (B, M) on noisy inputs."""
@@ -251,12 +292,23 @@ class VoteEngine:
                 got=f"out of memory on {self.device} even at batch 1",
                 fix="use a smaller model or another device",
             ) from None
-        self._voters.forward.fix_rows(self.forward_rows // 2)
+        self._use_rows(self.forward_rows // 2)
+
+    def _use_rows(self, rows: int) -> None:
+        self._voters.forward.fix_rows(rows)
         if self._batch_size is not None:
             self._batch_size = min(self._batch_size, max(self.forward_rows, NOISE_BLOCK))
         self._voters.forget()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def shrink_to(self, rows: int) -> None:
+        """Prepare passes of fewer rows, because another engine of the same run ran out of memory.
+
+        If they do not fit into memory either, passes become smaller still.
+        """
+        self._use_rows(rows)
+        self.prepare(self._image)
 
     def images_together(self, n: int) -> int:
         """How many images to request together: the fewest that fill whole batches, n votes each."""

@@ -30,7 +30,7 @@ from sween.records import (
     to_line,
     to_row,
 )
-from sween.run_folder import read_config, run_folder, run_tag
+from sween.run_folder import atomic_path, read_config, run_folder, run_tag
 from sween.runs.shards import Shard, read_shard, writing_shard
 from sween.runs.subject import SubjectConfig, classes_of, indices_of, subject_problems
 
@@ -414,6 +414,18 @@ class RowAppender(Generic[Config, Row]):
         self.rows += fresh
         return fresh
 
+    def put_in_order(self) -> None:
+        """Rewrite a complete file whose rows are not in the order in which one engine writes them.
+
+        Several engines append rows as they are finished.
+        """
+        by_key = {self._run.key(row): row for row in self.rows}
+        keys = [key for key in self._run.row_keys() if key in by_key]
+        if self._missing or keys == list(by_key):
+            return
+        with atomic_path(self._run.file) as temporary:
+            temporary.write_bytes(b"".join(to_line(to_row(by_key[key])) for key in keys))
+
 
 @contextlib.contextmanager
 def resuming(
@@ -450,4 +462,6 @@ def resuming(
         else:
             run = kind(path, kind.kinds()[0].read(folder), (), shard)
         with RowWriter(path) as writer:
-            yield RowAppender(writer, run)
+            appender = RowAppender(writer, run)
+            yield appender
+        appender.put_in_order()

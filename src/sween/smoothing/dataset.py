@@ -1,12 +1,14 @@
 """Certifies a data set into a run folder: row by row, resumable, verifiable."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sween.engine import VoteEngine
+from sween.engine import Pool, VoteEngine
+from sween.engine.pooled import pooled_engines
 from sween.errors import BadInput
 from sween.paths import AnyPath, as_folder
 from sween.progress import track
@@ -47,6 +49,7 @@ def certify_dataset(
     votes: str = "hard",
     settings: CertifySettings | None = None,
     devices: Sequence[torch.device] | None = None,
+    pool: Pool | None = None,
     skipped: Sequence[int] = (),
     shard: Shard | None = None,
     quiet: bool = False,
@@ -77,6 +80,8 @@ def certify_dataset(
         votes: `hard` or `soft`.
         settings: all of the above from n0 on at once.
         devices: of one kind, to share the images; by default the model's own device.
+        pool: workers that count the votes instead, such as `sween.cluster.RayPool`; the rows are
+            the same.
         skipped: images that were requested but left out because they cannot be read; recorded in
             the config.
         shard: certify only this part of the images, into a folder for `merge_runs`. If the
@@ -102,10 +107,11 @@ def certify_dataset(
     settings = settings_of(settings, options, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    for _ in _certify(
-        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=False
-    ):
-        pass
+    with _engines(smoothed, devices, pool, quiet=quiet) as engines:
+        for _ in _certify(
+            smoothed, chosen, settings, folder, engines, shard, quiet=quiet, watched=False
+        ):
+            pass
     return CertificationRun.read(out, part=True)
 
 
@@ -118,6 +124,7 @@ def iter_certificates(
     indices: Iterable[int] | int | None = None,
     name: str = "dataset",
     devices: Sequence[torch.device] | None = None,
+    pool: Pool | None = None,
     skipped: Sequence[int] = (),
     shard: Shard | None = None,
     quiet: bool = False,
@@ -131,9 +138,26 @@ def iter_certificates(
     settings = settings or CertifySettings()
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    yield from _certify(
-        smoothed, chosen, settings, folder, devices, shard, quiet=quiet, watched=True
-    )
+    with _engines(smoothed, devices, pool, quiet=quiet) as engines:
+        yield from _certify(
+            smoothed, chosen, settings, folder, engines, shard, quiet=quiet, watched=True
+        )
+
+
+@contextlib.contextmanager
+def _engines(
+    smoothed: SmoothedClassifier,
+    devices: Sequence[torch.device] | None,
+    pool: Pool | None,
+    *,
+    quiet: bool,
+) -> Iterator[Sequence[VoteEngine]]:
+    """Separate engines, since the classifier may be used meanwhile, by this or another thread."""
+    if pool is None:
+        yield [smoothed.twin(device).engine for device in devices or (None,)]
+        return
+    with pooled_engines(smoothed.twin(torch.device("cpu")).engine, pool, quiet=quiet) as engines:
+        yield engines
 
 
 def _certify(
@@ -141,7 +165,7 @@ def _certify(
     chosen: ChosenImages,
     settings: CertifySettings,
     out: Path,
-    devices: Sequence[torch.device] | None,
+    engines: Sequence[VoteEngine],
     shard: Shard | None,
     *,
     quiet: bool,
@@ -150,8 +174,6 @@ def _certify(
     """Certify chosen images; if `watched`, a model that changes between certificates is refused."""
     if shard is not None:
         shard.take(chosen.positions)  # refuses too many shards before the model is prepared
-    # Separate engines, since the classifier may be used meanwhile, by this or another thread.
-    engines = [smoothed.twin(device).engine for device in devices or (None,)]
     _prepare(engines, chosen, settings)
     config = run_config(smoothed, engines[0], chosen, settings)
     source, positions = chosen.source, chosen.positions
@@ -172,7 +194,7 @@ def _certify(
             plans = pipeline.plan_all(engines[0], source, positions, settings) if left else {}
         if left:
             refuse_other_votes(run.rows, engines[0], source, positions, settings, plans)
-        with _Progress(settings, smoothed.name, len(left), quiet) as progress:
+        with _Progress(settings, engines[0], len(left), quiet) as progress:
             certified = pipeline.certify(
                 engines,
                 source,
@@ -237,12 +259,14 @@ def _prepare(
 class _Progress:
     """Progress by votes if their number is known, otherwise by images."""
 
-    def __init__(self, settings: CertifySettings, name: str, images: int, quiet: bool) -> None:
+    def __init__(
+        self, settings: CertifySettings, engine: VoteEngine, images: int, quiet: bool
+    ) -> None:
         votes = settings.strategy.votes_per_image(settings)
-        self.by_votes = votes is not None
+        self.by_votes, self._engine = votes is not None, engine
         self.done, self.images, self.last = 0, images, ""
         total = images * (1 if votes is None else votes)
-        self._track = track(f"certify {name}", total, quiet=quiet or not images)
+        self._track = track(f"certify {engine.name}", total, quiet=quiet or not images)
 
     def __enter__(self) -> "_Progress":
         self._advance = self._track.__enter__()
@@ -261,7 +285,11 @@ class _Progress:
         self.done += 1
         self.last = f"radius {format_radius(certificate.radius)}"
         if not self.by_votes:
-            self._advance(1, f"images, last {self.last}")
+            self._advance(1, self._note())
 
     def _note(self) -> str:
-        return f"votes; {self.done}/{self.images} images{self.last and ', '}{self.last}"
+        if self.by_votes:
+            parts = [f"votes; {self.done}/{self.images} images", self.last]
+        else:
+            parts = ["images", f"last {self.last}"]
+        return ", ".join(part for part in (*parts, self._engine.status) if part)

@@ -125,7 +125,7 @@ def _images(engine: VoteEngine, source: ImageSource, positions: Sequence[int]) -
     """Images on the engine's device; refuses those that its noise does not suit."""
     images = source.images(positions)
     engine.noise.check(images)
-    return to_device_async(images, engine.device)
+    return engine.place(images)
 
 
 def _certify_group(
