@@ -120,14 +120,16 @@ def test_a_stopped_run_resumes(
 
 
 _SCRIPT = """
-import sys
-from pathlib import Path
+import sys, time
+import torch
 from sween.data import load_dataset
-from sween.training import TrainConfig, train, trainer
+from sween.training import TrainConfig, trainer
 trainer.SECONDS_BETWEEN_STATES = 0.0
 config = TrainConfig(dataset="image_folder", arch=sys.argv[2], sigma=0.25,
                      epochs=40, batch_size=6, augmentation="resized-crop-flip")
-train(config, load_dataset("image_folder", sys.argv[1], image_size=8), sys.argv[3], quiet=True)
+dataset = load_dataset("image_folder", sys.argv[1], image_size=8)
+for _ in trainer.Trainer(config, dataset, sys.argv[3], device=torch.device("cpu")).run():
+    time.sleep(0.05)  # so that it does not end before it is killed
 """
 
 
