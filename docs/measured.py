@@ -284,4 +284,5 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "stages": measured_speed.stages,
     "ablation": measured_speed.ablation,
     "speed-and-limits": measured_speed.speed_and_limits,
+    "data-memory": measured_speed.data_memory,
 }

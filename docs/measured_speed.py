@@ -49,6 +49,27 @@ def any_network(results: Path, name: str) -> str:
     return markdown([*head, "of a matrix product", "s to first vote", "in a later run"], 4, lines)
 
 
+_STAGES = {
+    "import": "only imports sween",
+    "list": "lists the folder",
+    "cache": "decodes the training images into the cache, and hashes them",
+    "cached": "trains from the cache",
+    "crops": "checks all photos, then trains on resized crops",
+    "certify": "certifies 100 images at n = 1,000",
+    "held": "trains with all images in memory (a mapped file)",
+}
+
+
+def data_memory(results: Path, name: str) -> str:
+    """The stages of a file that benchmarks/data_memory.py wrote."""
+    content = json.loads((results / "data-streaming" / f"{name}.json").read_text())
+    lines = [
+        [_STAGES[row["stage"]], f"{row['peak_pss_mb']:,} MB", f"{row['peak_file_mb']:,} MB"]
+        for row in content["stages"]
+    ]
+    return markdown(["a process that", "peak", "pages of files in it, at most"], 1, lines)
+
+
 def speed_and_limits(results: Path, name: str) -> str:
     """NAME-*.json of benchmarks/certification_speed.py: ART and the processor's limits too."""
     lines = []

@@ -208,20 +208,19 @@ class VoteEngine:
     def rounding(self) -> str:
         """Engines of one shape with the same answer compute the same function, bit for bit.
 
-        On a CPU a digest of the members' outputs on one pass of noisy copies. On a GPU the name of
-        the device: each compilation may choose other kernels, which records call one arithmetic.
+        A digest of the members' outputs on one pass of noisy copies: on a GPU two compilations may
+        choose kernels that round differently, which records call one arithmetic.
         """
-        if self.device.type == "cuda":
-            return torch.cuda.get_device_name(self.device)
-        rows = self.forward_rows
+        rows, noise = self.forward_rows, self._noise_kind.make(self.sigma)
         jobs = [Job(0, block, used) for block, used in noise_blocks(rows)]
         noisy, _ = noisy_of_jobs(
-            self.noise, self._image[None], jobs, seed=0, purpose="rounding", examples=[0]
+            noise, self._image[None], jobs, seed=0, purpose="rounding", examples=[0]
         )
         digest = hashlib.sha256()
         with evaluating(self.model):
             for member in self._voters.members:
-                digest.update(self._voters.forward(member, noisy[:rows]).float().numpy().tobytes())
+                outputs = self._voters.forward(member, noisy[:rows])
+                digest.update(outputs.float().cpu().numpy().tobytes())
         self._voters.forward.forget_non_finite()
         return digest.hexdigest()
 
