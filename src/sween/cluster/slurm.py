@@ -27,7 +27,7 @@ from sween.runs.pilots import PilotRun, is_planned
 try:
     import submitit
 except ImportError:
-    raise MissingExtra("submitit", "slurm", "--engine slurm") from None
+    raise MissingExtra("submitit", "slurm", "`engine=slurm`") from None
 
 SHARDS, JOBS = "shards", "jobs.json"
 """The folder of the shards inside that of the run, and the record of their jobs in it."""
