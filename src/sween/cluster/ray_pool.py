@@ -142,7 +142,7 @@ class RayPool:
     def _hire(self) -> None:
         with self._lock:
             worker, self._started = self._started, self._started + 1
-        actor = self._actors[worker] = self._actor.remote(self.device)
+        actor = self._actors[worker] = self._new_actor()
 
         def join(traits: Traits) -> Event:
             self._joined.add(worker)
@@ -150,6 +150,9 @@ class RayPool:
             return Joined(worker, traits)
 
         self._watch(worker, actor.prepare.remote(self._engine, self._image), join)
+
+    def _new_actor(self) -> Any:
+        return self._actor.remote(self.device)
 
     def submit(self, worker: int, task: Task) -> None:
         actor = self._actors.get(worker)
