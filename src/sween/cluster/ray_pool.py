@@ -191,7 +191,7 @@ class RayPool:
             raise BadInput(
                 "workers",
                 expected="that they start",
-                got=f"{self._last_words[-300:]}",
+                got=self._last_words[-300:],
                 fix="is sween installed on every node?",
             )
         self._hire()
