@@ -114,8 +114,8 @@ def test_a_host_that_is_cut_off_costs_its_blocks_only(tmp_path: Path) -> None:
     short.mkdir()
     try:
         with hosts(3) as names, cluster(names, short):
-            command = (sys.executable, "-m", "sween", *LINE.split(), "--out", out)
-            command = (*command, "--ray-address", f"{NETWORK}.1:{PORT}", "--workers", "3")
+            command = [sys.executable, "-m", "sween", *LINE.split(), "--out", str(out)]
+            command += ["--ray-address", f"{NETWORK}.1:{PORT}", "--workers", "3"]
             end = time.monotonic() + 120
             while True:  # until all nodes have joined
                 driver = inside(names[0], *command, log=tmp_path / "driver.log")
