@@ -209,7 +209,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingExtra("ray", "ray", "--engine ray") from None
+        raise MissingExtra("ray", "ray", "the engine ray") from None
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 
@@ -231,8 +231,7 @@ def _connect(ray: Any, workers: int | None, address: str | None, device: str) ->
             "`ray_address`",
             expected="host:port of a Ray cluster that this machine belongs to, or auto",
             got=f"{address} ({first_line(error)})",
-            fix="start it with `ray start --head`, and join it from here with "
-            "`ray start --address HOST:PORT`",
+            fix="start the cluster, and let this machine join it, with Ray's own command",
         ) from None
 
 
