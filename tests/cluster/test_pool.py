@@ -14,6 +14,7 @@ from sween.errors import BadInput
 from sween.sampling import CertifySettings
 from sween.seeding import noise_blocks
 from sween.smoothing import SmoothedClassifier, certify_dataset
+from tests.cli.command import assert_refused
 from tests.cluster.certified import SETTINGS, certify, rows
 from tests.cluster.pools import FAKE, FakePool, MortalPool, OddPool, ThreadPool
 
@@ -137,3 +138,17 @@ def test_a_run_goes_on_with_another_engine(tmp_path: Path) -> None:
     assert certify(tmp_path / "out", settings, None) == one
     path.write_bytes(b"".join([*lines[6:], lines[1]]))
     assert certify(tmp_path / "out", settings, ThreadPool(1)) == one
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ("--engine rey", ("rey", "did you mean 'ray'")),
+        ("--workers 2", ("--workers", "--engine ray")),
+    ],
+)
+def test_engines_and_their_options_are_checked(
+    options: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    line = f"certify digits-sween3-gaussian-sigma0.50 --indices 0:3 --out {tmp_path}/out {options}"
+    assert_refused(line, *parts, watched=(tmp_path,))

@@ -22,8 +22,6 @@ LINE = "certify digits-sween3-gaussian-sigma0.50 --indices 0:12 --n 40000 --quie
         ("--engine ray --device cuda", ("GPUs", "none", "--device cpu")),
         ("--engine ray --workers 0", ("workers", "at least 1")),
         ("--engine ray --device tpu", ("device", "tpu")),
-        ("--engine rey", ("rey", "did you mean 'ray'")),
-        ("--workers 2", ("--workers", "--engine ray")),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

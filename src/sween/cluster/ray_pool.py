@@ -142,7 +142,7 @@ class RayPool:
     def _hire(self) -> None:
         with self._lock:
             worker, self._started = self._started, self._started + 1
-        actor = self._actors[worker] = self._actor.remote(self.device)
+        actor = self._actors[worker] = self._new_actor()
 
         def join(traits: Traits) -> Event:
             self._joined.add(worker)
@@ -150,6 +150,9 @@ class RayPool:
             return Joined(worker, traits)
 
         self._watch(worker, actor.prepare.remote(self._engine, self._image), join)
+
+    def _new_actor(self) -> Any:
+        return self._actor.remote(self.device)
 
     def submit(self, worker: int, task: Task) -> None:
         actor = self._actors.get(worker)
@@ -188,7 +191,7 @@ class RayPool:
             raise BadInput(
                 "workers",
                 expected="that they start",
-                got=f"{self._last_words[-300:]}",
+                got=self._last_words[-300:],
                 fix="is sween installed on every node?",
             )
         self._hire()
@@ -206,7 +209,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingExtra("ray", "ray", "--engine ray") from None
+        raise MissingExtra("ray", "ray", "the engine ray") from None
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 
@@ -228,8 +231,7 @@ def _connect(ray: Any, workers: int | None, address: str | None, device: str) ->
             "`ray_address`",
             expected="host:port of a Ray cluster that this machine belongs to, or auto",
             got=f"{address} ({first_line(error)})",
-            fix="start it with `ray start --head`, and join it from here with "
-            "`ray start --address HOST:PORT`",
+            fix="start the cluster, and let this machine join it, with Ray's own command",
         ) from None
 
 

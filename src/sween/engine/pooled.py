@@ -14,9 +14,11 @@ from sween.engine.votes import VoteRequest, Votes
 from sween.errors import BadInput
 from sween.seeding import NOISE_BLOCK
 
-ENGINES_PER_WORKER = 4
-"""Groups of images in progress per worker: while some wait for their last votes, or are being
-decided on, the others keep all workers busy."""
+ENGINES_PER_WORKER, PASSES_PER_GROUP = 4, 4
+"""Groups of images in progress per worker, and forward passes that the first votes on one fill.
+
+The looks of `decide` come one after another: the more images are in progress, the more of the hard
+ones are still there at the end to keep all workers busy together."""
 
 SECONDS_BETWEEN_CHECKS = 0.5
 """How soon an engine that waits for votes notices that there will be none."""
@@ -63,7 +65,7 @@ class PooledEngine(VoteEngine):
     @property
     def batch_blocks(self) -> int:
         """Blocks of one group of images; tasks are cut from those of several groups."""
-        return self._dispatcher.traits.full_blocks
+        return PASSES_PER_GROUP * self._dispatcher.traits.full_blocks
 
     @property
     def status(self) -> str:
