@@ -12,6 +12,7 @@ ZOO = "digits-sween3-gaussian-sigma0.50"
 DECIDE = "--n 1000 --sampling decide --radius 0.5"
 
 
+@pytest.mark.slow
 def test_a_pilot_predicts_the_run(tmp_path: Path) -> None:
     settings = CertifySettings(n=1000, sampling="decide", radii=(0.5,))
     run = certify_digits(tmp_path / "run", settings, count=200, exit="exact")

@@ -61,7 +61,9 @@ def test_the_demo_is_predicted_within_15_percent() -> None:
     ("folder", "options", "allowed"),
     [
         ("tolerance", {"sampling": "tolerance", "tolerance": 0.05}, 0.05),
-        ("budget", {"sampling": "budget", "budget": 25_025_000}, 0.02),
+        pytest.param(
+            *("budget", {"sampling": "budget", "budget": 25_025_000}, 0.02), marks=pytest.mark.slow
+        ),
         ("decide-0.5", {"sampling": "decide", "radii": (0.5,)}, 0.15),
         ("decide-1.0", {"sampling": "decide", "radii": (1.0,)}, 0.15),
     ],

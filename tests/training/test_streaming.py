@@ -133,6 +133,7 @@ for _ in trainer.Trainer(config, dataset, sys.argv[3], device=torch.device("cpu"
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SCRIPT, str(root), ARCH]
     process = subprocess.Popen([*command, str(tmp_path / "killed")])
