@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from sween.sampling import CertifySettings
 from tests.certifying import certify_digits
 from tests.cli.command import listing, succeed
