@@ -15,7 +15,7 @@ import pytest
 from sween.cluster.slurm import SlurmOptions, certify_in_jobs
 from sween.errors import BadInput
 from sween.runs import verify_folder
-from tests.cli.command import succeed
+from tests.cli.command import assert_refused, succeed
 from tests.cluster import failing
 
 ZOO = "digits-sween3-gaussian-sigma0.50"
@@ -55,6 +55,9 @@ def test_two_jobs_write_the_run_of_one_process(tmp_path: Path) -> None:
     assert len({*jobs.values()}) == 2
     assert "0 certificates written, 5 images" in succeed(f"{line} {SLURM} --out {out}")
     assert _jobs(out) == jobs  # nothing was submitted again
+    for other in ("--n 300", "--n 200 --noise exact"):
+        changed = f"certify {ZOO} --indices 0:5 {other} {SLURM} --out {out}"
+        assert_refused(changed, "--n 200", other, "another folder", watched=(out,))
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ and submits what is missing.
 
 import dataclasses
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,6 +193,7 @@ class _Array:
                 fix="choose another folder",
             )
         self._own = dict[str, submitit.Job[None]]()
+        self._asked = shlex.join(own for own in arguments if own != "--quiet")
         self.read()
         self._counted = {number: _Rows(folder) for number, folder in self.folders.items()}
 
@@ -217,6 +219,14 @@ class _Array:
                 expected=f"{count} by executor {executor}, as {self.folder} was started with",
                 got=f"{len(self.shards)} by executor {self.options.executor}",
                 fix="use those, or another folder",
+            )
+        if ids and content.get("arguments") != self._asked:
+            # Jobs refuse the shards of another run, but complete shards are given to no job.
+            raise BadInput(
+                "command",
+                expected=f"`{content.get('arguments')}`, as {self.folder} was started with",
+                got=f"`{self._asked}`",
+                fix="use that one, or another folder",
             )
         kind = submitit.SlurmJob if executor == "slurm" else submitit.LocalJob
         for number, job in ids.items():
@@ -267,6 +277,7 @@ class _Array:
         content = {
             "shards": len(self.shards),
             "executor": options.executor,
+            "arguments": self._asked,
             "jobs": {str(number): job.job_id for number, job in sorted(self.jobs.items())},
         }
         write_json(self._record, content)
