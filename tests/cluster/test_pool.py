@@ -112,7 +112,7 @@ def test_workers_that_compute_differently_are_refused(
 
 
 def test_workers_that_compute_differently_with_smaller_passes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="rounding on .*: expected .*, got .*; .*same"):
+    with pytest.raises(BadInput, match=r"rounding on .*: expected .*, got .*; .*same"):
         certify(tmp_path / "out", SETTINGS["fixed"], OutOfMemoryPool(2))
 
 

@@ -99,9 +99,9 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """The votes of a task; or new traits, if passes of its shape are new to the worker or too large.
+    """The votes of a task; or new traits, if the worker had to change the shape of its passes.
 
-    Such a task is not counted yet: passes of another shape may round differently than elsewhere.
+    It has counted nothing then: passes of another shape may round differently than elsewhere.
     """
 
     worker: int
@@ -176,7 +176,7 @@ class PoolWorker:
         self.traits = Traits.of(engine, tuple(str(warning.message) for warning in caught))
 
     def count(self, task: Task) -> Votes | Traits:
-        """The votes of a task; or the new traits, if its passes have a new shape or do not fit."""
+        """The votes of a task; or new traits, if the shape of the passes changes for it."""
         engine = self._engine
         if task.rows < engine.forward_rows:
             engine.shrink_to(task.rows)
