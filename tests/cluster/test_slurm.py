@@ -90,6 +90,8 @@ def test_a_failed_job_is_named_in_one_line_with_its_log(tmp_path: Path) -> None:
     )
     said = log.with_suffix(".out").read_text()
     assert f"certify x --shard 1/1 --out {tmp_path / 'shards' / '1-of-1'}" in said
+    with pytest.raises(BadInput, match="no such data set"):  # a corrected command is tried
+        certify_in_jobs(failing.main, ["certify", "y"], tmp_path, options, images=3, quiet=True)
 
 
 def test_another_number_of_jobs_and_another_run_are_refused(tmp_path: Path) -> None:

@@ -220,7 +220,10 @@ class _Array:
                 got=f"{len(self.shards)} by executor {self.options.executor}",
                 fix="use those, or another folder",
             )
-        if ids and content.get("arguments") != self._asked:
+        kind = submitit.SlurmJob if executor == "slurm" else submitit.LocalJob
+        for number, job in ids.items():
+            self.jobs[number] = self._own.get(job) or kind(self.folder / "logs" / "%j", job)
+        if content.get("arguments") != self._asked and (self._begun() or self.running()):
             # Jobs refuse the shards of another run, but complete shards are given to no job.
             raise BadInput(
                 "command",
@@ -228,9 +231,10 @@ class _Array:
                 got=f"`{self._asked}`",
                 fix="use that one, or another folder",
             )
-        kind = submitit.SlurmJob if executor == "slurm" else submitit.LocalJob
-        for number, job in ids.items():
-            self.jobs[number] = self._own.get(job) or kind(self.folder / "logs" / "%j", job)
+
+    def _begun(self) -> dict[int, Path]:
+        """The folders of shards that have started."""
+        return {n: at for n, at in self.folders.items() if (at / "config.toml").exists()}
 
     def running(self) -> list[int]:
         """Shards whose jobs wait or run."""
@@ -249,11 +253,10 @@ class _Array:
 
     def left(self) -> list[int]:
         """Shards without a job that are missing or unfinished."""
-        running = set(self.running())
-        idle = {n: folder for n, folder in self.folders.items() if n not in running}
-        begun = {n: folder for n, folder in idle.items() if (folder / "config.toml").exists()}
+        idle = self.folders.keys() - set(self.running())
+        begun = {n: folder for n, folder in self._begun().items() if n in idle}
         unfinished = {n for n in shards_left(begun.values()) if n in begun} if begun else set()
-        return sorted(unfinished | (idle.keys() - begun.keys()))
+        return sorted(unfinished | (idle - begun.keys()))
 
     def images(self, file: str) -> dict[int, int]:
         """Images of each shard that have all their rows in a file."""
