@@ -58,6 +58,9 @@ def test_two_jobs_write_the_run_of_one_process(tmp_path: Path) -> None:
     for other in ("--n 300", "--n 200 --noise exact"):
         changed = f"certify {ZOO} --indices 0:5 {other} {SLURM} --out {out}"
         assert_refused(changed, "--n 200", other, "another folder", watched=(out,))
+    record = json.loads((out / "shards" / "jobs.json").read_text())
+    (out / "shards" / "jobs.json").write_text(json.dumps(record | {"model": "f00"}))
+    assert_refused(f"{line} {SLURM} --out {out}", "model", "f00", watched=(out,))
 
 
 @pytest.mark.slow

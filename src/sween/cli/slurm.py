@@ -46,6 +46,7 @@ def certify_on_slurm(
     out: Path,
     *,
     images: int,
+    fingerprint: str,
     planned: bool,
     shard: Shard | None,
     jobs: int | None,
@@ -79,6 +80,7 @@ def certify_on_slurm(
             out,
             options,
             images=images,
+            fingerprint=fingerprint,
             planned=planned,
             quiet=quiet,
         )

@@ -130,6 +130,7 @@ def certify_in_jobs(
     options: SlurmOptions,
     *,
     images: int,
+    fingerprint: str | None = None,
     planned: bool = False,
     quiet: bool = False,
 ) -> MergedRun:
@@ -144,13 +145,14 @@ def certify_in_jobs(
         out: folder of the whole run.
         options: of the jobs.
         images: in all, for progress.
+        fingerprint: of the model.
         planned: whether the sampling plans for all images together (see `Shard`).
         quiet: no progress display.
 
     Raises:
         BadInput: a job failed; its error and its log are named.
     """
-    array = _Array(main, arguments, as_folder("out", out), options)
+    array = _Array(main, arguments, as_folder("out", out), options, fingerprint)
     while True:
         with FolderLock(array.folder):  # no two drivers submit the same shard
             array.read()
@@ -177,6 +179,7 @@ class _Array:
         arguments: Sequence[str],
         out: Path,
         options: SlurmOptions,
+        fingerprint: str | None,
     ) -> None:
         self.main, self.arguments, self.options = main, arguments, options
         self.folder = out / SHARDS
@@ -193,7 +196,8 @@ class _Array:
                 fix="choose another folder",
             )
         self._own = dict[str, submitit.Job[None]]()
-        self._asked = shlex.join(own for own in arguments if own != "--quiet")
+        command = shlex.join(own for own in arguments if own != "--quiet")
+        self._asked = {"command": command, "model": fingerprint}
         self.read()
         self._counted = {number: _Rows(folder) for number, folder in self.folders.items()}
 
@@ -223,14 +227,15 @@ class _Array:
         kind = submitit.SlurmJob if executor == "slurm" else submitit.LocalJob
         for number, job in ids.items():
             self.jobs[number] = self._own.get(job) or kind(self.folder / "logs" / "%j", job)
-        if content.get("arguments") != self._asked and (self._begun() or self.running()):
-            # Jobs refuse the shards of another run, but complete shards are given to no job.
-            raise BadInput(
-                "command",
-                expected=f"`{content.get('arguments')}`, as {self.folder} was started with",
-                got=f"`{self._asked}`",
-                fix="use that one, or another folder",
-            )
+        for name, own in self._asked.items():
+            if content.get(name) != own and (self._begun() or self.running()):
+                # Jobs refuse the shards of another run, but complete shards are given to no job.
+                raise BadInput(
+                    name,
+                    expected=f"`{content.get(name)}`, as {self.folder} was started with",
+                    got=f"`{own}`",
+                    fix="use that, or another folder",
+                )
 
     def _begun(self) -> dict[int, Path]:
         """The folders of shards that have started."""
@@ -280,7 +285,7 @@ class _Array:
         content = {
             "shards": len(self.shards),
             "executor": options.executor,
-            "arguments": self._asked,
+            **self._asked,
             "jobs": {str(number): job.job_id for number, job in sorted(self.jobs.items())},
         }
         write_json(self._record, content)
