@@ -1,6 +1,8 @@
 """Any pool writes the rows of one process, whatever becomes of its workers."""
 
 import threading
+import time
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -9,14 +11,16 @@ import torch
 from torch import nn
 
 import sween
-from sween.engine.dispatcher import MAX_LOSSES
+from sween.engine import dispatcher
+from sween.engine.dispatcher import MAX_LOSSES, Dispatcher
+from sween.engine.pool import Joined, Lost, Starting
 from sween.errors import BadInput
 from sween.sampling import CertifySettings
 from sween.seeding import noise_blocks
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from tests.cli.command import assert_refused
 from tests.cluster.certified import SETTINGS, certify, rows
-from tests.cluster.pools import FAKE, FakePool, MortalPool, OddPool, ThreadPool
+from tests.cluster.pools import FAKE, FakePool, MortalPool, OddPool, OutOfMemoryPool, ThreadPool
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -105,6 +109,45 @@ def test_workers_that_compute_differently_are_refused(
     with pytest.raises(BadInput, match=f"{trait} on .*: expected .*, got .*; .*same"):
         certify(out, SETTINGS["fixed"], OddPool(2, **{trait: value}))
     assert not out.exists()
+
+
+def test_workers_that_compute_differently_with_smaller_passes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"rounding on .*: expected .*, got .*; .*same"):
+        certify(tmp_path / "out", SETTINGS["fixed"], OutOfMemoryPool(2))
+
+
+class LatePool(ThreadPool):
+    """Workers come when they are called."""
+
+    def hire(self) -> None:
+        pass
+
+
+def test_patience_begins_when_the_last_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    clock = types.SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
+    monkeypatch.setattr(dispatcher, "time", clock)
+    smoothed = SmoothedClassifier(nn.Flatten(), sigma=0.5, num_classes=10)
+    pool = LatePool(1)
+    waiting = Dispatcher(pool, smoothed.engine, quiet=True)
+    now += 2 * dispatcher.PATIENCE  # images were checked meanwhile
+    threading.Timer(1.5, lambda: pool.report(Joined(0, FAKE))).start()
+    waiting.start(torch.zeros(1, 2, 5))
+    now += 2 * dispatcher.PATIENCE  # of work
+    pool.report(Lost(0))
+    time.sleep(1.5)
+    assert waiting.failure is None
+    pool.report(Starting(1))
+    time.sleep(0.1)
+    now += 2 * dispatcher.PATIENCE  # it is being compiled
+    time.sleep(1.5)
+    assert waiting.failure is None
+    pool.report(Lost(1))
+    time.sleep(0.1)
+    now += 2 * dispatcher.PATIENCE
+    time.sleep(1.5)
+    assert "at least one" in str(waiting.failure)
+    waiting.close()
 
 
 class Overflowing(nn.Module):

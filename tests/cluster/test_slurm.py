@@ -15,7 +15,7 @@ import pytest
 from sween.cluster.slurm import SlurmOptions, certify_in_jobs
 from sween.errors import BadInput
 from sween.runs import verify_folder
-from tests.cli.command import succeed
+from tests.cli.command import assert_refused, succeed
 from tests.cluster import failing
 
 ZOO = "digits-sween3-gaussian-sigma0.50"
@@ -55,6 +55,12 @@ def test_two_jobs_write_the_run_of_one_process(tmp_path: Path) -> None:
     assert len({*jobs.values()}) == 2
     assert "0 certificates written, 5 images" in succeed(f"{line} {SLURM} --out {out}")
     assert _jobs(out) == jobs  # nothing was submitted again
+    for other in ("--n 300", "--n 200 --noise exact"):
+        changed = f"certify {ZOO} --indices 0:5 {other} {SLURM} --out {out}"
+        assert_refused(changed, "--n 200", other, "another folder", watched=(out,))
+    record = json.loads((out / "shards" / "jobs.json").read_text())
+    (out / "shards" / "jobs.json").write_text(json.dumps(record | {"model": "f00"}))
+    assert_refused(f"{line} {SLURM} --out {out}", "model", "f00", watched=(out,))
 
 
 @pytest.mark.slow
@@ -87,6 +93,8 @@ def test_a_failed_job_is_named_in_one_line_with_its_log(tmp_path: Path) -> None:
     )
     said = log.with_suffix(".out").read_text()
     assert f"certify x --shard 1/1 --out {tmp_path / 'shards' / '1-of-1'}" in said
+    with pytest.raises(BadInput, match="no such data set"):  # a corrected command is tried
+        certify_in_jobs(failing.main, ["certify", "y"], tmp_path, options, images=3, quiet=True)
 
 
 def test_another_number_of_jobs_and_another_run_are_refused(tmp_path: Path) -> None:

@@ -6,12 +6,21 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sween
 from sween.errors import BadInput
-from sween.runs import AttackRun, Shard, merge_runs, shards_left, verify_attacks, verify_folder
+from sween.runs import (
+    AttackRun,
+    CertificationRun,
+    Shard,
+    merge_runs,
+    shards_left,
+    verify_attacks,
+    verify_folder,
+)
 from sween.runs.pilots import PilotRun, read_plans
 from sween.smoothing import recount_folder
 from tests.attack.quick import QUICK, attack
@@ -34,6 +43,23 @@ def test_merged_shards_are_the_run_of_one_machine(mode: Mode, count: int, tmp_pa
     before = listing(tmp_path)
     assert merge_runs(folders, tmp_path / "merged").already
     assert listing(tmp_path) == before
+
+
+def test_shards_may_be_put_in_order_while_they_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FIXED.certify(tmp_path / "whole")
+    folders = FIXED.finished_shards(tmp_path / "parts", 2)
+    read_file = CertificationRun.read_file
+
+    def read_and_turn(file: Path, *rest: Any) -> CertificationRun:
+        run = read_file(file, *rest)
+        file.write_bytes(b"".join(reversed(file.read_bytes().splitlines(keepends=True))))
+        return run
+
+    monkeypatch.setattr(CertificationRun, "read_file", read_and_turn)
+    merge_runs(folders, tmp_path / "merged")
+    assert_same_run(tmp_path / "merged", tmp_path / "whole")
 
 
 def test_merged_shards_of_an_attack_are_the_run_of_one_machine(tmp_path: Path) -> None:

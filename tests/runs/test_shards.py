@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sween
 from sween.engine import ForwardPassShrunk
@@ -14,11 +15,12 @@ from sween.records import Certificate
 from sween.runs import CertificationRun, Shard, merge_runs, verify_folder
 from sween.runs.shards import read_shard
 from sween.sampling import CertifySettings
-from sween.smoothing import pipeline
+from sween.smoothing import SmoothedClassifier, certify_dataset, pipeline
 from sween.smoothing.dataset import iter_certificates
 from tests.cli.command import listing
 from tests.cli.forging import Forgery
 from tests.runs.sharding import BUDGET, FIXED, all_shards
+from tests.smoothing.small import SmallMemory
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,20 @@ def test_pilot_votes_need_passes_of_one_shape(
     monkeypatch.setattr(pipeline, "count_pilots", shrink)
     with pytest.raises(BadInput, match=r"memory: expected room .* fewer `forward_rows`"):
         BUDGET.certify(tmp_path / "out", Shard(1, 2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_pilot_votes_need_passes_of_the_shape_in_the_config(tmp_path: Path) -> None:
+    smoothed = SmoothedClassifier(SmallMemory(room=50), sigma=0.5, num_classes=2, forward_rows=100)
+    with pytest.raises(BadInput, match=r"memory: expected room .* fewer `forward_rows`"):
+        certify_dataset(
+            smoothed,
+            torch.zeros(4, 1, 8, 8),
+            out=tmp_path / "out",
+            settings=BUDGET.settings,
+            shard=Shard(1, 2),
+            quiet=True,
+        )
     assert not (tmp_path / "out").exists()
 
 

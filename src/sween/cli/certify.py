@@ -164,6 +164,7 @@ def run(
             context.obj,
             out,
             images=len(positions),
+            fingerprint=loaded.fingerprint,
             planned=settings.strategy.planned,
             shard=part,
             slurm=slurm or (),

@@ -35,7 +35,10 @@ ExecutorName = Annotated[
     ),
 ]
 
-_OWN = ("--engine", "--jobs", "--partition", "--time", "--gpus-per-job", "--slurm", "--executor")
+_OWN = (
+    *("--engine", "--jobs", "--partition", "--time", "--gpus-per-job", "--slurm", "--executor"),
+    "--out",  # each shard has its own
+)
 
 
 def certify_on_slurm(
@@ -43,6 +46,7 @@ def certify_on_slurm(
     out: Path,
     *,
     images: int,
+    fingerprint: str,
     planned: bool,
     shard: Shard | None,
     jobs: int | None,
@@ -76,6 +80,7 @@ def certify_on_slurm(
             out,
             options,
             images=images,
+            fingerprint=fingerprint,
             planned=planned,
             quiet=quiet,
         )
@@ -99,6 +104,6 @@ def _without_own(arguments: Sequence[str]) -> list[str]:
     for argument in left:
         if argument in _OWN:
             next(left)  # its value
-        elif argument.partition("=")[0] not in _OWN:
+        elif argument != "--" and argument.partition("=")[0] not in _OWN:  # options will follow
             kept.append(argument)
     return kept

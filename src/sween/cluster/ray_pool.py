@@ -14,7 +14,17 @@ import torch
 
 from sween.arguments import whole_number
 from sween.engine import VoteEngine
-from sween.engine.pool import Counted, Event, Failed, Joined, Lost, PoolWorker, Task, Traits
+from sween.engine.pool import (
+    Counted,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    PoolWorker,
+    Starting,
+    Task,
+    Traits,
+)
 from sween.engine.votes import Votes
 from sween.errors import BadInput, MissingExtra, SweenError, first_line
 
@@ -33,6 +43,9 @@ class RayActor:
 
     def __init__(self, device: str) -> None:
         self._device = device
+
+    def start(self) -> None:
+        """Returns once there is a process."""
 
     def prepare(self, engine: VoteEngine, image: torch.Tensor) -> Traits | Failed:
         if self._device == "cpu":
@@ -149,6 +162,7 @@ class RayPool:
             self._stillbirths = 0
             return Joined(worker, traits)
 
+        self._watch(worker, actor.start.remote(), lambda _: Starting(worker))
         self._watch(worker, actor.prepare.remote(self._engine, self._image), join)
 
     def _new_actor(self) -> Any:

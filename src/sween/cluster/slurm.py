@@ -8,6 +8,7 @@ and submits what is missing.
 
 import dataclasses
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -129,6 +130,7 @@ def certify_in_jobs(
     options: SlurmOptions,
     *,
     images: int,
+    fingerprint: str | None = None,
     planned: bool = False,
     quiet: bool = False,
 ) -> MergedRun:
@@ -143,13 +145,14 @@ def certify_in_jobs(
         out: folder of the whole run.
         options: of the jobs.
         images: in all, for progress.
+        fingerprint: of the model.
         planned: whether the sampling plans for all images together (see `Shard`).
         quiet: no progress display.
 
     Raises:
         BadInput: a job failed; its error and its log are named.
     """
-    array = _Array(main, arguments, as_folder("out", out), options)
+    array = _Array(main, arguments, as_folder("out", out), options, fingerprint)
     while True:
         with FolderLock(array.folder):  # no two drivers submit the same shard
             array.read()
@@ -176,6 +179,7 @@ class _Array:
         arguments: Sequence[str],
         out: Path,
         options: SlurmOptions,
+        fingerprint: str | None,
     ) -> None:
         self.main, self.arguments, self.options = main, arguments, options
         self.folder = out / SHARDS
@@ -192,6 +196,8 @@ class _Array:
                 fix="choose another folder",
             )
         self._own = dict[str, submitit.Job[None]]()
+        command = shlex.join(own for own in arguments if own != "--quiet")
+        self._asked = {"command": command, "model": fingerprint}
         self.read()
         self._counted = {number: _Rows(folder) for number, folder in self.folders.items()}
 
@@ -221,6 +227,19 @@ class _Array:
         kind = submitit.SlurmJob if executor == "slurm" else submitit.LocalJob
         for number, job in ids.items():
             self.jobs[number] = self._own.get(job) or kind(self.folder / "logs" / "%j", job)
+        for name, own in self._asked.items():
+            if content.get(name) != own and (self._begun() or self.running()):
+                # Jobs refuse the shards of another run, but complete shards are given to no job.
+                raise BadInput(
+                    name,
+                    expected=f"`{content.get(name)}`, as {self.folder} was started with",
+                    got=f"`{own}`",
+                    fix="use that, or another folder",
+                )
+
+    def _begun(self) -> dict[int, Path]:
+        """The folders of shards that have started."""
+        return {n: at for n, at in self.folders.items() if (at / "config.toml").exists()}
 
     def running(self) -> list[int]:
         """Shards whose jobs wait or run."""
@@ -239,11 +258,10 @@ class _Array:
 
     def left(self) -> list[int]:
         """Shards without a job that are missing or unfinished."""
-        running = set(self.running())
-        idle = {n: folder for n, folder in self.folders.items() if n not in running}
-        begun = {n: folder for n, folder in idle.items() if (folder / "config.toml").exists()}
+        idle = self.folders.keys() - set(self.running())
+        begun = {n: folder for n, folder in self._begun().items() if n in idle}
         unfinished = {n for n in shards_left(begun.values()) if n in begun} if begun else set()
-        return sorted(unfinished | (idle.keys() - begun.keys()))
+        return sorted(unfinished | (idle - begun.keys()))
 
     def images(self, file: str) -> dict[int, int]:
         """Images of each shard that have all their rows in a file."""
@@ -267,6 +285,7 @@ class _Array:
         content = {
             "shards": len(self.shards),
             "executor": options.executor,
+            **self._asked,
             "jobs": {str(number): job.job_id for number, job in sorted(self.jobs.items())},
         }
         write_json(self._record, content)

@@ -19,7 +19,7 @@ import torch
 
 from sween.bounds.scores import SCORE_STEPS
 from sween.engine.engine import PASSES_PER_BATCH, VoteEngine
-from sween.engine.pool import Counted, Event, Failed, Joined, Lost, Pool, Task, Traits
+from sween.engine.pool import Counted, Event, Failed, Joined, Lost, Pool, Starting, Task, Traits
 from sween.engine.votes import VoteRequest, Votes
 from sween.errors import BadInput, PreparationWarning
 from sween.progress import track
@@ -32,7 +32,7 @@ MAX_LOSSES = 5
 """Workers that may die with the same blocks before these are held to be the reason."""
 
 PATIENCE = 300.0
-"""Seconds without a single worker until the run ends."""
+"""Seconds without a single worker, not even one that is starting, until the run ends."""
 
 STRAGGLERS = 60.0
 """Seconds to wait at the start for workers other than the first; the others may join later."""
@@ -175,9 +175,10 @@ class Dispatcher:
         self._inbox: queue.SimpleQueue[Event | Pending | None] = queue.SimpleQueue()
         self._backlog, self._numbers = Backlog(), itertools.count()
         self._tasks: dict[int, dict[int, tuple[int, list[Blocks]]]] = {}
+        self._starting = set[int]()
         self._traits: Traits | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._seen = time.monotonic()
+        self._alone_since = 0.0
         self.failure: BadInput | None = None
         self.rows = 0
 
@@ -209,6 +210,7 @@ class Dispatcher:
         """
         if self._thread.ident is not None:
             return
+        self._alone_since = time.monotonic()
         self._thread.start()
         self._pool.start(self._engine, image, self._inbox.put)
         with track("start workers", self._pool.size, quiet=self._quiet) as advance:
@@ -262,7 +264,10 @@ class Dispatcher:
             if message.rows == self.rows:
                 for blocks in message.blocks():
                     self._backlog.add(blocks)
+        elif isinstance(message, Starting):
+            self._starting.add(message.worker)
         elif isinstance(message, Joined):
+            self._starting.discard(message.worker)
             self._join(message.worker, message.traits)
         elif isinstance(message, Lost):
             self._lose(message.worker)
@@ -285,6 +290,8 @@ class Dispatcher:
             self._backlog.clear()
 
     def _lose(self, worker: int) -> None:
+        self._starting.discard(worker)
+        self._alone_since = time.monotonic()
         for _, task in self._tasks.pop(worker, {}).values():
             for blocks in task:
                 if blocks.losses + 1 == MAX_LOSSES:
@@ -306,7 +313,11 @@ class Dispatcher:
         """
         rows, task = self._tasks.get(counted.worker, {}).pop(counted.task, (0, []))
         if isinstance(counted.answer, Traits):
+            _refuse_other(counted.answer, self.traits)
             self._shrink(counted.answer)
+            for blocks in task:
+                if rows == self.rows:
+                    self._backlog.put_back(blocks)
         elif rows == self.rows:
             for row, blocks in enumerate(task):
                 blocks.pending.add(blocks, counted.answer, row)
@@ -332,9 +343,9 @@ class Dispatcher:
         return max(1, min(share, self._most_blocks) // whole) * whole
 
     def _refuse_desertion(self) -> None:
-        if self._tasks:
-            self._seen = time.monotonic()
-        elif time.monotonic() > self._seen + PATIENCE and self.failure is None:
+        if self._tasks or self._starting or self.failure is not None:
+            return
+        if time.monotonic() > self._alone_since + PATIENCE:
             self.failure = BadInput(
                 "workers",
                 expected=f"at least one within {PATIENCE:.0f} seconds",

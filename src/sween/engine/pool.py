@@ -83,6 +83,13 @@ class Traits:
 
 
 @dataclasses.dataclass(frozen=True)
+class Starting:
+    """A worker is there and prepares its engine, which may take minutes if it is compiled."""
+
+    worker: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Joined:
     """A worker is ready for tasks."""
 
@@ -92,7 +99,10 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """The votes of a task; or traits with fewer rows, if memory ran out for passes of its shape."""
+    """The votes of a task; or new traits, if the worker had to change the shape of its passes.
+
+    It has counted nothing then: passes of another shape may round differently than elsewhere.
+    """
 
     worker: int
     task: int
@@ -113,7 +123,7 @@ class Failed:
     reason: str
 
 
-Event = Joined | Counted | Lost | Failed
+Event = Starting | Joined | Counted | Lost | Failed
 
 
 class Pool(Protocol):
@@ -166,11 +176,11 @@ class PoolWorker:
         self.traits = Traits.of(engine, tuple(str(warning.message) for warning in caught))
 
     def count(self, task: Task) -> Votes | Traits:
-        """The votes of a task; or the new traits, if memory runs out for passes of its shape."""
+        """The votes of a task; or new traits, if the shape of the passes changes for it."""
         engine = self._engine
         if task.rows < engine.forward_rows:
             engine.shrink_to(task.rows)
-        if task.rows == engine.forward_rows:
+        elif task.rows == engine.forward_rows:
             images = engine.place(task.request.images)
             request = dataclasses.replace(task.request, images=images)
             try:

@@ -9,7 +9,7 @@ from typing import Any
 from sween.errors import BadInput, CheckpointError
 from sween.locks import FolderLock
 from sween.paths import AnyPath, as_folder, as_paths
-from sween.records import read_lines, read_rows, rows_file
+from sween.records import read_rows, rows_file, to_line, to_row
 from sween.run_folder import (
     atomic_path,
     config_differences,
@@ -72,8 +72,8 @@ def merge_runs(folders: Iterable[AnyPath], out: AnyPath) -> MergedRun:
             plan.write(folder)
         return MergedRun(None, parts.count, already=not parts.unplanned)
     parts.refuse_unfinished()
-    run, lines = parts.together(out)
-    already = _write(out, parts.config_text(), environments, run, lines)
+    run = parts.together(out)
+    already = _write(out, parts.config_text(), environments, run)
     return MergedRun(run, parts.count, already)
 
 
@@ -198,20 +198,16 @@ class _Parts:
                     found.append((file, environment))
         return [environment for _, environment in found]
 
-    def together(self, out: Path) -> tuple[CertificationRun | AttackRun, list[bytes]]:
-        """The whole run, checked, and the text of its rows in the order of one machine."""
-        lines = {
-            run.key(row): (row, line)
-            for run in self.runs.values()
-            for row, line in zip(run.rows, read_lines(run.file), strict=False)
-        }
+    def together(self, out: Path) -> CertificationRun | AttackRun:
+        """The whole run, checked, in the order of one machine."""
+        rows = {run.key(row): row for run in self.runs.values() for row in run.rows}
         file = out / self._kind.FILE
-        ordered = [lines[key] for key in self._kind(file, self.config, ()).row_keys()]
-        run = self._kind(file, self.config, [row for row, _ in ordered])
+        keys = self._kind(file, self.config, ()).row_keys()
+        run = self._kind(file, self.config, [rows[key] for key in keys])
         for place, finding in run.disagreements():
             run.refuse(place, [finding])
         assert isinstance(run, CertificationRun | AttackRun)
-        return run, [line for _, line in ordered]
+        return run
 
     def config_text(self) -> bytes:
         """The config that all shards have."""
@@ -293,14 +289,14 @@ def _write(
     config: bytes,
     environments: Sequence[Mapping[str, Any]],
     run: RowRun[Any, Any],
-    lines: Sequence[bytes],
 ) -> bool:
     """Write the merged run, config.toml last: without it, a folder is not a run.
 
     Returns:
         Whether the folder held it before.
     """
-    text, config_file = b"".join(lines), out / "config.toml"
+    text = b"".join(to_line(to_row(row)) for row in run.rows)
+    config_file = out / "config.toml"
     with FolderLock(out):
         known = rows_file(out, run.FILE)
         same = known == run.file and known.read_bytes() == text

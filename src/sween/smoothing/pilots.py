@@ -52,6 +52,8 @@ def draw_pilots(
         name = f"pilot votes {engine.name}"
         with track(name, len(left), quiet=quiet or not left) as advance:
             try:
+                if left and engine.forward_rows < config["forward_rows"]:  # since its preparation
+                    raise ForwardPassShrunk
                 refuse_other_pilots(run.rows, engine, source, settings)
                 counted = pipeline.count_pilots(engine, source, left, settings)
                 for index, votes in zip(left, counted, strict=True):
