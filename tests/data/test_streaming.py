@@ -4,7 +4,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -20,7 +22,8 @@ import torch
 from PIL import Image
 from torch.utils import data as torch_data
 
-from sween.data import as_dataset, as_image_set, decode_cache
+from sween.cli import main
+from sween.data import Dataset, as_dataset, as_image_set, decode_cache
 from sween.data import read_ahead as read_ahead_module
 from sween.data.dataset import Pixels, StoredPixels
 from sween.data.decode_cache import DecodedFile
@@ -310,6 +313,39 @@ class Photos(torch_data.Dataset[Any]):
         generator = torch.Generator().manual_seed(index)
         image = torch.randint(0, 256, (3, 8, 8), generator=generator, dtype=torch.uint8)
         return image, index % 2
+
+
+class Killed(Photos):
+    """Worker processes that read one of its images are killed, as when memory is short."""
+
+    def __init__(self) -> None:
+        super().__init__(40)
+        self.targets, self.classes = [0, 1] * 20, ["even", "odd"]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 30 and torch_data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def killed() -> Dataset:
+    return as_dataset(torch_data.DataLoader(Killed(), num_workers=1), Photos(4), name="killed")
+
+
+def test_a_killed_worker_process_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWEEN_STREAM_ABOVE", "1")
+    options = [
+        "--dataset",
+        f"{__name__}:killed",
+        "--arch",
+        "tests.models.factories:of_small_photos",
+    ]
+    command = ["train", *options, "--sigma", "0.5", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"sween: error: DataLoader worker .*; run it again.*\n", said)
 
 
 def batches(pixels: Pixels, groups: Sequence[Sequence[int]]) -> torch.Tensor:
