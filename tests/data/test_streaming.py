@@ -1,8 +1,13 @@
 """Images larger than memory: a cache built once by many processes, batches in bounded memory."""
 
 import contextlib
+import errno
+import fcntl
 import os
+import re
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -17,9 +22,11 @@ import torch
 from PIL import Image
 from torch.utils import data as torch_data
 
-from sween.data import as_dataset, as_image_set
+from sween.cli import main
+from sween.data import Dataset, as_dataset, as_image_set, decode_cache
 from sween.data import read_ahead as read_ahead_module
 from sween.data.dataset import Pixels, StoredPixels
+from sween.data.decode_cache import DecodedFile
 from sween.data.image_folder import FilePixels, load_image_folder
 from sween.data.read_ahead import read_ahead
 from sween.errors import BadInput, DataError
@@ -197,6 +204,56 @@ def test_an_interrupted_build_is_kept_and_that_of_other_images_removed(
     assert [path.suffix for path in cache.iterdir()] == [".uint8"]
 
 
+@pytest.mark.usefixtures("chunks_of_four")
+def test_a_build_where_only_files_can_be_locked(
+    files: FilePixels, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system: the lock is then a file in the folder of the build."""
+    lock = fcntl.flock
+
+    def of_files(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", of_files)
+    (pixels,) = files.stream([range(COUNT)])
+    assert torch.equal(pixels, files.load(range(COUNT)))
+    assert [path.suffix for path in cache.iterdir() if path.name != "images"] == [".uint8"]
+
+
+@pytest.mark.usefixtures("chunks_of_four")
+def test_a_build_that_another_machine_does_not_see(
+    files: FilePixels, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locks of some shared file systems hold on one machine only."""
+    monkeypatch.setattr(decode_cache, "_build_lock", building)
+    monkeypatch.setattr(decode_cache, "_remove_abandoned", lambda cache: None)
+    read, both = FilePixels._read, threading.Barrier(2)
+    other = threading.Thread(target=FilePixels(files.folder, files.names, 8).load_all)
+
+    def at_once(self: FilePixels, position: int, content: bytes | None = None) -> torch.Tensor:
+        if position == 10 and not other.ident:
+            other.start()
+        if position == COUNT - 1:
+            both.wait(timeout=60)  # neither ends before the other has begun
+        return read(self, position, content)
+
+    monkeypatch.setattr(FilePixels, "_read", at_once)
+    found = files.load_all()
+    other.join()
+    monkeypatch.setattr(FilePixels, "_read", read)
+    assert torch.equal(found, files.load(range(COUNT)))
+    assert [path.suffix for path in cache.iterdir() if path.name != "images"] == [".uint8"]
+
+
+@contextlib.contextmanager
+def building(file: DecodedFile, folder: Path) -> Iterator[bool]:
+    """A lock that stops nobody."""
+    folder.mkdir(exist_ok=True)
+    yield not file.is_complete()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     disk = tmp_path / "disk"
@@ -256,6 +313,39 @@ class Photos(torch_data.Dataset[Any]):
         generator = torch.Generator().manual_seed(index)
         image = torch.randint(0, 256, (3, 8, 8), generator=generator, dtype=torch.uint8)
         return image, index % 2
+
+
+class Killed(Photos):
+    """Worker processes that read one of its images are killed, as when memory is short."""
+
+    def __init__(self) -> None:
+        super().__init__(40)
+        self.targets, self.classes = [0, 1] * 20, ["even", "odd"]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 30 and torch_data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def killed() -> Dataset:
+    return as_dataset(torch_data.DataLoader(Killed(), num_workers=1), Photos(4), name="killed")
+
+
+def test_a_killed_worker_process_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWEEN_STREAM_ABOVE", "1")
+    options = [
+        "--dataset",
+        f"{__name__}:killed",
+        "--arch",
+        "tests.models.factories:of_small_photos",
+    ]
+    command = ["train", *options, "--sigma", "0.5", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"sween: error: DataLoader worker .*; run it again.*\n", said)
 
 
 def batches(pixels: Pixels, groups: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -162,6 +162,7 @@ def test_a_biased_member_gets_little_weight() -> None:
         ({"labels": torch.zeros(3, dtype=torch.long)}, "labels"),
         ({"labels": torch.full((5,), 4)}, "classes 0 to 3"),
         ({"images": torch.full((5, 1, 2, 2), 255.0)}, "images"),
+        ({"images": np.zeros((5, 1, 2, 2), np.float32)}, "images: expected a float32 torch tensor"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, Any], message: str) -> None:

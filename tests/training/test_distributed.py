@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from PIL import Image
 
 from sween.errors import BadInput, CheckpointError
 from sween.records import read_rows
@@ -27,7 +29,7 @@ from sween.training.keyed_draws import KeyedDraws
 from sween.training.state import load_state
 from sween.training.trainer import Trainer
 
-from .datasets import few_digits, files, measured, weights
+from .datasets import few_digits, files, measured, same, weights
 from .processes import BATCH, RUNS, normalise, norms, train_all, wanted
 
 CPU = torch.device("cpu")
@@ -196,6 +198,30 @@ def test_torchrun_with_any_number_of_processes_trains_the_same(tmp_path: Path) -
     assert_same_run(tmp_path / "1", tmp_path / "3")
     losses = [loss for _, loss, _ in measured(tmp_path / "3")]
     assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("augmentation", ["crop-flip", "resized-crop-flip"])
+def test_torchrun_streams_each_process_its_part(
+    augmentation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEN_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    for folder in (tmp_path / "photos" / part / name for part in ("train", "val") for name in "ab"):
+        folder.mkdir(parents=True)
+        for number in range(12):
+            pixels = random.integers(0, 256, (*random.integers(8, 20, 2), 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    photos = ("--dataset", "image_folder", "--data-root", str(tmp_path / "photos"))
+    arch = ("--image-size", "8", "--arch", "tests.models.factories:of_small_photos")
+    batches = ("--batch-size", "7", "--augmentation", augmentation)  # parts of 3 and 4
+    for name, count, limit in (("held", 2, "1000000"), ("read", 2, "1"), ("alone", 1, "1")):
+        monkeypatch.setenv("SWEEN_STREAM_ABOVE", limit)
+        command = torchrun(count, tmp_path / name, *photos, *arch, *batches)
+        subprocess.run(command, cwd=ROOT, check=True)
+    assert same(weights(tmp_path / "held"), weights(tmp_path / "read"))
+    assert read_config(tmp_path / "held") == read_config(tmp_path / "alone")
+    assert_same_run(tmp_path / "read", tmp_path / "alone")
 
 
 @pytest.mark.slow

@@ -111,6 +111,8 @@ def run_verb(arguments: Sequence[str] | None = None) -> int:
         if format_message is None:
             if is_out_of_memory(error):
                 return _complain(f"error: {OutOfMemory('during the run', error)}", 2)
+            if "DataLoader worker" in str(error):  # torch raises it wherever the main thread is
+                return _complain(f"error: {error}; run it again, or with fewer workers", 2)
             raise
         return _complain(f"error: {str(format_message()).rstrip('.')}; see sween --help", 2)
 

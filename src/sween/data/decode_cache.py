@@ -135,8 +135,13 @@ def _build(file: DecodedFile, read: Callable[[int], torch.Tensor]) -> None:
         except Exception:  # a killed or interrupted build is continued; this one would fail again
             part.path.unlink(missing_ok=True)
             raise
-        part.path.replace(file.path)
-        folder.rmdir()
+        try:
+            part.path.replace(file.path)
+        except FileNotFoundError:
+            if not file.is_complete():  # else another machine was faster
+                raise
+        with contextlib.suppress(OSError):  # the lock may be a file there, or another machine's
+            folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -162,13 +167,16 @@ def _build_lock(file: DecodedFile, folder: Path) -> Iterator[bool]:
 
 
 def _append_missing(part: DecodedFile, read: Callable[[int], torch.Tensor]) -> None:
-    """Decode the images that a file does not have yet; whatever stops this, its images are whole.
+    """Decode the images that a file does not have yet; one that is only begun is written again.
 
     Writes, not a mapping: on a full disk a write fails with an error, a mapping kills the process.
+    Not by appending: the locks of some shared file systems hold on one machine only, and another
+    machine must write each image to the same place.
     """
-    with part.path.open("ab", buffering=0) as stream:
-        first = min(stream.tell() // part.image_bytes, part.count)
-        stream.truncate(first * part.image_bytes)
+    part.path.touch()
+    with part.path.open("r+b", buffering=0) as stream:
+        first = min(stream.seek(0, os.SEEK_END) // part.image_bytes, part.count)
+        stream.seek(first * part.image_bytes)
         missing = (part.count - first) * part.image_bytes
         if shutil.disk_usage(part.path.parent).free < missing:  # known now, not after hours
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

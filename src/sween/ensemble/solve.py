@@ -146,11 +146,11 @@ def _check(
 ) -> None:
     if method not in METHODS:
         raise UnknownName("weight method", method, METHODS)
-    if isinstance(images, torch.Tensor):
+    if isinstance(images, ImageSet):
+        shape: tuple[int, ...] = (len(images), *images.image_shape)
+    else:
         check_images(images)
         shape = tuple(images.shape)
-    else:
-        shape = (len(images), *images.image_shape)
     if len(shape) != 4 or len(images) != len(labels) or len(images) == 0:
         raise BadInput(
             "labels",
