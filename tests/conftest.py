@@ -3,7 +3,13 @@
 import tempfile
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile(
+    "sween", deadline=None
+)  # machines are shared: no test of speed
+hypothesis.settings.load_profile("sween")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -68,6 +68,9 @@ class Urns:
     def images_together(self, n: int) -> int:
         return RUNS
 
+    def place(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
     def count(self, sets: Iterable[VoteRequest], **_: object) -> Iterator[Votes]:
         for asked in sets:
             n = np.asarray(asked.sizes)
