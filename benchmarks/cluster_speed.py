@@ -75,6 +75,9 @@ class Sleepers:
         self._seconds = seconds
         self._locks = [threading.Lock() for _ in range(SLEEPERS)]
 
+    def start(self) -> None:
+        pass
+
     def prepare(self, engine: VoteEngine, image: torch.Tensor) -> Traits:
         return TRAITS
 
@@ -101,6 +104,7 @@ class _Sleeper:
     """One of the workers, as `RayPool` uses an actor."""
 
     def __init__(self, process: Any, worker: int) -> None:
+        self.start = _Method(process.start.remote)
         self.prepare = _Method(process.prepare.remote)
         self.count = _Method(lambda task: process.count.remote(worker, task))
 
