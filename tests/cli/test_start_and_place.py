@@ -77,6 +77,7 @@ def test_weigh_finds_out_before_the_work_that_it_may_not_write(
     assert_refused(line, str(read_only), "choose a folder you may write to", watched=(tmp_path,))
 
 
+@pytest.mark.slow
 def test_what_a_killed_report_left_goes_with_the_next(made: Made, tmp_path: Path) -> None:
     """Killed between the writing of a file and its renaming, twice."""
     line = made.fill("report {certificates} --out {out}", tmp_path)

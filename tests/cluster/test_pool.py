@@ -123,6 +123,7 @@ class LatePool(ThreadPool):
         pass
 
 
+@pytest.mark.slow
 def test_patience_begins_when_the_last_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     clock = types.SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)

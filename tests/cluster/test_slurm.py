@@ -81,6 +81,7 @@ def test_every_sampling_is_that_of_one_process(options: str, tmp_path: Path) -> 
     _assert_same_run(tmp_path / "out", tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_failed_job_is_named_in_one_line_with_its_log(tmp_path: Path) -> None:
     options = SlurmOptions(jobs=1, executor="local")
     with pytest.raises(BadInput) as caught:

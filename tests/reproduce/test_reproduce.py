@@ -440,6 +440,7 @@ def test_rates_of_finished_work_replace_those_measured_elsewhere() -> None:
     assert rates.describe(["certify"]) == "here"
 
 
+@pytest.mark.slow
 def test_a_step_of_the_same_run_gives_the_rate_for_the_next(plans: Path) -> None:
     """Not only one of an earlier call; each kind of step but attacks, of which there is none."""
     space = Workspace(read_plan(plans / "standard.toml"), recipe="fast", out=plans / "out")
@@ -471,6 +472,7 @@ def test_the_work_of_sgd_counts_its_epochs() -> None:
     assert inspect.signature(solve_weights).parameters["epochs"].default == SGD_EPOCHS
 
 
+@pytest.mark.slow
 def test_shipped_rates_are_those_of_results() -> None:
     command = [sys.executable, str(ROOT / "docs" / "update_rates.py"), "--check"]
     assert subprocess.run(command, check=False).returncode == 0, "run docs/update_rates.py"

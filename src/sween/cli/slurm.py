@@ -100,7 +100,7 @@ def _key_and_value(text: str) -> tuple[str, str]:
 
 def _without_own(arguments: Sequence[str]) -> list[str]:
     """The command of a job: without the options of the array."""
-    kept, left = list[str](), iter(arguments)
+    kept, left = list[str](), (each for each in arguments if each != "--quiet")
     for argument in left:
         if argument in _OWN:
             next(left)  # its value

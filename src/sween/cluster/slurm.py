@@ -196,8 +196,7 @@ class _Array:
                 fix="choose another folder",
             )
         self._own = dict[str, submitit.Job[None]]()
-        command = shlex.join(own for own in arguments if own != "--quiet")
-        self._asked = {"command": command, "model": fingerprint}
+        self._asked = {"command": shlex.join(arguments), "model": fingerprint}
         self.read()
         self._counted = {number: _Rows(folder) for number, folder in self.folders.items()}
 

@@ -119,7 +119,8 @@ def _panel(policy: ExitPolicy) -> Voters:
     )
 
 
-@pytest.mark.parametrize("name", ["exact", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["exact", "paper"])
 @pytest.mark.usefixtures("with_kernels")
 @torch.inference_mode()
 def test_an_exit_never_reads_the_number_of_rows_left(
