@@ -64,10 +64,9 @@ def test_one_group_is_read_ahead(items: Counted, source: ImageSet) -> None:
     with ImagesAhead(source, GROUPS) as ahead:
         wait_for(lambda: items.read == [0, 1])
         assert torch.equal(ahead.images([0, 1]), source.images([0, 1]))
-        items.read.clear()
-        wait_for(lambda: items.read == [2, 3])  # though nobody asked
+        wait_for(lambda: {2, 3} <= set(items.read))  # though nobody asked
         time.sleep(0.01)
-        assert items.read == [2, 3], "further groups wait on disk"
+        assert max(items.read) == 3, "further groups wait on disk"
         assert torch.equal(ahead.images([2, 3]), source.images([2, 3]))
         assert torch.equal(ahead.images([3]), source.images([3])), "a group that starts again"
         assert torch.equal(ahead.images([4, 5]), source.images([4, 5]))
