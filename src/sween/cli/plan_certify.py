@@ -43,6 +43,7 @@ from sween.sampling import CertifySettings
 from sween.sampling.settings import ALPHA, N
 from sween.smoothing import SmoothedClassifier
 from sween.theory import predict_cost
+from sween.theory.certification_cost import check_request
 from sween.theory.pilot import pilot_positions, run_pilot
 from sween.zoo import load
 
@@ -129,6 +130,7 @@ def run(
             got="neither" if source is None else "both",
             fix="name an ensemble, as in sween certify",
         )
+    check_request(1 if images is None else images, gpus, rate, price)
     if rate is not None and bench is not None:
         raise BadInput("--rate", expected="no --bench next to it", got="both", fix="keep one")
     if bench is not None:

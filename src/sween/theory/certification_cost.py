@@ -189,12 +189,17 @@ def _check(
             got=len(pilot),
             fix="certify a few more images",
         )
+    check_request(images, gpus, evaluations_per_second, price)
+
+
+def check_request(images: int, gpus: int, rate: float | None, price: float | None) -> None:
+    """Refuse numbers that no certification has; before a pilot, which takes time."""
     for name, value in (("images", images), ("gpus", gpus)):
         if value < 1:
-            raise BadInput(name, expected="at least 1", got=value, fix=f"try {name} 1")
-    for name, number in (("rate", evaluations_per_second), ("price", price)):
+            raise BadInput(f"`{name}`", expected="at least 1", got=value, fix=f"try `{name}=1`")
+    for name, number in (("rate", rate), ("price", price)):
         if number is not None and not (math.isfinite(number) and number > 0):
-            raise BadInput(name, expected="a positive number", got=number, fix="leave it out")
+            raise BadInput(f"`{name}`", expected="a positive number", got=number, fix="drop it")
 
 
 def _probabilities(
