@@ -21,6 +21,7 @@ def config(**fields: Any) -> TrainConfig:
     ("field", "values"),
     [
         ("sigma", (-0.1, math.nan, math.inf, -math.inf)),
+        ("noise_factor", (0.0, -1.0, math.nan, math.inf)),
         ("epochs", (0, -1)),
         ("batch_size", (0, -5)),
         ("learning_rate", (0.0, -0.1, math.nan, math.inf)),

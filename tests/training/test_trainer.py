@@ -85,6 +85,21 @@ def test_the_folder_holds_what_was_asked_and_made(tmp_path: Path) -> None:
     assert loaded.state_dict()["0.std"].item() == pytest.approx(std)
 
 
+def test_training_noise_of_a_multiple_of_sigma(tmp_path: Path) -> None:
+    """The weights are those of that noise; the network is still one for its sigma."""
+    for name, fields in {
+        "more": {"sigma": 0.25, "noise_factor": 2.0},
+        "that": {"sigma": 0.5},
+        "plain": {"sigma": 0.25},
+    }.items():
+        train(config(**fields), few_digits(), tmp_path / name, quiet=True)
+    assert same(weights(tmp_path / "more"), weights(tmp_path / "that"))
+    assert not same(weights(tmp_path / "more"), weights(tmp_path / "plain"))
+    assert [read_manifest(tmp_path / name).sigma for name in ("more", "that")] == [0.25, 0.5]
+    assert read_config(tmp_path / "more")["noise_factor"] == 2.0
+    assert "noise_factor" not in read_config(tmp_path / "plain")
+
+
 def test_a_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
     train(config(), few_digits(), tmp_path, quiet=True)
     before = files(tmp_path)

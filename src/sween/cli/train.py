@@ -51,6 +51,9 @@ def run(
     sigma: Annotated[
         float | None, typer.Option(help="standard deviation of the noise, for [0,1] pixels")
     ] = None,
+    noise_factor: Annotated[
+        float | None, typer.Option(help="noise of the training images, in multiples of sigma [1]")
+    ] = None,
     data_root: DataRoot = None,
     method: Annotated[
         str | None, typer.Option(help=f"{', '.join(OBJECTIVES)} [{_default('method')}]")
@@ -124,6 +127,7 @@ def run(
     options = {
         "dataset": dataset,
         "sigma": sigma,
+        "noise_factor": noise_factor,
         "method": method,
         "epochs": epochs,
         "batch_size": batch_size,

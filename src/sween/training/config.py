@@ -30,7 +30,9 @@ class TrainConfig:
     Attributes:
         dataset: name of the data set; see `load_dataset`.
         arch: name of the architecture; see `create_model`.
-        sigma: noise level, in units of [0,1] pixels.
+        sigma: noise level at which the network is to be certified, in units of [0,1] pixels.
+        noise_factor: the noise of training, in multiples of sigma; by default 1. More noise
+            trades accuracy for larger radii.
         method: objective.
         epochs: passes over the training images.
         batch_size: images per step; the network sees `batch_size * copies` noisy images.
@@ -59,6 +61,7 @@ class TrainConfig:
     dataset: str
     arch: str
     sigma: float
+    noise_factor: float | None = None
     method: str = "gaussian"
     epochs: int = 100
     batch_size: int = 128
@@ -115,6 +118,11 @@ class TrainConfig:
     def _check_numbers(self) -> None:
         ranges = {
             "sigma": (0 <= self.sigma < math.inf, "at least 0, in units of [0,1] pixels", "0.5"),
+            "noise_factor": (
+                self.noise_factor is None or 0 < self.noise_factor < math.inf,
+                "a positive number",
+                "1.1",
+            ),
             "epochs": (self.epochs >= 1, "at least 1", "100"),
             "batch_size": (self.batch_size >= 1, "at least 1", "128"),
             "copies": (self.copies is None or self.copies >= 1, "at least 1", "2"),
@@ -143,6 +151,11 @@ class TrainConfig:
                 got=f"{list(self.milestones)} with {self.schedule}",
                 fix="the paper uses milestones 150 and 300 of 400 epochs",
             )
+
+    @property
+    def training_sigma(self) -> float:
+        """Noise level of the training images."""
+        return self.sigma * (1.0 if self.noise_factor is None else self.noise_factor)
 
     @property
     def warmup_share(self) -> float:
@@ -193,7 +206,7 @@ class TrainConfig:
         """The objective's options at an epoch, counted from 0."""
         active = epoch >= self.regulariser_start
         return ObjectiveOptions(
-            sigma=self.sigma,
+            sigma=self.training_sigma,
             regulariser=self.regulariser_weight if active else 0.0,
             label_smoothing=self.label_smoothing,
         )
