@@ -8,6 +8,7 @@ into the queue.
 
 import dataclasses
 import itertools
+import math
 import queue
 import threading
 import time
@@ -27,6 +28,9 @@ from sween.seeding import NOISE_BLOCK
 
 TASKS_AHEAD = 2
 """Tasks at a worker: while it counts one, the next is already there."""
+
+TASK_SECONDS = 0.5
+"""Tasks that would take less are made larger, up to this: sending one costs about 2 ms."""
 
 MAX_LOSSES = 5
 """Workers that may die with the same blocks before these are held to be the reason."""
@@ -113,6 +117,15 @@ class Blocks:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Sent:
+    """A task at a worker: rows of its forward passes, its blocks, and when it was sent."""
+
+    rows: int
+    blocks: list[Blocks]
+    at: float
+
+
 class Backlog:
     """Blocks that no worker has yet, by kind; the kind whose request waited longest comes first."""
 
@@ -174,7 +187,9 @@ class Dispatcher:
         self._shape = engine.voters, engine.num_classes
         self._inbox: queue.SimpleQueue[Event | Pending | None] = queue.SimpleQueue()
         self._backlog, self._numbers = Backlog(), itertools.count()
-        self._tasks: dict[int, dict[int, tuple[int, list[Blocks]]]] = {}
+        self._tasks: dict[int, dict[int, _Sent]] = {}
+        self._last_answers: dict[int, float] = {}
+        self._seconds_per_block = math.inf
         self._starting = set[int]()
         self._traits: Traits | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -200,7 +215,8 @@ class Dispatcher:
 
     @property
     def _most_blocks(self) -> int:
-        return PASSES_PER_BATCH * -(-self.rows // NOISE_BLOCK)
+        batch = PASSES_PER_BATCH * -(-self.rows // NOISE_BLOCK)
+        return max(batch, int(TASK_SECONDS / self._seconds_per_block))
 
     def start(self, image: torch.Tensor) -> None:
         """Start the workers, unless they are started, and wait until they are prepared.
@@ -292,8 +308,8 @@ class Dispatcher:
     def _lose(self, worker: int) -> None:
         self._starting.discard(worker)
         self._alone_since = time.monotonic()
-        for _, task in self._tasks.pop(worker, {}).values():
-            for blocks in task:
+        for sent in self._tasks.pop(worker, {}).values():
+            for blocks in sent.blocks:
                 if blocks.losses + 1 == MAX_LOSSES:
                     raise BadInput(
                         "workers",
@@ -311,16 +327,26 @@ class Dispatcher:
 
         Votes of another shape than the current one do not count either.
         """
-        rows, task = self._tasks.get(counted.worker, {}).pop(counted.task, (0, []))
+        sent = self._tasks.get(counted.worker, {}).pop(counted.task, None)
         if isinstance(counted.answer, Traits):
             _refuse_other(counted.answer, self.traits)
             self._shrink(counted.answer)
-            for blocks in task:
-                if rows == self.rows:
-                    self._backlog.put_back(blocks)
-        elif rows == self.rows:
-            for row, blocks in enumerate(task):
-                blocks.pending.add(blocks, counted.answer, row)
+        if sent is None or sent.rows != self.rows:
+            return
+        if isinstance(counted.answer, Traits):
+            for blocks in sent.blocks:
+                self._backlog.put_back(blocks)
+            return
+        self._time(counted.worker, sent)
+        for row, blocks in enumerate(sent.blocks):
+            blocks.pending.add(blocks, counted.answer, row)
+
+    def _time(self, worker: int, sent: "_Sent") -> None:
+        """Learn how long a block takes from the answer to one of the tasks in a worker's queue."""
+        now = time.monotonic()
+        began = max(sent.at, self._last_answers.get(worker, 0.0))
+        self._last_answers[worker] = now
+        self._seconds_per_block = max(now - began, 1e-9) / sum(map(len, sent.blocks))
 
     def _assign(self) -> None:
         """Give queued blocks to the workers with the fewest tasks."""
@@ -331,7 +357,7 @@ class Dispatcher:
             task = self._backlog.take(self._size_of_next())
             if task:
                 number = next(self._numbers)
-                self._tasks[worker][number] = self.rows, task
+                self._tasks[worker][number] = _Sent(self.rows, task, time.monotonic())
                 self._pool.submit(
                     worker, Task(number, _joint(task), task[0].pending.seed, self.rows)
                 )
