@@ -3,17 +3,20 @@
     python benchmarks/cluster_speed.py overhead --out results/cluster-speed/overhead.json
     python benchmarks/cluster_speed.py simulate --out results/cluster-speed/simulated.json
 
-`overhead` certifies the digits once by this process and once by a single Ray worker, and compares
-the time from the first vote to the last row. `simulate` lets 64 workers sleep for as long as one
-core takes for a noise block of a CIFAR-10 image, and certifies 1,000 images with `decide`, whose
-costs differ a hundredfold; efficiency is the time that they were asked to sleep, divided by 64
-times the time of the run. Tasks and votes travel through Ray as in a cluster, but the sleepers are
-threads of a few processes.
+`overhead` certifies the digits by this process and by a single Ray worker in turns, and compares
+the median times from the first vote to the last row; `idle` is the share of its time between the
+first task and the last in which the worker had none.
+
+`simulate` lets 64 workers sleep for as long as one core takes for a noise block of a CIFAR-10
+image, and certifies 1,000 images with `decide`, whose costs differ a hundredfold; efficiency is the
+time that they were asked to sleep, divided by 64 times the time of the run. Tasks and votes travel
+through Ray as in a cluster, but the sleepers are threads of a few processes.
 """
 
 import argparse
 import json
 import shlex
+import statistics
 import sys
 import tempfile
 import threading
@@ -28,8 +31,9 @@ import torch
 
 import sween
 from sween.cluster import RayPool
+from sween.cluster.ray_pool import RayActor
 from sween.engine import Pool, VoteEngine, Votes
-from sween.engine.pool import Task, Traits
+from sween.engine.pool import Failed, Task, Traits
 from sween.run_folder import describe_environment, write_json
 from sween.runs import verify_folder
 from sween.sampling import CertifySettings
@@ -55,17 +59,49 @@ def timed_run(settings: CertifySettings, images: torch.Tensor, pool: Pool | None
     return seconds
 
 
+class TimedActor(RayActor):
+    """Knows when it counted."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._times = list[tuple[float, float]]()
+
+    def count(self, task: Task) -> Votes | Traits | Failed:
+        began = time.perf_counter()
+        answer = super().count(task)
+        self._times.append((began, time.perf_counter()))
+        return answer
+
+    def idle(self) -> float:
+        """Share of the time between the first task and the last in which it had none."""
+        busy = sum(end - began for began, end in self._times)
+        return 1 - busy / (self._times[-1][1] - self._times[0][0])
+
+
+class TimedPool(RayPool):
+    """RayPool whose worker is asked at the end how long it waited."""
+
+    def _new_actor(self) -> Any:
+        return ray.remote(num_cpus=1)(TimedActor).remote(self.device)
+
+    def stop(self) -> None:
+        (actor,) = self._actors.values()
+        self.idle = ray.get(actor.idle.remote())
+        super().stop()
+
+
 def overhead(images: int, n: int, rounds: int) -> dict[str, Any]:
     """One Ray worker against one process, by turns."""
     torch.set_num_threads(1)  # as in a worker
     settings, seconds = CertifySettings(n=n), {"plain": list[float](), "ray": list[float]()}
-    digits = sween.load_dataset("digits").test.images(range(images))
-    with RayPool(1, device="cpu") as pool:
+    digits, idle = sween.load_dataset("digits").test.images(range(images)), list[float]()
+    with TimedPool(1, device="cpu") as pool:
         for _ in range(rounds):
             seconds["plain"].append(timed_run(settings, digits, None))
             seconds["ray"].append(timed_run(settings, digits, pool))
-    least = {name: min(each) for name, each in seconds.items()}
-    return {"seconds": seconds, "overhead": least["ray"] / least["plain"] - 1}
+            idle.append(pool.idle)
+    median = {name: statistics.median(each) for name, each in seconds.items()}
+    return {"seconds": seconds, "idle": idle, "overhead": median["ray"] / median["plain"] - 1}
 
 
 class Sleepers:

@@ -13,6 +13,7 @@ from torch import nn
 import sween
 from sween.engine import dispatcher
 from sween.engine.dispatcher import MAX_LOSSES, Dispatcher
+from sween.engine.engine import PASSES_PER_BATCH
 from sween.engine.pool import Joined, Lost, Starting
 from sween.errors import BadInput
 from sween.sampling import CertifySettings
@@ -58,6 +59,27 @@ def test_each_noise_block_is_counted_once_in_full_passes(tmp_path: Path) -> None
     assert found == wanted
     short = [task for _, task in pool.tasks if sum(task.request.sizes) < task.rows]
     assert len(short) <= 4  # the last ones of a purpose
+
+
+def test_tasks_of_fast_workers_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs the driver and the network time, however short it is."""
+    sizes: dict[float, list[int]] = {}
+    for seconds in (0.0, dispatcher.TASK_SECONDS):
+        monkeypatch.setattr(dispatcher, "TASK_SECONDS", seconds)
+        pool, model = FakePool(1, small=1_000_000), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        ensemble = sween.WeightedEnsemble([model] * 3)
+        smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+        image = sween.load_dataset("digits").test.images([0])
+        settings = CertifySettings(n=400_000)
+        certify_dataset(
+            smoothed, image, out=tmp_path / str(seconds), settings=settings, pool=pool, quiet=True
+        )
+        sizes[seconds] = [sum(task.request.sizes) for _, task in pool.tasks]
+    batch = PASSES_PER_BATCH * FAKE.rows
+    short, long = sizes.values()
+    assert max(short) == batch
+    assert max(long) > 5 * batch
+    assert sum(short) == sum(long) == 100 + 400_000
 
 
 def test_dead_workers_cost_nothing_but_time(tmp_path: Path) -> None:

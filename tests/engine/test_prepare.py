@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,36 @@ def test_a_module_that_is_not_a_function_of_one_image_is_refused(
 ) -> None:
     with pytest.raises(ContractError, match=message):
         smoothed(model, num_classes=4).certify(images(1), settings=SETTINGS)
+
+
+def _by_place(outputs: torch.Tensor) -> torch.Tensor:
+    return outputs * (1 + 1e-3 * (torch.arange(len(outputs)) % 2)[:, None])
+
+
+def _by_batch(outputs: torch.Tensor) -> torch.Tensor:
+    return outputs + 1e-3 * outputs.mean(dim=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "precision", "refused"),
+    [
+        (_by_place, "float32", True),
+        (_by_place, "bfloat16", False),
+        (_by_batch, "float32", True),
+        (_by_batch, "bfloat16", True),
+    ],
+)
+def test_only_the_place_in_a_batch_may_change_the_last_bits(
+    change: Callable[[torch.Tensor], torch.Tensor], precision: str, refused: bool
+) -> None:
+    """Libraries sum some rows in another order; batch-mates must not matter in any arithmetic."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model = smoothed(
+        Computed(lambda x: change(body(x).float())), num_classes=4, precision=precision
+    )
+    with pytest.raises(ContractError, match="rest of its batch") if refused else nullcontext():
+        model.certify(images(1), settings=SETTINGS)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -27,8 +27,8 @@ has one block, which keeps a layer's working set in the cache."""
 MAX_GPU_BLOCKS = 100
 """The most noise blocks per forward pass on a GPU, which needs many rows to be busy."""
 
-GPU_FORWARD_NUMBERS = MAX_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
-"""Input values per forward pass on a GPU: 10,000 CIFAR images, and fewer of larger ones."""
+GPU_FORWARD_NUMBERS = 2 * MAX_GPU_BLOCKS * NOISE_BLOCK * CIFAR_NUMBERS
+"""Input values per forward pass on a GPU, for larger images: 400 of 224 x 224 pixels."""
 
 MAX_FORWARD_ROWS = 10**6
 """Far more than keeps any device busy."""
@@ -162,13 +162,27 @@ def refuse_non_finite(finite: torch.Tensor) -> None:
 
 @torch.inference_mode()
 def check_row_independence(
-    module: Forward, forward: FixedShapeForward, image: torch.Tensor, sigma: float
+    module: Forward,
+    forward: FixedShapeForward,
+    image: torch.Tensor,
+    sigma: float,
+    *,
+    elsewhere_allowed: float = SAME_OUTPUT,
 ) -> None:
     """Refuse a module whose output for one noisy image changes with the rest of the batch.
 
-    A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch), then
-    at other positions among images of a different scale. The outputs of each class may differ by
-    rounding only, relative to its range (see `class_scales`).
+    A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch) and
+    among images of a different scale, and at other places among these. The outputs of each class
+    may differ by rounding only, relative to its range (see `class_scales`).
+
+    Args:
+        module: from a batch to outputs.
+        forward: fixes the rows of a batch.
+        image: whose noisy copies are evaluated.
+        sigma: noise level.
+        elsewhere_allowed: how far outputs may change at another place in the batch. Libraries add
+            up the products of some rows in another order than those of others, which changes the
+            last bit, and float16 has few of them.
     """
     if forward.rows == 1:
         return
@@ -178,19 +192,26 @@ def check_row_independence(
     padded[places] = noisy[places]
     elsewhere = [(place + 1) % forward.rows for place in places]
     others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
-    others[elsewhere] = noisy[places]
+    moved = others.clone()
+    others[places], moved[elsewhere] = noisy[places], noisy[places]
     outputs = forward(module, noisy)
     refuse_non_finite(forward.all_finite(image.device))
-    wanted = outputs[places]
-    answers = (forward(module, padded)[places], forward(module, others)[elsewhere])
+    wanted, scales = outputs[places], class_scales(outputs)
+    changes = [
+        (largest_difference(forward(module, batch)[rows], wanted, scales), allowed)
+        for batch, rows, allowed in (
+            (padded, places, SAME_OUTPUT),
+            (others, places, SAME_OUTPUT),
+            (moved, elsewhere, elsewhere_allowed),
+        )
+    ]
     forward.forget_non_finite()  # caused by all-zero images, or by the different scale
-    scales = class_scales(outputs)
-    differences = [largest_difference(answer, wanted, scales) for answer in answers]
-    if not all(difference <= SAME_OUTPUT for difference in differences):
+    refused = [change for change, allowed in changes if not change <= allowed]
+    if refused:
         raise ContractError(
             "model",
             expected="an output for each image that does not depend on the rest of its batch",
-            got=f"outputs that change by {max(differences):.2g} of their range with the rest of "
+            got=f"outputs that change by {max(refused):.2g} of their range with the rest of "
             "the batch",
             fix="put batch norm in evaluation mode, turn off dropout, normalise each image "
             "separately",

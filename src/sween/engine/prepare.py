@@ -57,6 +57,10 @@ SAME_OUTPUT = 1e-4
 """Rounding changes outputs by far less, in units of `class_scales`; randomness, or a module that
 mixes its batch, by far more."""
 
+_CHANGE_WITH_PLACE = {"float32": SAME_OUTPUT, "tf32": 4e-3, "float16": 4e-3, "bfloat16": 3e-2}
+"""How far an output may change with the place of its row in the batch, in units of `class_scales`:
+about eight times the rounding of one number."""
+
 _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
 """How far preparation may change outputs, relative to their range: more is not just rounding."""
 
@@ -101,6 +105,10 @@ class Preparation:
         if self.compile == "fast" and device.type != "cuda":
             return None
         return "max" if self.compile is True else self.compile or None
+
+    def change_with_place(self, device: torch.device) -> float:
+        """How far rounding may change an output with the place of its row in the batch."""
+        return _CHANGE_WITH_PLACE[self.describe(device)]
 
     def describe(self, device: torch.device, how: str = "") -> str:
         """The arithmetic as one string for records; GPUs may round float32 products to TF32.
@@ -268,7 +276,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     allowed = _CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
     ready = InArithmetic(folded, device, dtype)
-    if not _change(ready(images), wanted) <= allowed:
+    change = _change(ready(images), wanted)
+    if not change <= allowed:
         folded = module
         ready = InArithmetic(folded, device, dtype)
         change = _change(ready(images), wanted)
@@ -284,11 +293,12 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     mode = preparation.compile_mode(device)
     if mode is None:
         return plain
+    same = _same_in_float32(change)
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
     if mode == "fast":
-        ways = {"cudnn": lambda: _by_cudnn(folded, dtype, images, wanted)}
+        ways = {"cudnn": lambda: _by_cudnn(folded, dtype, images, wanted, same)}
     if dtype == torch.float16 and supports(device):
-        resnet = _as_resnet(module, images, wanted)
+        resnet = _as_resnet(module, images, wanted, same)
         if resnet is not None:
             ways = {"fused": lambda: FusedResNet(resnet, launcher(device)), **ways}
     for how, make in ways.items():
@@ -310,14 +320,29 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     return plain
 
 
+def _same_in_float32(change: float) -> float:
+    """How far the outputs of the same network, written differently, may be apart in float32.
+
+    By default torch lets GPUs round the products of a convolution to TF32, which is as coarse as
+    float16: two ways to compute a deep network then differ by about as much as float16 does.
+
+    Args:
+        change: that of the network's arithmetic.
+    """
+    strict = _CHANGE_ALLOWED[torch.float32]
+    if not torch.backends.cudnn.allow_tf32:
+        return strict
+    return max(strict, min(2 * change, _CHANGE_ALLOWED[torch.float16]))
+
+
 def _by_cudnn(
-    folded: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor
+    folded: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor, same: float
 ) -> Forward:
     """The module with fused convolutions in its arithmetic, captured."""
     fused = fuse_convolutions(folded)
     # In float32, where the change allowed is small: tracing may have misread the module's code.
     change = _change(fused(images), wanted)
-    if not change <= _CHANGE_ALLOWED[torch.float32]:
+    if not change <= same:
         raise RuntimeError(f"its fused outputs differ by {change:.2g} of their range")
     ready = _without_autocast(fused, dtype, images, wanted)
     ready = ready or InArithmetic(fused, images.device, dtype)
@@ -339,12 +364,14 @@ def _without_autocast(
         return None
 
 
-def _as_resnet(module: nn.Module, images: torch.Tensor, wanted: torch.Tensor) -> nn.Module | None:
+def _as_resnet(
+    module: nn.Module, images: torch.Tensor, wanted: torch.Tensor, same: float
+) -> nn.Module | None:
     """The module, or a network that computes the same, if the custom kernels can run it."""
     if is_cifar_resnet(module, images.shape[1:]):
         return module
     found = as_cifar_resnet(module, images)
-    if found is None or not _change(found(images), wanted) <= _CHANGE_ALLOWED[torch.float32]:
+    if found is None or not _change(found(images), wanted) <= same:
         return None
     return found
 
