@@ -1,5 +1,6 @@
 """The measured tables of speed, each built from results/ alone."""
 
+import itertools
 import json
 import statistics
 from pathlib import Path
@@ -33,10 +34,19 @@ def _speed_cells(row: dict[str, Any]) -> list[str]:
 
 
 def any_network(results: Path, name: str) -> str:
-    """The rows of a file that benchmarks/any_network.py wrote; two processes are one line."""
-    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    """What benchmarks/any_network.py wrote, NAME*.json; two processes are one line.
+
+    Networks in a later file are left out of the earlier ones.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    files = (results / "certification-speed").glob(f"{name}*.json")
+    for file in sorted(files, key=lambda file: file.stem):
+        again: dict[str, list[dict[str, Any]]] = {}
+        for row in json.loads(file.read_text())["results"]:
+            again.setdefault(row["model"], []).append(row)
+        rows |= again
     lines = []
-    for row in content["results"]:
+    for row in itertools.chain.from_iterable(rows.values()):
         first = f"{row['first_vote_seconds']:.1f}"
         if row["run"] == "again":
             lines[-1][-1] = first
