@@ -100,19 +100,26 @@ class Centred(torch.nn.Module):
         return logits - logits.mean(dim=1, keepdim=True)
 
 
-@pytest.mark.parametrize("how", ["fused", "compiled"])
+COMPILE = {"fused": None, "cudnn": "fast", "compiled": "max", "plain": False}
+
+
+@pytest.mark.parametrize("how", ["fused", "cudnn", "compiled"])
 def test_rows_of_a_prepared_member_do_not_depend_on_their_batch(how: str) -> None:
     network = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
     model = (network if how == "fused" else Centred(network)).eval().cuda()
     images = torch.rand(1000, 3, 32, 32, device="cuda")
     with torch.inference_mode():
-        member = Member(model, Preparation())
+        member = Member(model, Preparation(compile=COMPILE[how]))
         member.refresh(images)
         assert member.compiled
         assert member.arithmetic == f"float16+{how}"
         wanted = member(images)
         assert torch.equal(member(images), wanted)
-        assert torch.equal(member(images.flip(0)).flip(0), wanted)
+        flipped = member(images.flip(0)).flip(0)
+        if how == "cudnn":  # which may round the rows at different places differently
+            assert float((flipped - wanted).abs().max()) < 4e-3 * float(wanted.max() - wanted.min())
+        else:
+            assert torch.equal(flipped, wanted)
         others = torch.rand_like(images)
         others[17] = images[17]
         assert torch.equal(member(others)[17], wanted[17])
@@ -205,14 +212,14 @@ def test_an_exit_does_not_make_the_host_wait(name: str) -> None:
     assert torch.equal(votes.evaluations, gathered.evaluations)
 
 
-@pytest.mark.parametrize("how", ["fused", "compiled", "plain"])
+@pytest.mark.parametrize("how", COMPILE)
 def test_the_device_never_waits_for_the_host(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an exit, of any members: a number on its way finds the device with work in its queue."""
     zoo = sween.load("cifar10-sween3-gaussian-sigma0.50").members[:2]
     members = zoo if how == "fused" else [Centred(own) for own in zoo]
     ensemble = WeightedEnsemble(list(members), [0.6, 0.4]).cuda()
     smoothed = SmoothedClassifier(
-        ensemble, sigma=0.5, num_classes=10, exit="exact", compile=how != "plain"
+        ensemble, sigma=0.5, num_classes=10, exit="exact", compile=COMPILE[how]
     )
     engine, images = smoothed.engine, _images(2).cuda()
     engine.prepare(images[0])

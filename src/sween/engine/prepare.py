@@ -298,7 +298,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     if mode == "fast":
         ways = {"cudnn": lambda: _by_cudnn(folded, dtype, images, wanted, same)}
     if dtype == torch.float16 and supports(device):
-        resnet = _as_resnet(module, images, wanted, same)
+        resnet = _as_resnet(module, folded, images, wanted, same)
         if resnet is not None:
             ways = {"fused": lambda: FusedResNet(resnet, launcher(device)), **ways}
     for how, make in ways.items():
@@ -365,12 +365,12 @@ def _without_autocast(
 
 
 def _as_resnet(
-    module: nn.Module, images: torch.Tensor, wanted: torch.Tensor, same: float
+    module: nn.Module, folded: nn.Module, images: torch.Tensor, wanted: torch.Tensor, same: float
 ) -> nn.Module | None:
     """The module, or a network that computes the same, if the custom kernels can run it."""
     if is_cifar_resnet(module, images.shape[1:]):
         return module
-    found = as_cifar_resnet(module, images)
+    found = as_cifar_resnet(folded, images)  # folded, since tracing takes time for every tensor
     if found is None or not _change(found(images), wanted) <= same:
         return None
     return found
