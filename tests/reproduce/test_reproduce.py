@@ -360,17 +360,20 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "folder",
+    ("target", "folder"),
     sorted(
-        config.parent
-        for pattern in ("cifar10-sween?-gaussian-*/training/*", "pending/*-gaussian-*/*-seed0")
+        (target, config.parent)
+        for target, pattern in (
+            ("standard", "cifar10-sween?-gaussian-*/training/*"),
+            ("identical", "pending/cifar10-identical-gaussian-*/*"),
+        )
         for config in (ROOT / "results").glob(f"{pattern}/config.toml")
     ),
-    ids=lambda folder: folder.relative_to(ROOT / "results").as_posix(),
+    ids=lambda value: value if isinstance(value, str) else "/".join(value.parts[-3:]),
 )
-def test_the_plan_standard_says_how_the_networks_of_results_were_trained(folder: Path) -> None:
+def test_a_plan_says_how_the_networks_of_results_were_trained(target: str, folder: Path) -> None:
     trained = TrainConfig.from_dict(read_config(folder))
-    plan = read_plan("standard")
+    plan = read_plan(target)
     (candidate,) = (one for one in plan.candidates if one.folder == folder.name)
     space = Workspace(plan, recipe="fast", out="unused")
     assert space.config(candidate, trained.sigma) == trained
