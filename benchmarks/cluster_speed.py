@@ -208,7 +208,7 @@ def main() -> None:
         found = overhead(given.images or 100, given.n or 20_000, given.rounds)
     else:
         found = simulate(
-            given.images or 1_000, given.n, given.seconds_per_block or measured_block()
+            given.images or 1_000, given.n or 10_000, given.seconds_per_block or measured_block()
         )
     command = shlex.join(["python", *sys.argv])
     found = {"command": command, **found, "ray": ray.__version__, **describe_environment()}
