@@ -56,6 +56,31 @@ def beside_paper(results: Path, dataset: str) -> str:
     return markdown([*head, "two-class ACR"], 2, lines)
 
 
+def acr_beside_paper(results: Path, dataset: str) -> str:
+    """The ACR of every ensemble next to the published one, a column for each noise level."""
+    published = tomllib.loads((results / "published" / f"{dataset}.toml").read_text())["row"]
+    theirs = {(row["training"], row["model"], row["sigma"]): row["acr"] for row in published}
+    found: dict[tuple[str, str], dict[float, float]] = {}
+    for folder, training, sigma in runs(results, dataset):
+        for row in load(folder).rows:
+            if row.kind == "ensemble" and "+" not in row.model:
+                found.setdefault((training, row.model), {})[sigma] = row.acr
+    sigmas = sorted({sigma for own in found.values() for sigma in own})
+    lines = []
+    for (training, model), own in found.items():
+        other = _counterpart(training)
+        cells = [f"{training}, paper: {other}" if other != training else training, model]
+        for sigma in sigmas:
+            paper = theirs.get((other, model, sigma)) if sigma in own else None
+            cells += [
+                "-" if paper is None else f"{paper:.3f}",
+                format_radius(own[sigma]) if sigma in own else "-",
+            ]
+        lines.append(cells)
+    heads = [cell for sigma in sigmas for cell in (f"σ = {sigma:.2f}: paper", "ours")]
+    return markdown(["training", "ensemble", *heads], 2, lines)
+
+
 def _counterpart(training: str) -> str:
     """What the paper's rows are set against: its MACER rows, for objectives it does not have."""
     return "gaussian" if training == "gaussian" else "macer"
@@ -262,6 +287,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "table": one_run,
     "methods": methods,
     "beside-paper": beside_paper,
+    "acr-beside-paper": acr_beside_paper,
     "leads": leads,
     "adaptive": adaptive,
     "sampling": sampling,
