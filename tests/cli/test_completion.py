@@ -43,6 +43,8 @@ def complete(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("sween train --arch digits-m", {"digits-mlp"}),
         ("sween weigh run --method c", {"convex"}),
         ("sween bench --device c", {"cpu", "cuda"}),
+        ("sween bench digits-m", {"digits-mlp"}),
+        ("sween plan certify digits-s", {"digits-sween3-gaussian-sigma0.50"}),
         ("sween zoo remove ", set()),
     ],
 )
