@@ -25,6 +25,4 @@ def run(
     typer.echo(json.dumps(examination, indent=2) if as_json else as_text(examination), nl=as_json)
     failed = failed_checks(examination)
     if failed:
-        raise CheckFailed(
-            f"self-test: {', '.join(failed)}; what follows their names above says why"
-        )
+        raise CheckFailed(f"self-test: {', '.join(failed)}; the lines above say why")
