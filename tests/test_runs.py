@@ -119,6 +119,18 @@ def test_a_run_starts_and_resumes(tmp_path: Path) -> None:
     assert (folder / "metrics.jsonl").read_text() == "kept"
 
 
+def test_a_run_of_another_version_resumes_and_notes_both(tmp_path: Path) -> None:
+    start_run(tmp_path, CONFIG)
+    first = tmp_path / "environment.json"
+    write_json(first, {**json.loads(first.read_text()), "sween": "0.1.0"})
+    for _ in range(2):  # the second time both are known
+        start_run(tmp_path, CONFIG)
+    names = ("environment.json", "environment-2.json")
+    noted = [json.loads((tmp_path / name).read_text())["sween"] for name in names]
+    assert noted == ["0.1.0", __version__]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_run_killed_before_its_config_starts_afresh(tmp_path: Path) -> None:
     write_json(tmp_path / "environment.json", {"sween": "older"})
     start_run(tmp_path, CONFIG)

@@ -17,10 +17,10 @@ from tests.cli.mounting import mounted
 STOPPED = "sween: interrupted; run the same command again to resume train, certify or attack\n"
 
 ENTRIES = {
-    "module": ["-m", "sween", "--version"],
-    "script": ["-c", "import sys; from sween.cli import main; sys.exit(main())", "--version"],
+    "module": ["-m", "sween", "certify", "--help"],
+    "script": ["-c", "import sys; from sween.cli import main; sys.exit(main())", "certify"],
 }
-"""`python -m sween`, and what an installed `sween` does."""
+"""`python -m sween`, and what an installed `sween` does, with a verb that imports torch."""
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

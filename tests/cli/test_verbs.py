@@ -23,7 +23,7 @@ from tests.cli.rows import rows_of
 
 VERBS = (
     *("demo", "train", "weigh", "certify", "predict", "attack"),
-    *("report", "verify", "plan", "zoo", "bench", "reproduce"),
+    *("report", "verify", "plan", "zoo", "bench", "reproduce", "doctor"),
 )
 THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"
 

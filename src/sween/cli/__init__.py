@@ -19,11 +19,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: verb and options; None for those of this process, run as a command.
     """
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         with _leaving_at_once() if arguments is None else contextlib.nullcontext():
-            from sween.cli.app import run_verb  # imports torch, which takes seconds
+            from sween.cli.app import import_verb, run_verb
 
-        return run_verb(arguments)
+            import_verb(words)  # and torch, which takes seconds
+
+        return run_verb(words)
     except KeyboardInterrupt:
         sys.stderr.write(_STOPPED)
         return INTERRUPTED

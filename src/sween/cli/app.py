@@ -13,53 +13,20 @@ from typing import Any, TextIO
 import typer
 
 from sween import __version__
-from sween.cli import (
-    INTERRUPTED,
-    attack,
-    bench,
-    certify,
-    demo,
-    import_checkpoint,
-    merge,
-    plan,
-    predict,
-    report,
-    reproduce,
-    train,
-    verify,
-    weigh,
-    zoo,
-)
+from sween.cli import INTERRUPTED
 from sween.cli.option_names import spell_options
-from sween.errors import CheckFailed, OutOfMemory, SweenError, is_out_of_memory
-from sween.training.torchrun import report_failure
+from sween.cli.verbs import VERBS, LazyGroup, command_of
+from sween.errors import BadInput, CheckFailed, OutOfMemory, SweenError, is_out_of_memory
 
 app = typer.Typer(
     name="sween",
+    cls=LazyGroup,
     help="Certified robust image classification by randomized smoothing of weighted ensembles.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     # Not rich: it takes [brackets] for markup and cuts words that are longer than their column.
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
 )
-for verb in (
-    demo,
-    train,
-    weigh,
-    certify,
-    predict,
-    attack,
-    merge,
-    report,
-    verify,
-    bench,
-    reproduce,
-):
-    app.command(name=verb.__name__.rpartition(".")[2])(verb.run)
-app.command(name="import")(import_checkpoint.run)  # which cannot be a module's name
-app.add_typer(plan.app, name="plan")
-app.add_typer(zoo.app, name="zoo")
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,19 +44,26 @@ def _application(
     """Certified robust image classification by randomized smoothing of weighted ensembles."""
 
 
-def run_verb(arguments: Sequence[str] | None = None) -> int:
+def import_verb(arguments: Sequence[str]) -> None:
+    """Import the module of the verb; what is broken, `run_verb` reports."""
+    if arguments and arguments[0] in VERBS:
+        with contextlib.suppress(BadInput):
+            command_of(arguments[0])
+
+
+def run_verb(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; see `sween.cli.main`.
 
     Raises:
         KeyboardInterrupt: the verb was interrupted.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    arguments = list(arguments) or ["--help"]
     command = typer.main.get_command(app)
-    verb = command
-    for name in arguments[:2]:  # `zoo add` is two words
-        verb = getattr(verb, "commands", {}).get(name, verb)
-    warnings.showwarning = functools.partial(_show_warning, verb)
+    verb: Any = command
     try:
+        for name in arguments[:2]:  # `zoo add` is two words
+            verb = getattr(verb, "commands", {}).get(name, verb)
+        warnings.showwarning = functools.partial(_show_warning, verb)
         with _messages(quiet="--quiet" in arguments):
             code = command.main(
                 args=arguments, prog_name="sween", standalone_mode=False, obj=arguments
@@ -142,7 +116,13 @@ def _messages(*, quiet: bool) -> Iterator[None]:
 
 
 def _complain(message: str, code: int) -> int:
-    return report_failure(f"sween: {' '.join(message.split())}\n", code)
+    line = f"sween: {' '.join(message.split())}\n"
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun
+        from sween.training.torchrun import report_failure
+
+        return report_failure(line, code)
+    sys.stderr.write(line)
+    return code
 
 
 _FIXES = {

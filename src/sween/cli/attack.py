@@ -8,6 +8,7 @@ import typer
 
 from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_dataset, empirical_accuracy
 from sween.attack.run import attack_config
+from sween.cli.completion import complete_from
 from sween.cli.options import (
     Alpha,
     Compile,
@@ -48,7 +49,12 @@ def run(
     source: Source,
     eps: Annotated[list[float], typer.Option(help="largest l2 perturbation; may be repeated")],
     out: Annotated[Path, typer.Option(help="folder for the outcomes")],
-    attack: Annotated[str, typer.Option(help=f"one of {', '.join(ATTACKS)}")] = "rand",
+    attack: Annotated[
+        str,
+        typer.Option(
+            help=f"one of {', '.join(ATTACKS)}", autocompletion=complete_from(lambda: ATTACKS)
+        ),
+    ] = "rand",
     indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:988")] = None,
     every: Annotated[int | None, typer.Option(help="every k-th test image")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,

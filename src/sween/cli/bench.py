@@ -17,6 +17,7 @@ from sween.bench import (
     measure,
     to_table,
 )
+from sween.cli.completion import complete_from
 from sween.cli.options import (
     Compile,
     CompileMode,
@@ -39,6 +40,7 @@ from sween.factories import TIMM_PREFIX, is_factory
 from sween.models import ARCHITECTURES, create_model
 from sween.run_folder import describe_environment, write_json
 from sween.zoo import load
+from sween.zoo.entries import model_folders
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
 """Images of custom networks, and of timm's, unless --image-size says otherwise."""
@@ -52,7 +54,8 @@ def run(
         list[str] | None,
         typer.Argument(
             help="architectures (registered, timm:NAME or package.module:factory), zoo names or "
-            "folders [resnet20]"
+            "folders [resnet20]",
+            autocompletion=complete_from(lambda: [*ARCHITECTURES, *model_folders()]),
         ),
     ] = None,
     n: Annotated[int, typer.Option(help="votes per certificate, for its time")] = 100_000,

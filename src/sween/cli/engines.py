@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.completion import complete_from
 from sween.engine import Pool
 from sween.errors import BadInput, UnknownName
 
@@ -17,7 +18,12 @@ ENGINES = {
 """The engines, with the options that each has to itself."""
 
 EngineName = Annotated[
-    str, typer.Option("--engine", help=f"who counts the votes: {', '.join(ENGINES)}")
+    str,
+    typer.Option(
+        "--engine",
+        help=f"who counts the votes: {', '.join(ENGINES)}",
+        autocompletion=complete_from(lambda: ENGINES),
+    ),
 ]
 WorkerCount = Annotated[
     int | None, typer.Option(help="with --engine ray: number of workers [one per CPU or GPU]")

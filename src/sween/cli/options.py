@@ -7,18 +7,25 @@ from typing import Annotated
 import torch
 import typer
 
+from sween.bounds import BOUNDS
+from sween.cli.completion import complete_from
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
-from sween.engine import COMPILE_MODES, PRECISIONS
-from sween.ensemble import LoadedEnsemble
+from sween.engine import COMPILE_MODES, NOISES, PRECISIONS
+from sween.ensemble import EXITS, LoadedEnsemble
 from sween.errors import BadInput
 from sween.factories import check_consent
 from sween.runs import Shard
-from sween.sampling import sampling_names
+from sween.sampling import VOTES, sampling_names
+from sween.zoo.entries import model_folders
 
 Source = Annotated[
-    Path, typer.Argument(help="ensemble folder, run folder, checkpoint file or zoo name")
+    Path,
+    typer.Argument(
+        help="ensemble folder, run folder, checkpoint file or zoo name",
+        autocompletion=complete_from(model_folders),
+    ),
 ]
 TrustedDataset = Annotated[
     str | None,
@@ -38,7 +45,10 @@ SkipUnreadable = Annotated[
     bool,
     typer.Option("--skip-unreadable", help="skip image files that cannot be read"),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+DEVICES = ("auto", "cpu", "cuda")
+Device = Annotated[
+    str, typer.Option(help="auto, cpu or cuda", autocompletion=complete_from(lambda: DEVICES))
+]
 Seed = Annotated[int, typer.Option(help="random seed")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress display")]
 TrustedArch = Annotated[
@@ -50,7 +60,9 @@ TrustedArch = Annotated[
 ]
 Alpha = Annotated[float, typer.Option(help="failure probability of each answer")]
 EXIT_HELP = "early exit: none, paper, exact or mixed(threshold=T,share=S)"
-Exit = Annotated[str, typer.Option("--exit", help=EXIT_HELP)]
+Exit = Annotated[
+    str, typer.Option("--exit", help=EXIT_HELP, autocompletion=complete_from(lambda: EXITS))
+]
 ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
 ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
 BatchSize = Annotated[
@@ -60,33 +72,54 @@ ForwardRows = Annotated[
     int | None, typer.Option(help="noisy images per forward pass; lower it if memory runs out")
 ]
 Precision = Annotated[
-    str, typer.Option(help=f"numerical precision of the networks: {', '.join(PRECISIONS)}")
+    str,
+    typer.Option(
+        help=f"numerical precision of the networks: {', '.join(PRECISIONS)}",
+        autocompletion=complete_from(lambda: PRECISIONS),
+    ),
 ]
 Compile = Annotated[bool | None, typer.Option(help="compile the networks [on a GPU only]")]
 CompileMode = Annotated[
     str | None,
     typer.Option(
         help=f"how to compile: {' or '.join(COMPILE_MODES)}; fast starts in seconds, max searches "
-        "for the fastest kernels for minutes [max]"
+        "for the fastest kernels for minutes [max]",
+        autocompletion=complete_from(lambda: COMPILE_MODES),
     ),
 ]
 NoiseOption = Annotated[
     str,
-    typer.Option("--noise", help="float32, or exact: certificates that hold in floating point"),
+    typer.Option(
+        "--noise",
+        help="float32, or exact: certificates that hold in floating point",
+        autocompletion=complete_from(lambda: NOISES),
+    ),
 ]
 ShardOption = Annotated[
     str | None,
     typer.Option("--shard", help="only this part, e.g. 3/16, into a folder for sween merge"),
 ]
-Bound = Annotated[str, typer.Option(help="cohen or two-class")]
+Bound = Annotated[
+    str, typer.Option(help="cohen or two-class", autocompletion=complete_from(lambda: BOUNDS))
+]
 SelectionVotes = Annotated[
     int | None,
     typer.Option(help="votes that select the class [100; with tolerance or budget 1000]"),
 ]
 EstimationVotes = Annotated[int, typer.Option(help="votes that bound its probability")]
-Sampling = Annotated[str, typer.Option(help=f"one of {', '.join(sampling_names())}")]
+Sampling = Annotated[
+    str,
+    typer.Option(
+        help=f"one of {', '.join(sampling_names())}", autocompletion=complete_from(sampling_names)
+    ),
+]
 VotesOption = Annotated[
-    str, typer.Option("--votes", help="hard, or soft: certify the mean probability instead")
+    str,
+    typer.Option(
+        "--votes",
+        help="hard, or soft: certify the mean probability instead",
+        autocompletion=complete_from(lambda: VOTES),
+    ),
 ]
 RadiusToDecide = Annotated[
     list[float] | None,

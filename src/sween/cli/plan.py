@@ -8,7 +8,7 @@ from sween.cli import plan_certify
 from sween.errors import BadInput
 from sween.theory import achieved_epsilon, expected_radius, required_sizes
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command(name="certify")(plan_certify.run)
 
 

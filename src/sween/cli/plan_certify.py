@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.completion import complete_from
 from sween.cli.options import (
     Alpha,
     BatchSize,
@@ -46,6 +47,7 @@ from sween.theory import predict_cost
 from sween.theory.certification_cost import check_request
 from sween.theory.pilot import pilot_positions, run_pilot
 from sween.zoo import load
+from sween.zoo.entries import model_folders
 
 _OF_THE_PILOT = (
     *("source", "pilot", "exit_name", "exit_threshold", "exit_alpha", "trusted", "data_root"),
@@ -59,7 +61,11 @@ def run(
     context: typer.Context,
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="[ENSEMBLE]", help="as in sween certify; its votes are the pilot"),
+        typer.Argument(
+            metavar="[ENSEMBLE]",
+            help="as in sween certify; its votes are the pilot",
+            autocompletion=complete_from(model_folders),
+        ),
     ] = None,
     certificates: Annotated[
         Path | None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.completion import complete_from
 from sween.cli.options import DataRoot, Device, Quiet, choose_devices
 from sween.progress import format_seconds
 from sween.report.canvas import LEFT_OUT, has_matplotlib, save
@@ -28,7 +29,13 @@ from sween.run_folder import write_text
 
 
 def run(
-    target: Annotated[str, typer.Argument(help=f"{', '.join(list_targets())}, or a plan file")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(list_targets())}, or a plan file",
+            autocompletion=complete_from(list_targets),
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="output folder, shared by all targets")],
     recipe: Annotated[
         str, typer.Option(help="training recipe: fast, or paper for the paper's settings")

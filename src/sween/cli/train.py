@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from sween.cli.completion import complete_from
 from sween.cli.options import (
     Convert,
     DataRoot,
@@ -36,16 +37,24 @@ def run(
         Path, typer.Option(help="run folder, or its parent if there are several candidates")
     ],
     config: Annotated[
-        Path | None, typer.Option(help=f"recipe file, or one of {', '.join(list_recipes())}")
+        Path | None,
+        typer.Option(
+            help=f"recipe file, or one of {', '.join(list_recipes())}",
+            autocompletion=complete_from(list_recipes),
+        ),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(DATASETS)}, or your own package.module:factory"),
+        typer.Option(
+            help=f"{', '.join(DATASETS)}, or your own package.module:factory",
+            autocompletion=complete_from(lambda: DATASETS),
+        ),
     ] = None,
     arch: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{_ARCHS}, timm:NAME, or your own package.module:factory; may be repeated"
+            help=f"{_ARCHS}, timm:NAME, or your own package.module:factory; may be repeated",
+            autocompletion=complete_from(list_models),
         ),
     ] = None,
     sigma: Annotated[
@@ -56,7 +65,11 @@ def run(
     ] = None,
     data_root: DataRoot = None,
     method: Annotated[
-        str | None, typer.Option(help=f"{', '.join(OBJECTIVES)} [{_default('method')}]")
+        str | None,
+        typer.Option(
+            help=f"{', '.join(OBJECTIVES)} [{_default('method')}]",
+            autocompletion=complete_from(lambda: OBJECTIVES),
+        ),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help=f"passes over the training images [{_default('epochs')}]")

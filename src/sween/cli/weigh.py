@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.completion import complete_from
 from sween.cli.options import (
     Convert,
     DataRoot,
@@ -23,7 +24,12 @@ from sween.ensemble.folder import new_ensemble, write_ensemble
 def run(
     runs: Annotated[list[Path], typer.Argument(help="run folders of the candidates")],
     out: Annotated[Path, typer.Option(help="ensemble folder to write")],
-    method: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = METHODS[0],
+    method: Annotated[
+        str,
+        typer.Option(
+            help=f"one of {', '.join(METHODS)}", autocompletion=complete_from(lambda: METHODS)
+        ),
+    ] = METHODS[0],
     samples: Annotated[int, typer.Option(help="noise samples per image")] = 100,
     trusted: TrustedDataset = None,
     data_root: DataRoot = None,

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from sween.cli.completion import complete_from
 from sween.cli.options import TrustedArch
 from sween.errors import refuse_duplicates
 from sween.records import format_radius
 from sween.zoo import ZooEntry, add, list_zoo, pack, remove, user_folder
+from sween.zoo.entries import models_in
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -83,7 +85,13 @@ def run_add(
 
 @app.command("remove")
 def run_remove(
-    name: Annotated[str, typer.Argument(help="name of an installed model")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="name of an installed model",
+            autocompletion=complete_from(lambda: models_in(user_folder())),
+        ),
+    ],
 ) -> None:
     """Remove an installed ensemble."""
     remove(name)

@@ -1,0 +1,91 @@
+"""Files around the package: versions agree, and machines can read what they are to read."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import sween
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+"""Of changes, by Keep a Changelog."""
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+def test_the_version_has_one_place() -> None:
+    assert "version" in PROJECT["project"]["dynamic"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "src/sween/version.py"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", sween.__version__)
+
+
+def test_the_changelog_is_in_form_and_has_this_version_first() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert titles[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(sween.__version__)}\] - \d{{4}}-\d\d-\d\d", titles[1])
+    for release in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        kinds = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        assert kinds == [kind for kind in KINDS if kind in kinds], "unknown, repeated or unordered"
+
+
+def test_the_citation_names_this_version_and_the_paper() -> None:
+    citation = read_yaml(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["version"] == sween.__version__
+    assert str(citation["date-released"]) in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert citation["license"] == PROJECT["project"]["license"]
+    (paper,) = citation["references"]
+    assert paper["title"] == "Enhancing Certified Robustness via Smoothed Weighted Ensembling"
+    assert [author["family-names"] for author in paper["authors"]] == [
+        *("Liu", "Feng", "Wang", "Dong"),
+    ]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_readable_and_ask_for_little(path: Path) -> None:
+    workflow = read_yaml(path)
+    assert True in workflow, "`on`, which YAML takes for a truth value"
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            assert {"uses", "run"} & step.keys()
+            assert "${{" not in step.get("run", ""), "an expression inside a script is an injection"
+
+
+def test_the_matrix_has_the_declared_versions_of_python() -> None:
+    workflow = read_yaml(ROOT / ".github" / "workflows" / "test.yml")
+    tested = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
+    assert tested == named
+
+
+def test_only_a_tag_is_published_and_by_a_job_without_code() -> None:
+    workflow = read_yaml(ROOT / ".github" / "workflows" / "publish.yml")
+    assert workflow[True] == {"push": {"tags": ["v*"]}}
+    publish = workflow["jobs"]["publish"]
+    assert publish["needs"] == "build"
+    assert publish["permissions"] == {"id-token": "write"}, "trusted publishing, no password"
+    assert all("run" not in step for step in publish["steps"])
+
+
+def test_the_tracked_tree_is_small() -> None:
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git repository")
+    files = [ROOT / name for name in listed.split("\0") if name]
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 40e6
