@@ -22,6 +22,7 @@ repository_url = os.environ.get("SWEEN_REPOSITORY_URL", "")
 files outside the site are shown as their paths."""
 
 html_theme = "furo"
+html_static_path = html_css_files = ["site.css"]
 html_title = f"sween {version}"
 html_show_sphinx = html_show_copyright = False
 

@@ -45,7 +45,7 @@ class LinkRepositoryFiles(SphinxTransform):
             return
         shown = node.astext()
         new: list[nodes.Node] = [nodes.literal(path, path)]
-        if not path.endswith(shown):
+        if shown not in path:
             new = [*node.children[0].children, nodes.Text(" ("), *new, nodes.Text(")")]
         node.parent.replace(node, new)
 
