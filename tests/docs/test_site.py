@@ -50,7 +50,7 @@ def test_pictures_come_in_light_and_dark(site: Path) -> None:
     page = (site / "how-it-works.html").read_text(encoding="utf-8")
     images = {name: tag for tag in re.findall("<img[^>]*>", page)
               for name in re.findall(r'src="_images/([^"]*)"', tag)}  # fmt: skip
-    for name in ("idea", "radius", "sigma", "ensembles", "exits"):
+    for name in ("idea", "radius", "noise", "sigma", "ensembles", "exits"):
         assert "only-light" in images[f"{name}.png"]
         assert "only-dark" in images[f"{name}-dark.png"]
 
