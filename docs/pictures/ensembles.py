@@ -9,17 +9,17 @@ import numpy as np
 from accuracy_curves import draw_run
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from shades import HERE, RESULTS, Shades, save_both, title
+from shades import HERE, Shades, measured, save_both, title
 
 from sween.records import Certificate
-from sween.report import MeasuredRun, canvas, load_run
+from sween.report import MeasuredRun, canvas
 
 RUN = "cifar10-sween6-gaussian-sigma0.50"
 BINS = 12
 
 
 def draw(shades: Shades) -> Figure:
-    run = load_run(RESULTS / RUN)
+    run = measured(RUN)
     figure = canvas.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
     _draw_votes(left, run, shades)

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from shades import HERE, RESULTS, Shades, save_both, title
+from shades import HERE, RESULTS, Shades, measured, save_both, title
 
 from sween.evaluation import average_certified_radius
 from sween.records import Certificate
-from sween.report import MeasuredRun, canvas, load_run
+from sween.report import MeasuredRun, canvas
 
 sys.path.insert(0, str(HERE.parent))
 
@@ -22,7 +22,7 @@ LABELS = {"none": "no exit", "exact": "exact: same votes", "paper": "paper: its 
 
 
 def draw(shades: Shades) -> Figure:
-    found = [load_run(path) for path, training, _ in runs(RESULTS, "cifar10")
+    found = [measured(path.name) for path, training, _ in runs(RESULTS, "cifar10")
              if training == "gaussian"]  # fmt: skip
     colours = dict(zip(EXITS, (shades.muted, shades.accent, shades.series[0]), strict=True))
     figure = canvas.new_figure(8.6, 0.85 * len(found) + 1.1)

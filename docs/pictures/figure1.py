@@ -7,9 +7,9 @@ from pathlib import Path
 
 from accuracy_curves import draw_run
 from matplotlib.figure import Figure
-from shades import HERE, RESULTS, Shades, save_both, title
+from shades import HERE, Shades, measured, save_both, title
 
-from sween.report import canvas, load_run
+from sween.report import canvas
 
 RUNS = [f"cifar10-sween{size}-gaussian-sigma0.50" for size in (3, 6)]
 
@@ -17,7 +17,7 @@ RUNS = [f"cifar10-sween{size}-gaussian-sigma0.50" for size in (3, 6)]
 def draw(shades: Shades) -> Figure:
     figure = canvas.new_figure(10.4, 4.4)
     for axes, name in zip(figure.subplots(1, 2, sharey=True), RUNS, strict=True):
-        run = load_run(RESULTS / name)
+        run = measured(name)
         draw_run(axes, run, shades)
         sample = run.sample
         what = f"{len(run.indices):,} images, n = {sample.n:,}, α = {sample.alpha:g}"

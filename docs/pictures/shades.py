@@ -4,6 +4,7 @@ A page names NAME.png; the site shows the other version to readers of its dark t
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sween.report import canvas
+from sween.report import MeasuredRun, canvas, load_run
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
@@ -77,6 +78,12 @@ def save_both(draw: Callable[[Shades], Figure], name: str, folder: Path = HERE) 
             figure = draw(shades)
             path = folder / f"{name}{shades.suffix}.png"
             figure.savefig(path, dpi=160, facecolor=shades.paper, metadata={"Software": None})
+
+
+@functools.cache
+def measured(name: str) -> MeasuredRun:
+    """A run of results/, read and verified once for both versions."""
+    return load_run(RESULTS / name)
 
 
 def title(axes: Axes, text: str, below: str = "") -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from accuracy_curves import draw_models
 from matplotlib.figure import Figure
-from shades import HERE, RESULTS, Shades, save_both, title
+from shades import HERE, Shades, measured, save_both, title
 
-from sween.report import canvas, load_run
+from sween.report import canvas
 
 SIGMAS = (0.25, 0.5, 1.0)
 
 
 def draw(shades: Shades) -> Figure:
-    runs = [load_run(RESULTS / f"cifar10-sween3-gaussian-sigma{sigma:.2f}") for sigma in SIGMAS]
+    runs = [measured(f"cifar10-sween3-gaussian-sigma{sigma:.2f}") for sigma in SIGMAS]
     models = {f"sigma {run.sample.sigma:.2f}": run.models[str(run.ensemble)] for run in runs}
     figure = canvas.new_figure(7.6, 4.0)
     axes = figure.subplots()
