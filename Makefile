@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all check docs format clean
 
 demo: $(READY)
 	$(BIN)/sween demo --out demo
@@ -23,6 +23,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Warnings are errors, links inside the site and to files of the tree are checked.
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -34,4 +38,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,8 +17,8 @@ PROJECT: dict[str, Any] = tomllib.loads(
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 """Packages whose name differs from that of their module."""
 
-TOOLS = "dev"
-"""The extra for tests and checks."""
+TOOLS = ("dev", "docs")
+"""The extras for tests, checks and the site, which the package itself does not import."""
 
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sween"
@@ -99,13 +99,13 @@ USED = third_party(
 
 
 def test_every_import_is_declared() -> None:
-    declared = DEPENDENCIES.union(*(own for extra, own in EXTRAS.items() if extra != TOOLS))
+    declared = DEPENDENCIES.union(*(own for extra, own in EXTRAS.items() if extra not in TOOLS))
     assert USED - declared == set()
 
 
 def test_every_declared_package_is_used() -> None:
     declared = {"dependencies": DEPENDENCIES, **EXTRAS}
-    unused = {where: packages - USED for where, packages in declared.items() if where != TOOLS}
+    unused = {where: packages - USED for where, packages in declared.items() if where not in TOOLS}
     assert {where: packages for where, packages in unused.items() if packages} == {}
 
 

@@ -5,25 +5,28 @@ python docs/pictures/figure1.py
 
 from pathlib import Path
 
-from sween.report import load_run
-from sween.report.canvas import save
-from sween.report.curves import Panel, draw_panels
+from accuracy_curves import draw_run
+from matplotlib.figure import Figure
+from shades import HERE, Shades, measured, save_both, title
 
-FOLDER = Path(__file__).parent
+from sween.report import canvas
+
 RUNS = [f"cifar10-sween{size}-gaussian-sigma0.50" for size in (3, 6)]
 
 
-def main() -> None:
-    panels = []
-    for name in RUNS:
-        run = load_run(FOLDER.parents[1] / "results" / name)
-        assert run.ensemble is not None
-        models = {model: run.models[model] for model in (*run.candidates, run.ensemble)}
+def draw(shades: Shades) -> Figure:
+    figure = canvas.new_figure(10.4, 4.4)
+    for axes, name in zip(figure.subplots(1, 2, sharey=True), RUNS, strict=True):
+        run = measured(name)
+        draw_run(axes, run, shades)
         sample = run.sample
-        subtitle = f"{len(run.indices):,} images, n = {sample.n:,}, α = {sample.alpha:g}"
-        title = f"{run.ensemble}, σ = {sample.sigma:.2f}"
-        panels.append(Panel(models, title, subtitle, run.ensemble, run.candidates))
-    save(draw_panels(panels), FOLDER / "figure1.png")
+        what = f"{len(run.indices):,} images, n = {sample.n:,}, α = {sample.alpha:g}"
+        title(axes, f"{run.ensemble}, σ = {sample.sigma:.2f}", what)
+    return figure
+
+
+def main(folder: Path = HERE) -> None:
+    save_both(draw, "figure1", folder)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,22 @@
-"""Draws docs/pictures/idea.png from the demo's certificates: python docs/pictures/idea.py
+"""Draws idea.png from the demo's certificates.
 
 Noisy copies of one digit, the votes of the ensemble on ten thousand of them, and what they prove.
+
+python docs/pictures/idea.py
 """
 
-import sys
+import functools
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
+from shades import HERE, RESULTS, Shades, save_both
 
 from sween.data import load_dataset
-from sween.records import ABSTAIN, Certificate, format_radius, read_certificates
-from sween.seeding import noisy_copies
-
-HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "results" / "digits-demo"
-INK, MUTED, ACCENT, PALE = "#1f2933", "#616e7c", "#b42318", "#d9dfe4"
+from sween.records import Certificate, format_radius, read_certificates
+from sween.seeding import derive_key, noisy_copies
 
 
 def _pick(certificates: list[Certificate]) -> Certificate:
@@ -28,86 +26,89 @@ def _pick(certificates: list[Certificate]) -> Certificate:
     return good[int(0.7 * len(good))]
 
 
-def draw(row: Certificate) -> Figure:
-    image = load_dataset("digits").test.images([row.index])[0]
-    noisy = noisy_copies(
-        image, sigma=row.sigma, seed=row.seed, purpose="estimation", example=row.index, block=0
-    )
-    figure = Figure(figsize=(11, 3.7), dpi=160, facecolor="white")
-    _draw_images(figure, image, noisy)
-    _draw_votes(figure, row)
-    _draw_ball(figure, row)
+def draw(row: Certificate, shades: Shades) -> Figure:
+    image = load_dataset("digits").test.images([row.index])
+    key = derive_key(row.seed, "estimation", row.index)
+    noisy = noisy_copies(image, [key], sigma=row.sigma)
+    figure = Figure(figsize=(11, 3.7))
+    _draw_images(figure, image[0], noisy, shades)
+    _draw_votes(figure, row, shades)
+    _draw_ball(figure, row, shades)
     for x in (0.355, 0.69):
         arrow = FancyArrowPatch(
-            (x, 0.47), (x + 0.035, 0.47), arrowstyle="-|>", mutation_scale=18, color=MUTED
+            (x, 0.47), (x + 0.035, 0.47), arrowstyle="-|>", mutation_scale=18, color=shades.muted
         )
         figure.add_artist(arrow)
     return figure
 
 
-def _title(figure: Figure, x: float, number: str, text: str) -> None:
-    figure.text(x, 0.93, number, color=ACCENT, fontsize=13, weight="bold")
-    figure.text(x + 0.02, 0.93, text, color=INK, fontsize=12, weight="bold")
+def _title(figure: Figure, x: float, number: str, text: str, shades: Shades) -> None:
+    figure.text(x, 0.93, number, color=shades.accent, fontsize=13, weight="bold")
+    figure.text(x + 0.02, 0.93, text, fontsize=12, weight="bold")
 
 
-def _draw_images(figure: Figure, image: torch.Tensor, noisy: torch.Tensor) -> None:
-    _title(figure, 0.02, "1", "noisy copies of the image")
+def _draw_images(figure: Figure, image: torch.Tensor, noisy: torch.Tensor, shades: Shades) -> None:
+    _title(figure, 0.02, "1", "noisy copies of the image", shades)
     clean = figure.add_axes((0.02, 0.27, 0.15, 0.45))
     clean.imshow(image[0].numpy(), cmap="gray_r", vmin=0, vmax=1)
-    clean.set_title("x", color=INK, fontsize=11)
+    clean.set_title("x", color=shades.ink, fontsize=11)
     for position in range(6):
         column, line = position % 2, position // 2
         axes = figure.add_axes((0.19 + 0.08 * column, 0.60 - 0.245 * line, 0.072, 0.215))
         axes.imshow(noisy[position, 0].numpy(), cmap="gray_r", vmin=-0.7, vmax=1.7)
         axes.set_axis_off()
     clean.set_axis_off()
-    figure.text(0.19, 0.04, "x + noise, ten thousand times", color=MUTED, fontsize=9)
+    figure.text(0.19, 0.04, "x + noise, ten thousand times", color=shades.muted, fontsize=9)
 
 
-def _draw_votes(figure: Figure, row: Certificate) -> None:
-    _title(figure, 0.42, "2", "the weighted ensemble votes")
+def _draw_votes(figure: Figure, row: Certificate, shades: Shades) -> None:
+    _title(figure, 0.42, "2", "the weighted ensemble votes", shades)
     axes = figure.add_axes((0.42, 0.19, 0.25, 0.62))
     counts = np.asarray(row.estimation_counts)
-    colours = [ACCENT if k == row.prediction else "#9aa5b1" for k in range(len(counts))]
+    colours = [shades.accent if k == row.prediction else shades.muted for k in range(len(counts))]
     axes.bar(range(len(counts)), counts, color=colours, width=0.75)
     axes.set_xticks(range(len(counts)))
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(colors=MUTED, length=0)
+    axes.tick_params(colors=shades.muted, length=0)
     winner = row.prediction
     axes.text(
         winner + 0.5 if winner < 6 else winner - 0.5,
         0.9 * counts[winner],
         f"{counts[winner]:,} of {row.n:,}",
         ha="left" if winner < 6 else "right",
-        color=ACCENT,
+        color=shades.accent,
         fontsize=11,
         weight="bold",
     )
     p = np.floor(row.lower_bound * 1000) / 1000
     text = f"so with {100 * (1 - row.alpha):g}% confidence  p > {p:.3f}"
-    figure.text(0.42, 0.04, text, color=MUTED, fontsize=9)
+    figure.text(0.42, 0.04, text, color=shades.muted, fontsize=9)
 
 
-def _draw_ball(figure: Figure, row: Certificate) -> None:
-    _title(figure, 0.745, "3", "a proof")
+def _draw_ball(figure: Figure, row: Certificate, shades: Shades) -> None:
+    _title(figure, 0.745, "3", "a proof", shades)
     axes = figure.add_axes((0.745, 0.15, 0.24, 0.7))
     axes.set_xlim(-1.25, 1.25)
     axes.set_ylim(-1.1, 1.1)
     axes.set_aspect("equal")
     axes.set_axis_off()
     boundary = np.linspace(-1.1, 1.1, 50)
-    axes.plot(1.06 + 0.09 * np.sin(3 * boundary), boundary, color=MUTED, linewidth=1.5)
-    axes.fill_betweenx(boundary, 1.06 + 0.09 * np.sin(3 * boundary), 1.25, color=PALE)
-    axes.add_patch(Circle((0, 0), 0.9, facecolor="#fbe9e7", edgecolor=ACCENT, linewidth=2))
-    axes.plot(0, 0, "o", color=INK)
-    axes.text(-0.08, -0.16, "x", ha="right", color=INK, fontsize=12)
-    axes.annotate("", (0.64, 0.63), (0, 0), arrowprops={"arrowstyle": "-|>", "color": ACCENT})
+    axes.plot(1.06 + 0.09 * np.sin(3 * boundary), boundary, color=shades.muted, linewidth=1.5)
+    axes.fill_betweenx(boundary, 1.06 + 0.09 * np.sin(3 * boundary), 1.25, color=shades.fill)
+    axes.add_patch(
+        Circle((0, 0), 0.9, facecolor=shades.accent_fill, edgecolor=shades.accent, linewidth=2)
+    )
+    axes.plot(0, 0, "o", color=shades.ink)
+    axes.text(-0.08, -0.16, "x", ha="right", color=shades.ink, fontsize=12)
+    axes.annotate(
+        "", (0.64, 0.63), (0, 0), arrowprops={"arrowstyle": "-|>", "color": shades.accent}
+    )
     axes.text(
         -0.14,
         0.42,
         f"R = {format_radius(row.radius)}",
-        color=ACCENT,
+        color=shades.accent,
         fontsize=13,
         weight="bold",
         ha="center",
@@ -117,20 +118,18 @@ def _draw_ball(figure: Figure, row: Certificate) -> None:
         -0.52,
         f"every image here\nis classified {row.prediction}",
         ha="center",
-        color=INK,
+        color=shades.ink,
         fontsize=10,
     )
-    figure.text(0.745, 0.04, "no l2 change below R changes the label", color=MUTED, fontsize=9)
+    figure.text(
+        0.745, 0.04, "no l2 change below R changes the label", color=shades.muted, fontsize=9
+    )
 
 
-def main() -> int:
-    matplotlib.rcParams["font.family"] = "DejaVu Sans"
-    row = _pick(read_certificates(RESULTS))
-    assert row.prediction != ABSTAIN
-    draw(row).savefig(HERE / "idea.png", metadata={"Software": None})
-    sys.stdout.write(f"digit {row.index}, a {row.label}: radius {format_radius(row.radius)}\n")
-    return 0
+def main(folder: Path = HERE) -> None:
+    row = _pick(read_certificates(RESULTS / "digits-demo"))
+    save_both(functools.partial(draw, row), "idea", folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

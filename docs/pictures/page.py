@@ -1,4 +1,4 @@
-"""Draws page.png: the page of results/digits-demo from its results on, in headless Chromium.
+"""Draws page.png and page-dark.png: the page of results/digits-demo, in headless Chromium.
 
 python docs/pictures/page.py
 """
@@ -22,11 +22,13 @@ def main() -> None:
         chromium = shutil.which("chromium")
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        page.goto((Path(out) / "report.html").as_uri())
-        top = page.locator("#results").bounding_box()["y"]
-        area = {"x": 0, "y": top, "width": WIDTH, "height": HEIGHT}
-        page.screenshot(path=FOLDER / "page.png", full_page=True, clip=area)
+        for scheme, name in (("light", "page.png"), ("dark", "page-dark.png")):
+            size = {"width": WIDTH, "height": HEIGHT}
+            page = browser.new_page(viewport=size, color_scheme=scheme)
+            page.goto((Path(out) / "report.html").as_uri())
+            top = page.locator("#results").bounding_box()["y"]
+            area = {"x": 0, "y": top, "width": WIDTH, "height": HEIGHT}
+            page.screenshot(path=FOLDER / name, full_page=True, clip=area)
         browser.close()
 
 
