@@ -13,7 +13,8 @@ from sween.sampling.votes import VotePair
 
 ABOVE, BELOW = 1e-13, 1e-9
 """Relative tolerance above and below the re-derived number: other versions of the special
-functions round differently, but never raise a radius by more than this."""
+functions round differently, but never raise a radius by more than this. A radius near 0 comes from
+a probability near 1/2, whose rounding is relative to 1/2: its tolerance is relative to sigma."""
 
 LOST_VOTES = 10
 """The most votes that exact noise may lose in one certificate; it loses one in a million
@@ -94,16 +95,18 @@ def _differences(row: Certificate, answer: Answer) -> list[str]:
         problems.append(f"decisions are {row.decisions}, the votes give {decisions}")
     for field in dataclasses.fields(decision):
         recorded, again = getattr(row, field.name), getattr(decision, field.name)
-        if not _same(recorded, again):
+        scale = row.sigma if field.name.startswith("radius") else 0.0
+        if not _same(recorded, again, scale):
             problems.append(f"{field.name} is {recorded}, the votes give {again}")
     return problems
 
 
-def _same(recorded: object, again: float | int | None) -> bool:
+def _same(recorded: object, again: float | int | None, scale: float) -> bool:
     if again is None:
         return recorded is None
     if isinstance(again, int):
         return recorded == again
     if not isinstance(recorded, int | float):
         return False
-    return again * (1 - BELOW) <= recorded <= again * (1 + ABOVE)
+    above = ABOVE * max(again, scale) if again > 0 else 0.0
+    return again * (1 - BELOW) - above <= recorded <= again + above
