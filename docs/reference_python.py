@@ -1,6 +1,7 @@
 """docs/reference/python.md and packages.md: every public name, its signature and its docstring."""
 
 import ast
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -25,7 +26,10 @@ MODULES = {
         *("ContractError", "MissingExtra", "OutOfMemory", "CheckFailed", "SmallSampleWarning"),
         *("PreparationWarning", "RepeatedNoiseWarning"),
     ),
+    "models.registry": ("Architecture",),
+    "data.registry": ("DatasetEntry",),
     "data.conversion": ("Images",),
+    "smoothing.classifier": ("Labels", "Indices"),
     "paths": ("AnyPath",),
 }
 """Other names that users of `sween` meet."""
@@ -79,7 +83,8 @@ def _module(name: str, names: list[str], described: dict[str, object]) -> Iterat
     yield markdown(_summary(module.__doc__)) + "\n"
     known = [each for each in names if described.get(each) is getattr(module, each)]
     if known:
-        yield f"Described before: {', '.join(f'`{each}`' for each in known)}.\n"
+        names_known = ", ".join(f"`{each}`" for each in known)
+        yield f"Also here, described above or with [`sween`](python.md): {names_known}.\n"
     for each in names:
         if each not in known:
             described[each] = getattr(module, each)
@@ -95,7 +100,7 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
     yield f"### {name}\n"
     if inspect.isclass(value):
         yield from _class(name, value)
-    elif callable(value) and hasattr(value, "__qualname__"):
+    elif inspect.isroutine(value):
         yield _signature(name, value, value)
         yield from _docstring(value.__doc__)
     else:
@@ -103,8 +108,14 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
 
 
 def _class(name: str, cls: type) -> Iterator[str]:
-    yield _signature(name, cls, cls.__init__)
+    made = dataclasses.is_dataclass(cls) or issubclass(cls, tuple)  # which have a signature
+    if made or str(getattr(cls.__init__, "__module__", None)).startswith("sween"):
+        yield _signature(name, cls, cls.__init__)
     yield from _docstring(cls.__doc__)
+    comments = [f"- `{each}`: {markdown(text)}" for each, text in _field_comments(cls).items()]
+    if comments:
+        yield "Fields:\n"
+        yield "\n".join(comments) + "\n"
     properties = [
         f"- `{each}`: {markdown(' '.join(_summary(getattr(cls, each).__doc__).split()))}"
         for each in _public(cls)
@@ -122,6 +133,18 @@ def _class(name: str, cls: type) -> Iterator[str]:
             yield from _docstring(method.__doc__)
 
 
+def _field_comments(cls: type) -> dict[str, str]:
+    """The texts under fields in the body of a class."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
+    found = dict[str, str]()
+    for part, following in itertools.pairwise(node.body):
+        text = getattr(getattr(following, "value", None), "value", None)
+        if isinstance(part, ast.AnnAssign) and isinstance(following, ast.Expr):
+            found[ast.unparse(part.target)] = " ".join(str(text).split())
+    return found
+
+
 def _public(cls: type) -> list[str]:
     """Names of a class and of its bases in sween, in the order of the source."""
     bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] == "sween"]
@@ -130,34 +153,42 @@ def _public(cls: type) -> list[str]:
 
 
 def _is_described(cls: type, name: str) -> bool:
-    """Whether a method is for users: its own, with a docstring, or inherited with an example."""
+    """Whether a method is for users: its own, with a docstring, or one whose example has it."""
     docstring = getattr(cls, name).__doc__ or ""
-    return bool(docstring) if name in vars(cls) else ">>>" in docstring
+    return bool(docstring) if name in vars(cls) else f"{cls.__name__}." in docstring
 
 
 def _constant(module: ModuleType, name: str, value: object) -> Iterator[str]:
-    docstring = _comment(module, name)
-    if docstring:
-        yield markdown(docstring) + "\n"
+    source, comment = _assignment(module, name)
+    if isinstance(value, int | float | str | tuple):
+        yield f"```python\n{name} = {value!r}\n```\n"
+    elif not isinstance(value, Mapping):
+        yield f"```python\n{name} = {source}\n```\n"
+    if comment:
+        yield markdown(comment) + "\n"
     if isinstance(value, Mapping):
-        yield f"By name: {', '.join(f'`{key}`' for key in value)}.\n"
-    elif isinstance(value, int | float | str | tuple):
-        yield f"Value: `{value!r}`\n"
+        names = [key for key in value if key in getattr(value, "built_in", value)]
+        yield f"Names: {', '.join(f'`{key}`' for key in names)}.\n"
 
 
-def _comment(module: ModuleType, name: str) -> str:
-    """The text under the assignment of a constant, in the module that the name comes from."""
+def _assignment(module: ModuleType, name: str) -> tuple[str, str]:
+    """What is assigned to a constant, in the module that it comes from, and the text under it."""
     tree = ast.parse(inspect.getsource(module))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(one.name == name for one in node.names):
-            return _comment(importlib.import_module(str(node.module)), name)
-    for node, following in itertools.pairwise(tree.body):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        assigned = name in [getattr(target, "id", None) for target in targets]
-        text = getattr(getattr(following, "value", None), "value", None)
-        if assigned and isinstance(following, ast.Expr) and isinstance(text, str):
-            return inspect.cleandoc(text)
-    return ""
+            return _assignment(importlib.import_module(str(node.module)), name)
+    for node, following in itertools.pairwise([*tree.body, ast.Pass()]):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in _targets(node):
+            text = getattr(getattr(following, "value", None), "value", None)
+            is_text = isinstance(following, ast.Expr) and isinstance(text, str)
+            source = ast.unparse(node.value) if node.value else ""
+            return source, inspect.cleandoc(str(text)) if is_text else ""
+    raise LookupError(f"{module.__name__}.{name} is not assigned there")
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [ast.unparse(target) for target in targets]
 
 
 def _signature(name: str, called: Callable[..., Any], source: Callable[..., Any]) -> str:

@@ -102,7 +102,10 @@ class AttackConfig(RunConfig):
 
 
 class AttackRun(RowRun[AttackConfig, AttackOutcome]):
-    """An attack run whose rows were checked; some may still be missing."""
+    """An attack run whose rows were checked; some may still be missing.
+
+    `read`, `verify` and `check_complete` are as in `CertificationRun`.
+    """
 
     FILE: ClassVar[str] = OUTCOME_ROWS
     PART: ClassVar[str] = "eps"

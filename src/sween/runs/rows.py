@@ -357,7 +357,7 @@ class RowRun(abc.ABC, Generic[Config, Row]):
             >>> run = sween.certify_dataset(
             ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
             ... )
-            >>> run.check_complete()
+            >>> sween.CertificationRun.read("run").check_complete()
         """
         missing = self.missing
         if missing:

@@ -38,7 +38,10 @@ from sween.smoothing.smoothed_logits import FrozenProbabilities, SmoothedLogits
 from sween.zoo import load
 
 Labels = Sequence[int] | torch.Tensor | int | None
+"""True classes, one per image; None where they are not known."""
+
 Indices = Sequence[int] | int | None
+"""Numbers of the images, each once; None to number them consecutively across calls."""
 
 
 class SmoothedClassifier:

@@ -41,7 +41,10 @@ def train(
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> nn.Module:
-    """Train one candidate with Gaussian noise into the run folder `out`; see `Trainer`.
+    """Train one candidate with Gaussian noise into the run folder `out`.
+
+    On a CPU the weights depend only on the config, the data and the versions of the environment.
+    The test split is never touched.
 
     Args:
         config: what to train, and how.
