@@ -17,7 +17,7 @@ SIGMA = 0.5
 
 
 class TimmNetwork(nn.Module):
-    """A small timm network. It expects larger RGB images, so it enlarges the digits itself."""
+    """A small network of timm. It is made for larger images, so it enlarges the digits first."""
 
     def __init__(self) -> None:
         import timm
@@ -26,7 +26,7 @@ class TimmNetwork(nn.Module):
         self.network = timm.create_model("test_resnet", num_classes=10, in_chans=1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        larger = nn.functional.interpolate(images, scale_factor=4.0, mode="nearest")
+        larger = nn.functional.interpolate(images, scale_factor=2.0, mode="nearest")
         logits: torch.Tensor = self.network(larger)
         return logits
 
