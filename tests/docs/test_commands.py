@@ -16,6 +16,8 @@ from .pages import ROOT, markdown_pages
 SHELLS = {"", "bash", "sh", "shell", "console"}
 ELLIPSES = {"...", "…"}
 APP: Any = typer.main.get_command(app)
+VERBS = dict(APP.commands)
+"""Looked up now, when nothing but what is built in is registered: their help lists such names."""
 
 
 def blocks(text: str) -> Iterator[str]:
