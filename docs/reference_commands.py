@@ -1,5 +1,6 @@
 """docs/reference/commands.md: every command with its arguments and options."""
 
+import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 from docstrings import markdown
 
 from sween.cli.app import app
-from sween.markdown import TEXT, markdown_table
+from sween.markdown import markdown_table
 
 KINDS = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
@@ -31,11 +32,11 @@ def page() -> str:
 def _command(command: Any, name: str) -> Iterator[str]:
     if name != "sween":
         yield f"## {name}\n"
-        yield markdown(command.help) + "\n"
+        yield _prose(command.help) + "\n"
         yield f"```text\n{name} {' '.join(_usage(command))}\n```\n"
     rows = [(_spelled(each, command), _default(each), _meaning(each)) for each in command.params]
     if rows:
-        yield markdown_table(("option", "default", "meaning"), [TEXT] * 3, rows)
+        yield markdown_table(("option", "default", "meaning"), ["---"] * 3, rows)
     for each, part in getattr(command, "commands", {}).items():
         yield from _command(part, f"{name} {each}")
 
@@ -75,5 +76,12 @@ def _default(parameter: Any) -> str:
 
 
 def _meaning(parameter: Any) -> str:
-    text = markdown(" ".join((parameter.help or "").split()))
+    text = _prose(" ".join((parameter.help or "").split()))
     return f"{text}; may be repeated" if parameter.multiple and "repeat" not in text else text
+
+
+def _prose(text: str) -> str:
+    """Help as Markdown, its options as code: typographers make one dash of two."""
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z][\w-]*", r"`\g<0>`", part) for part in parts[::2]]
+    return markdown("".join(parts))

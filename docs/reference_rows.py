@@ -8,7 +8,7 @@ from docstrings import entries, markdown, sections
 
 from sween.ensemble.folder import write_ensemble
 from sween.ensemble.solve import WeightSolution
-from sween.markdown import TEXT, markdown_table
+from sween.markdown import markdown_table
 from sween.records import Certificate
 from sween.runs.attack import AttackConfig
 from sween.runs.attack_outcome import AttackOutcome
@@ -97,4 +97,4 @@ def _keys(thing: Any) -> list[tuple[str, str, str]]:
 
 def _table(what: str, rows: Iterable[Sequence[str]]) -> str:
     cells = [(f"`{name}`", kind, markdown(meaning)) for name, kind, meaning in rows]
-    return markdown_table((what, "type", "meaning"), [TEXT] * 3, cells)
+    return markdown_table((what, "type", "meaning"), ["---"] * 3, cells)
