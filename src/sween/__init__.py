@@ -1,10 +1,12 @@
 """Certified robust image classification by randomized smoothing of weighted ensembles.
 
-ensemble = sween.WeightedEnsemble([net_a, net_b, net_c])
-sween.solve_weights(ensemble, images, labels, sigma=0.5)
-smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
-certificates = smoothed.certify(images, n=100_000, alpha=0.001)
-run = sween.certify_dataset(smoothed, dataset, out="runs/mine", n=100_000)
+Example:
+    >>> import sween
+    >>> digits = sween.load_dataset("digits")
+    >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+    >>> certificate = smoothed.certify_one(digits.test.images([6])[0], n=1000, alpha=0.001)
+    >>> certificate.prediction == int(digits.test.labels[6]), certificate.radius > 0.5
+    (True, True)
 
 Names are imported when they are first used: torch takes seconds, in which the command line must be
 able to answer an interrupt.

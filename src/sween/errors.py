@@ -24,7 +24,16 @@ from pathlib import Path
 
 
 class SweenError(Exception):
-    """Base class of all errors that sween raises deliberately."""
+    """Base class of all errors that sween raises deliberately.
+
+    Example:
+        >>> import sween
+        >>> try:
+        ...     sween.ExitPolicy("exakt")
+        ... except sween.SweenError as error:
+        ...     print(error)
+        unknown exit 'exakt'; did you mean 'exact'? available: exact, mixed, none, paper
+    """
 
 
 class BadInput(SweenError, ValueError):

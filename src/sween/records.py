@@ -34,10 +34,62 @@ class Certificate:
 
     Unless `prediction` is ABSTAIN, no l2 perturbation smaller than `radius` changes the prediction
     of the smoothed classifier: no adversarial example lies in the open ball of that radius around
-    the image. This holds with probability at least 1 - `alpha` over the noise. `radius_cohen` and
-    `radius_two_class` each hold with probability 1 - `alpha`, but not jointly: choose the bound
-    before looking at the votes. `lower_bound` is the chosen bound's lower confidence bound on the
-    probability of the class, at level 0.9 alpha for the two-class bound.
+    the image. This holds with probability at least 1 - `alpha` over the noise. Radii and `sigma`
+    are in units of pixels scaled to [0,1].
+
+    Attributes:
+        index: of the image in its data set, or the number of the image in this classifier's calls;
+            the key of its noise.
+        label: the true class; None if it is not known.
+        prediction: the certified class, or ABSTAIN (-1).
+        radius: certified l2 radius, that of `bound`; 0 if it abstains.
+        radius_cohen: the radius by Cohen's bound; 0 if that bound abstains. It holds with
+            probability 1 - `alpha`, and so does `radius_two_class`, but not both together: choose
+            the bound before looking at the votes. Never None in rows that sween writes.
+        radius_two_class: the radius by the two-class bound; 0 if that bound abstains; None if the
+            sampling or the votes allow no such bound (`decide` and soft votes).
+        candidate: the class with the most selection votes, whose probability is bounded.
+        lower_bound: the lower confidence bound of `bound` on the probability of `candidate`, at
+            level `alpha`, or 0.9 `alpha` for the two-class bound; 0 without estimation votes.
+        selection_counts: selection votes for each class; their sum is `n0`.
+        estimation_counts: estimation votes for each class; their sum is `samples` - `n0`. With
+            soft votes they serve comparison only. Exact noise may, very rarely, lose a vote.
+        n0: selection votes drawn.
+        n: estimation votes drawn; with `decide` the most that it might have drawn.
+        alpha: failure probability of this certificate.
+        sigma: noise level.
+        bound: `cohen` or `two-class`.
+        sampling: how the votes were spent: `fixed`, `decide`, `tolerance` or `budget`.
+        samples: noisy images drawn, `n0` included.
+        decisions: with `decide`, whether each radius asked for is certified; None otherwise.
+        exit: the early exit, with its parameters; `none` without one.
+        votes: `hard` or `soft`.
+        noise: `float32`, or `exact(levels=L)`.
+        precision: the arithmetic of the networks, such as `float32` or `float16+fused`; one for
+            each member where they differ.
+        forward_rows: noisy images per forward pass; needed to repeat the votes bit for bit.
+        member_evaluations: forward passes of single members, on one noisy image each.
+        seconds: wall-clock time. Images that share a batch, or that overlap on a GPU, are timed
+            only roughly: use the mean over many.
+        model: name of the classifier.
+        seed: of the noise.
+        run: identifies the config of the row's run; None outside a run folder.
+        selection_scores: with soft votes, the histogram of the candidate's scores on the selection
+            draws, in steps of 1/1024: bin, count, bin, count, ...; None otherwise.
+        estimation_scores: the same on the estimation draws, which prove the radius; None otherwise.
+
+    Example:
+        >>> import sween
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> image, label = digits.images([6])[0], int(digits.labels[6])
+        >>> certificate = smoothed.certify_one(image, n=1000, seed=0, indices=6, labels=label)
+        >>> certificate.prediction == label, certificate.abstained, certificate.correct
+        (True, False, True)
+        >>> certificate.n0, certificate.n, sum(certificate.estimation_counts)
+        (100, 1000, 1000)
+        >>> 0.5 < certificate.radius < certificate.radius_two_class < 1.5
+        True
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -67,19 +119,15 @@ class Certificate:
     forward_rows: int
     member_evaluations: int
     seconds: float
-    """Wall-clock time. Images that share a batch, or that overlap on a GPU, are timed only roughly:
-    use the mean over many."""
     model: str
     seed: int
     run: str | None = None
-    """Identifies the config of the row's run; None outside a run folder."""
     selection_scores: tuple[int, ...] | None = None
-    """Soft votes: histogram of the class's pilot scores in steps of 1/1024: bin, count, ..."""
     estimation_scores: tuple[int, ...] | None = None
-    """Soft votes: the same for its fresh scores; `estimation_counts` then serve comparison only."""
 
     @property
     def abstained(self) -> bool:
+        """Whether the votes prove nothing: no prediction, and radius 0."""
         return self.prediction == ABSTAIN
 
     @property

@@ -1,10 +1,8 @@
 """Certified accuracy and ACR by hand, their traps, and their laws."""
 
 import dataclasses
-import doctest
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -16,7 +14,6 @@ from scipy import stats
 from sween.errors import BadInput, UnknownName
 from sween.evaluation import (
     abstention_rate,
-    accuracy,
     average_certified_radius,
     certified_accuracy,
     counted_radii,
@@ -58,11 +55,6 @@ def test_another_bound_is_judged_by_its_own_abstention() -> None:
     assert certified.tolist() == [True, True, False, False]
     assert certified_accuracy(rows, [0.0, 0.5], radius="radius_two_class").tolist() == [0.5, 0.25]
     assert average_certified_radius(rows, radius="radius_two_class") == pytest.approx(1.1 / 4)
-
-
-def test_examples_of_the_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
-    assert doctest.testmod(accuracy) == (0, 8)
 
 
 @pytest.mark.parametrize("measure", [average_certified_radius, abstention_rate, counted_radii])

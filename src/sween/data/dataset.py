@@ -237,7 +237,24 @@ class Split(ImageSet):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A data set with three disjoint splits: train, weight-solving, test."""
+    """A data set with three disjoint splits: train, weight-solving, test.
+
+    Attributes:
+        name: by which it is loaded, for records.
+        class_names: in the order of the classes' numbers.
+        image_shape: (C, H, W).
+        mean: of each channel of the training images, in [0, 1].
+        std: deviation of each channel.
+        augmentation: `none`, `crop-flip` (pad by `crop_padding`, crop back, flip left-right) or
+            `resized-crop-flip` (scale a random part of the photo to the image size, flip
+            left-right).
+        train: images to train on.
+        weights: held-out images to solve the weights on.
+        test: images to certify and to attack.
+        crop_padding: pixels, of `crop-flip`.
+        root: folder of its files; None if it has none.
+        options: arguments of `load_dataset`, other than name and root, that change the pixels.
+    """
 
     name: str
     class_names: tuple[str, ...]
@@ -245,18 +262,16 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: str
-    """`none`, `crop-flip` (pad by `crop_padding`, crop back, flip left-right) or
-    `resized-crop-flip` (scale a random part of the photo to the image size, flip left-right)."""
     train: Split
     weights: Split
     test: Split
     crop_padding: int = 4
     root: Path | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of `load_dataset`, other than name and root, that change the pixels."""
 
     @property
     def num_classes(self) -> int:
+        """How many classes there are."""
         return len(self.class_names)
 
     def check_trainable(self) -> None:

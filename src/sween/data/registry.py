@@ -95,14 +95,21 @@ def register_dataset(
 
     On the command line, use `package.module:factory` instead.
 
-        @register_dataset("flowers")
-        def flowers(root: Path | None = None): return train, test
-
     Args:
         name: letters, digits and ._+-; registering a custom name again replaces it.
         factory: see `DatasetEntry`; None for a decorator.
         summary: a few words.
         white: the uint8 value that becomes 1.0 in its images.
+
+    Example:
+        >>> import sween, torch
+        >>> @sween.register_dataset("gray")
+        ... def gray():
+        ...     images, labels = torch.full((20, 1, 8, 8), 0.5), torch.arange(20) % 2
+        ...     return (images, labels), (images[:4], labels[:4])
+        >>> dataset = sween.load_dataset("gray")
+        >>> len(dataset.test), dataset.num_classes
+        (4, 2)
     """
     return DATASETS.register(name, factory, lambda made: _custom_entry(made, summary, white))
 
@@ -139,6 +146,14 @@ def load_dataset(
         BadInput: a root is missing, an option does not apply, or a factory does not return a data
             set.
         DataError: the files are missing or cannot be used.
+
+    Example:
+        >>> import sween
+        >>> digits = sween.load_dataset("digits")
+        >>> len(digits.train), len(digits.weights), len(digits.test)
+        (1197, 240, 360)
+        >>> digits.test.images([0, 1]).shape, digits.num_classes
+        (torch.Size([2, 1, 8, 8]), 10)
     """
     entry = find_dataset(name)
     options: dict[str, Any] = {"test_only": test_only}

@@ -55,19 +55,31 @@ class ExitRule:
 
 @dataclasses.dataclass(frozen=True)
 class ExitPolicy:
-    """When to stop evaluating members.
+    """When to stop evaluating members, decided for each noisy input by itself.
 
-    none:  never.
-    paper: Algorithm 1 of the paper with threshold T and significance level alpha. Its answer may
-           differ from the full ensemble's; what is certified is the classifier with the exit.
-    exact: as soon as the remaining members cannot change the answer, which therefore always equals
-           the full ensemble's: with partial scores S and remaining weight R, no class can overtake
-           the leader when top1(S) - top2(S) > R, since one member changes a score by at most its
-           weight. The scores are float32 sums; `exact_margin` bounds what their rounding adds to R.
-    mixed: when the leader's weighted mean probability among the members so far is above T, or when
-           top1(S) - top2(S) exceeds a share of R; with a share of 1 that part is `exact`. Its
-           answer may differ from the full ensemble's; what is certified is the classifier with the
-           exit.
+    Attributes:
+        name: `none`: never. `paper`: by Algorithm 1 of the paper. `exact`: as soon as the remaining
+            members cannot change the answer, which therefore always equals the full ensemble's:
+            with partial scores S and remaining weight R, no class can overtake the leader when
+            top1(S) - top2(S) > R, since one member changes a score by at most its weight. The
+            scores are float32 sums; `exact_margin` bounds what their rounding adds to R. `mixed`:
+            when the leader's weighted mean probability among the members so far is above
+            `threshold`, or when top1(S) - top2(S) exceeds `share` * R. The answers of `paper` and
+            `mixed` may differ from the full ensemble's; what is certified is the classifier with
+            the exit.
+        threshold: T of `paper` and `mixed`.
+        alpha: significance level of `paper`.
+        share: of `mixed`; with 1 that part is `exact`.
+
+    Example:
+        >>> import sween, torch
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> smoothed = sween.SmoothedClassifier(
+        ...     ensemble, sigma=0.5, num_classes=10, exit=sween.ExitPolicy("exact")
+        ... )
+        >>> certificate = smoothed.certify_one(torch.zeros(1, 8, 8), n=1000)
+        >>> certificate.member_evaluations < 3 * certificate.samples
+        True
     """
 
     name: str = "none"
@@ -91,7 +103,13 @@ class ExitPolicy:
         return EXITS[self.name]
 
     def describe(self) -> str:
-        """The policy as one string for records."""
+        """The policy as one string for records.
+
+        Example:
+            >>> import sween
+            >>> sween.ExitPolicy("mixed", threshold=0.99).describe()
+            'mixed(threshold=0.99,share=0.7)'
+        """
         values = [f"{name}={getattr(self, name)}" for name in self.rule.parameters]
         return f"{self.name}({','.join(values)})" if values else self.name
 

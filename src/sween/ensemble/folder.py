@@ -190,7 +190,15 @@ def _move(source: Path, target: Path) -> None:
 def write_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[Path], solution: WeightSolution, building: Path
 ) -> None:
-    """Write the members' checkpoints and the config into a folder of `new_ensemble`."""
+    """Write the members' checkpoints and the config into a folder of `new_ensemble`.
+
+    Keys of config.toml:
+        kind (text): `ensemble`.
+        dataset (text): name of the members' data set.
+        sigma (number): noise level of the members, in units of pixels scaled to [0,1].
+        members (list of text): names of the members, which are also their files in members/.
+        fingerprints (list of text): SHA-256 of each member's checkpoint.
+    """
     for run, member in zip(runs, loaded.member_names, strict=True):
         source = run / "model.safetensors" if run.is_dir() else run
         shutil.copyfile(source, building / "members" / f"{member}.safetensors")

@@ -65,6 +65,22 @@ class WeightedEnsemble(nn.Module):
 
     Members are any modules from image batches (N, C, H, W) to logits (N, M); they are not modified,
     and sween always evaluates them in evaluation mode. `weights` stays on the simplex.
+
+    Args:
+        members: the modules, at least one.
+        weights: one per member, non-negative, with sum 1; equal by default.
+
+    Example:
+        >>> import sween, torch
+        >>> networks = [
+        ...     torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)) for _ in range(2)
+        ... ]
+        >>> ensemble = sween.WeightedEnsemble(networks, weights=[0.75, 0.25])
+        >>> ensemble(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
+        >>> ensemble.weights = [0.5, 0.5]
+        >>> ensemble.weights.tolist()
+        [0.5, 0.5]
     """
 
     def __init__(
@@ -103,8 +119,7 @@ class WeightedEnsemble(nn.Module):
     def weights(self, weights: Sequence[float] | torch.Tensor) -> None:
         self._weights = tuple(check_weights(weights, len(self.members)).tolist())
 
-    def get_extra_state(self) -> torch.Tensor:
-        """Includes the weights in `state_dict`."""
+    def get_extra_state(self) -> torch.Tensor:  # torch's way to have them in `state_dict`
         return self.weights
 
     def set_extra_state(self, state: torch.Tensor) -> None:

@@ -86,11 +86,14 @@ def certified_accuracy(
         BadInput: no certificates, an image twice, a missing label, or an impossible radius.
 
     Example:
-        >>> from sween.evaluation import by_model, certified_accuracy
-        >>> from sween.records import read_certificates
-        >>> models = by_model(read_certificates("results/cifar10-sween3-gaussian-sigma0.50"))
-        >>> certified_accuracy(models["SWEEN-3"], [0.0, 0.5, 1.0])
-        array([0.692, 0.51 , 0.286])
+        >>> import sween
+        >>> digits = sween.load_dataset("digits").test
+        >>> images, labels = digits.images(range(10)), digits.labels[:10]
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> certificates = smoothed.certify(images, labels=labels, n=500)
+        >>> at_zero, at_ten = sween.certified_accuracy(certificates, [0.0, 10.0]).tolist()
+        >>> at_zero > 0.5, at_ten
+        (True, 0.0)
     """
     asked = check_radii(radii)
     counted = counted_radii(certificates, radius=radius)
@@ -116,11 +119,13 @@ def average_certified_radius(
         BadInput: no certificates, an image twice, a missing label, or an impossible radius.
 
     Example:
-        >>> from sween.evaluation import average_certified_radius, by_model
-        >>> from sween.records import read_certificates
-        >>> models = by_model(read_certificates("results/cifar10-sween3-gaussian-sigma0.50"))
-        >>> round(average_certified_radius(models["SWEEN-3"]), 4)
-        0.6401
+        >>> import sween
+        >>> digits = sween.load_dataset("digits").test
+        >>> images, labels = digits.images(range(10)), digits.labels[:10]
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> certificates = smoothed.certify(images, labels=labels, n=500)
+        >>> 0.2 < sween.average_certified_radius(certificates) < 1
+        True
     """
     radii = counted_radii(certificates, radius=radius).radii
     return math.fsum(radii.tolist()) / len(certificates)

@@ -118,9 +118,6 @@ def register_architecture(
     Register it again, e.g. by importing your module, before you load a checkpoint of it. On the
     command line, use `package.module:factory` instead.
 
-        @register_architecture("tiny", image_shape=(3, 32, 32))
-        def tiny(num_classes: int) -> nn.Module: ...
-
     Args:
         name: letters, digits and ._+-; registering a custom name again replaces it.
         factory: see `Architecture.build`; returns an nn.Module from [0,1] images to logits. None
@@ -128,6 +125,15 @@ def register_architecture(
         image_shape: (C, H, W) of the images it is meant for.
         description: a few words.
         normalize: put the data set's mean and deviation in front of the network.
+
+    Example:
+        >>> import sween, torch
+        >>> @sween.register_architecture("tiny", image_shape=(1, 8, 8))
+        ... def tiny(num_classes: int) -> torch.nn.Module:
+        ...     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))
+        >>> network = sween.create_model("tiny", num_classes=10, image_shape=(1, 8, 8))
+        >>> network(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
     """
     return ARCHITECTURES.register(
         name, factory, lambda build: Architecture(build, image_shape, description, normalize)
@@ -158,6 +164,12 @@ def create_model(
         mean: per-channel mean for the normalisation inside a registered network; 0 if None.
         std: per-channel deviation likewise; 1 if None.
         seed: of the initial weights; the caller's random state is left alone.
+
+    Example:
+        >>> import sween, torch
+        >>> network = sween.create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
+        >>> network(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
     if num_classes < 2:
         raise BadInput("num_classes", expected="at least 2", got=num_classes, fix="add classes")

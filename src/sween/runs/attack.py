@@ -49,6 +49,18 @@ class AttackConfig(RunConfig):
 
     Attributes:
         settings: of the attack.
+
+    Keys of config.toml:
+        kind (text): `attacks`.
+        norm (text): `l2`, always.
+        attack (text): `rand`, `standard`, `pgd` or `ddn`.
+        eps (list of numbers): l2 radii, in units of pixels scaled to [0,1].
+        samples (whole number): noise samples per gradient.
+        steps (whole number): of pgd and ddn.
+        batch_size (whole number): images attacked together.
+        certificates (text): digest of the certificates given to the attack; empty without any.
+        certified (text): digest of the certified radii, by image. Absent without certificates.
+        gradients (text): `compiled` or `plain`.
     """
 
     VERB: ClassVar[str] = "attack"
@@ -90,7 +102,10 @@ class AttackConfig(RunConfig):
 
 
 class AttackRun(RowRun[AttackConfig, AttackOutcome]):
-    """An attack run whose rows were checked; some may still be missing."""
+    """An attack run whose rows were checked; some may still be missing.
+
+    `read`, `verify` and `check_complete` are as in `CertificationRun`.
+    """
 
     FILE: ClassVar[str] = OUTCOME_ROWS
     PART: ClassVar[str] = "eps"

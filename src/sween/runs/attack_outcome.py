@@ -29,7 +29,10 @@ class AttackOutcome:
         label: its true class.
         attack: rand, standard, pgd or ddn.
         eps: l2 radius that the attack may use.
-        outcome: one of OUTCOMES.
+        outcome: `robust`: correct when clean and under attack. `broken`: correct when clean,
+            misclassified under attack. `abstained`: correct when clean, abstains under attack,
+            which counts as robust. `wrong`: misclassified when clean. `declined`: abstains when
+            clean.
         clean_prediction: the smoothed classifier's prediction on the clean image, that of the
             certificate if there is one that does not abstain; ABSTAIN is -1.
         prediction: its prediction on the attacked image.
@@ -47,11 +50,12 @@ class AttackOutcome:
         sigma: noise level.
         seed: of the attack.
         model: its name.
-        certified_radius: of the image, if certificates were given; None if it has none.
+        certified_radius: for the true class, if certificates were given; None if there is none.
         alarm: whether the image is misclassified within its certified radius.
-        attacked_image: for an alarm, the attacked image: float32, little-endian, base64.
+        attacked_image: for an alarm, the attacked image: float32, little-endian, base64; None
+            otherwise.
         seconds: of the image's batch, shared equally.
-        run: tag of the run's config.
+        run: identifies the config of the row's run; None outside a run folder.
     """
 
     SCHEMA: ClassVar[int] = 2

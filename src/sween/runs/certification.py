@@ -35,6 +35,22 @@ class CertificationConfig(RunConfig):
         members: those that were certified too.
         exits: of every voter, members first, the model last.
         weights: of every ensemble.
+
+    Keys of config.toml:
+        kind (text): `certificates`.
+        n0 (whole number): votes that select the class.
+        bound (text): `cohen` or `two-class`.
+        sampling (text): `fixed`, `decide`, `tolerance` or `budget`.
+        votes (text): `hard` or `soft`.
+        radii (list of numbers): to decide. Absent except with `decide`.
+        tolerance (number): share of the radius that may be lost. Absent except with `tolerance`.
+        budget (whole number): noisy images in total, pilots included. Absent except with `budget`.
+        members (list of text): members that were certified too. Absent if they were not.
+        ensemble (text): the same as `model`. Absent where `members` is.
+        weightings (table of lists of numbers): other weights of the same members that were
+            certified too, by name. Absent if there are none.
+        exits (table of text): other exits that were certified too, by the name of the model with
+            that exit. Absent if there are none.
     """
 
     VERB: ClassVar[str] = "certify"
@@ -204,6 +220,18 @@ class CertificationRun(RowRun[CertificationConfig, Certificate]):
         file: its rows.
         config: its config.toml.
         rows: certificates of all voters, in the order of the file.
+
+    Example:
+        >>> import sween
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
+        ... )
+        >>> len(run), run.config.model, run.config.sigma
+        (10, 'SWEEN-3', 0.5)
+        >>> run.average_certified_radius > 0.3
+        True
     """
 
     FILE: ClassVar[str] = CERTIFICATES
@@ -265,7 +293,18 @@ class CertificationRun(RowRun[CertificationConfig, Certificate]):
         return self.of(self.config.model)
 
     def of(self, voter: str) -> list[Certificate]:
-        """One voter's certificates, in the order of the file."""
+        """One voter's certificates, in the order of the file.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits")
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> run = sween.certify_dataset(
+            ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
+            ... )
+            >>> run.of("SWEEN-3") == run.certificates
+            True
+        """
         return [certificate for certificate in self.rows if certificate.model == voter]
 
     def __iter__(self) -> Iterator[Certificate]:
@@ -280,7 +319,19 @@ class CertificationRun(RowRun[CertificationConfig, Certificate]):
         return average_certified_radius(self.certificates)
 
     def certified_accuracy(self, radii: Iterable[float] | float) -> list[float]:
-        """At each radius, the share of images classified correctly with at least that radius."""
+        """At each radius, the share of images classified correctly with at least that radius.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits")
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> run = sween.certify_dataset(
+            ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
+            ... )
+            >>> at_zero, at_ten = run.certified_accuracy([0.0, 10.0])
+            >>> at_zero > 0.5, at_ten
+            (True, 0.0)
+        """
         asked = list(radii) if isinstance(radii, Iterable) else [radii]
         return [float(share) for share in certified_accuracy(self.certificates, asked)]
 

@@ -220,6 +220,16 @@ class RowRun(abc.ABC, Generic[Config, Row]):
             CheckpointError: a config that no run can have, or a shard if not `part`.
             RunMismatch: names the first row that differs, and what differs in it.
             BadInput: rows that cannot be read.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits")
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> run = sween.certify_dataset(
+            ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
+            ... )
+            >>> sween.CertificationRun.read("run").rows == run.rows
+            True
         """
         config_kind, _ = cls.kinds()
         shard = read_shard(folder)
@@ -339,6 +349,15 @@ class RowRun(abc.ABC, Generic[Config, Row]):
 
         Raises:
             CheckFailed: names the first that is.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits")
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> run = sween.certify_dataset(
+            ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
+            ... )
+            >>> sween.CertificationRun.read("run").check_complete()
         """
         missing = self.missing
         if missing:
@@ -358,6 +377,16 @@ class RowRun(abc.ABC, Generic[Config, Row]):
 
         Raises:
             CheckFailed: names the first row that differs, and what differs in it.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits")
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> run = sween.certify_dataset(
+            ...     smoothed, digits, out="run", indices=range(10), n=500, quiet=True
+            ... )
+            >>> sween.CertificationRun.verify("run")
+            CertificationRun('run', model='SWEEN-3', 10 of 10 images)
         """
         # Another kind of folder, or no config to check rows against, is bad input.
         if read_shard(folder) is None:

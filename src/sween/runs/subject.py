@@ -25,7 +25,39 @@ ARITHMETICS = ("float32", "tf32", "float16", "bfloat16")
 
 
 class SubjectConfig:
-    """A config of certificates or of an attack: what it says of the images."""
+    """A config of certificates or of an attack: what it says of the images.
+
+    Keys of config.toml:
+        dataset (text): name of the data set.
+        split (text): `test`, always.
+        data (text): SHA-256 of the pixels, or of the list of image files.
+        labels (text): SHA-256 of the true classes; `none` for images without labels. Absent from
+            runs of the first versions.
+        contents (text): SHA-256 of the images of this run. Absent where `data` covers every pixel.
+        image_size (whole number): height and width of the images. Absent unless they are read from
+            image files.
+        convert (true or false): whether image files of other colour modes were converted to RGB.
+            Absent unless images are read from files.
+        indices (text): of the test images, as in `888:1888`.
+        images (whole number): how many they are.
+        skipped (text): images that were asked for but could not be read. Absent if there are none.
+        model (text): name of the classifier.
+        fingerprint (text): SHA-256 of its parameters and weights. Absent from runs of the first
+            versions.
+        source_code (text): SHA-256 of custom code. Absent if all of it is torch's and sween's.
+        candidates (list of text): names of the ensemble's members; one for a single network.
+        weights (list of numbers): of the members; non-negative, with sum 1.
+        sigma (number): noise level, in units of pixels scaled to [0,1].
+        exit (text): early exit, with its parameters.
+        n (whole number): votes: those that bound a radius, or those of an attack's predictions.
+        alpha (number): failure probability of each answer.
+        seed (whole number): of the noise.
+        device (text): kind of device, `cpu` or `cuda`. Absent from runs of the first versions.
+        forward_rows (whole number): noisy images per forward pass at the start; halved on running
+            out of memory.
+        precision (text): arithmetic of the networks.
+        noise (text): `float32`, or `exact(levels=L)`.
+    """
 
     content: Mapping[str, Any]
 

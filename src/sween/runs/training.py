@@ -57,6 +57,14 @@ class TrainingConfig:
         method: training objective.
         sigma: noise level.
         seed: of initial weights, order, augmentation and noise.
+
+    Keys of config.toml:
+        image_shape (list of whole numbers): channels, height and width. Absent from runs of older
+            versions, as are the next two.
+        train_data (text): digest of the training images, their labels and the class names.
+        weights_data (text): the same of the weight-solving images.
+        source_code (text): SHA-256 of custom code. Absent if all of it is torch's and sween's.
+        draws (text): `keyed by example` for a run under torchrun. Absent otherwise.
     """
 
     content: Mapping[str, Any]
@@ -81,7 +89,15 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EpochMetrics:
-    """A row of metrics.jsonl: mean loss, accuracy on noisy held-out images, and training time."""
+    """A row of metrics.jsonl.
+
+    Attributes:
+        epoch: counted from 1.
+        loss: mean over the epoch's steps, in nats.
+        noisy_accuracy: share of noisy images of the weight-solving split that are classified
+            correctly.
+        seconds: training time of the epoch, without the time for `noisy_accuracy`.
+    """
 
     epoch: int
     loss: float

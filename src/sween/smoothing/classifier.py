@@ -38,7 +38,10 @@ from sween.smoothing.smoothed_logits import FrozenProbabilities, SmoothedLogits
 from sween.zoo import load
 
 Labels = Sequence[int] | torch.Tensor | int | None
+"""True classes, one per image; None where they are not known."""
+
 Indices = Sequence[int] | int | None
+"""Numbers of the images, each once; None to number them consecutively across calls."""
 
 
 class SmoothedClassifier:
@@ -87,6 +90,14 @@ class SmoothedClassifier:
             1/levels, and images must lie on that grid.
         levels: of exact noise; by default those of a loaded ensemble's training images, otherwise
             255.
+
+    Example:
+        >>> import sween, torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> smoothed = sween.SmoothedClassifier(network, sigma=0.5, num_classes=10)
+        >>> certificate = smoothed.certify_one(torch.zeros(1, 8, 8), n=1000)
+        >>> sum(certificate.estimation_counts)
+        1000
     """
 
     def __init__(
@@ -189,7 +200,8 @@ class SmoothedClassifier:
             options: of the constructor.
 
         Example:
-            >>> smoothed = SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> import sween
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
             >>> smoothed.sigma, smoothed.num_classes
             (0.5, 10)
         """
@@ -218,6 +230,13 @@ class SmoothedClassifier:
 
         Args:
             device: where to put a copy of the model; by default the model itself is shared.
+
+        Example:
+            >>> import sween
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> other = smoothed.twin()
+            >>> other.model is smoothed.model, other.engine is smoothed.engine
+            (True, False)
         """
         model = self.model if device is None else copy.deepcopy(self.model).to(device)
         return SmoothedClassifier(model, **self._options)
@@ -247,6 +266,14 @@ class SmoothedClassifier:
             alpha: failure probability.
             seed: of the noise; a fresh one by default.
             indices: keys of the images' noise; by default numbered consecutively across calls.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits").test
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> predictions = smoothed.predict(digits.images([1, 2, 6]), n=1000)
+            >>> [one.prediction for one in predictions] == digits.labels[[1, 2, 6]].tolist()
+            True
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
@@ -257,7 +284,16 @@ class SmoothedClassifier:
             return self._predict(batch, keys, n, alpha, own, fitted=True)
 
     def predict_one(self, image: Images, **options: Any) -> Prediction:
-        """`predict` for one image."""
+        """`predict` for one image.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits").test
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> prediction = smoothed.predict_one(digits.images([6])[0], n=1000)
+            >>> prediction.prediction == int(digits.labels[6]), sum(prediction.counts)
+            (True, 1000)
+        """
         (answer,) = self.predict(_one(image), **options)
         return answer
 
@@ -267,6 +303,14 @@ class SmoothedClassifier:
         """`predict` with the forward passes of `certify`, and with noise that images may share.
 
         For comparing or replaying predictions.
+
+        Example:
+            >>> import sween
+            >>> images = sween.load_dataset("digits").test.images(range(2))
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> first = smoothed.predict_batch(images, n=100, seed=7, indices=[0, 1])
+            >>> smoothed.predict_batch(images, n=100, seed=7, indices=[0, 1]) == first
+            True
         """
         check_predict_settings(n=n, alpha=alpha, sigma=self.sigma)
         batch = as_batch(images)
@@ -316,8 +360,14 @@ class SmoothedClassifier:
                 numbered consecutively across calls.
 
         Example:
-            >>> smoothed = SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
-            >>> (certificate,) = smoothed.certify(torch.zeros(1, 8, 8), n=1000)
+            >>> import sween
+            >>> digits = sween.load_dataset("digits").test
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> certificates = smoothed.certify(digits.images([1, 2, 6]), n=1000)
+            >>> [one.prediction for one in certificates] == digits.labels[[1, 2, 6]].tolist()
+            True
+            >>> all(0.3 < one.radius < 1.5 for one in certificates)
+            True
         """
         watched = settings is not None or seed is not None
         options: dict[str, Any] = {
@@ -341,7 +391,16 @@ class SmoothedClassifier:
         ]
 
     def certify_one(self, image: Images, **options: Any) -> Certificate:
-        """`certify` for one image."""
+        """`certify` for one image.
+
+        Example:
+            >>> import sween
+            >>> image = sween.load_dataset("digits").test.images([6])[0]
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> certificate = smoothed.certify_one(image, sampling="decide", radii=[0.5], n=10_000)
+            >>> certificate.decisions, certificate.samples < 10_000
+            ({'0.5': True}, True)
+        """
         (certificate,) = self.certify(_one(image), **options)
         return certificate
 
@@ -357,6 +416,19 @@ class SmoothedClassifier:
 
         They are those given to the constructor; all see the same noise. The seed is that of the
         settings, 0 by default.
+
+        Example:
+            >>> import sween
+            >>> from sween.sampling import CertifySettings
+            >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+            >>> names = ensemble.member_names
+            >>> smoothed = sween.SmoothedClassifier(
+            ...     ensemble, sigma=0.5, num_classes=10, member_names=names
+            ... )
+            >>> image = sween.load_dataset("digits").test.images([0])
+            >>> (voters,) = smoothed.certify_voters(image, CertifySettings(n=1000))
+            >>> list(voters)
+            ['digits-mlp', 'digits-conv', 'digits-resnet', 'SWEEN-3']
         """
         return self._certify(images, settings, labels, indices, watched=True)
 
@@ -372,6 +444,16 @@ class SmoothedClassifier:
             samples: noisy copies of each image.
             seed: of the noise; a fresh one by default.
             fresh: new noise at every call; otherwise the same noise, a deterministic function.
+
+        Example:
+            >>> import sween
+            >>> digits = sween.load_dataset("digits").test
+            >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+            >>> images = digits.images(range(4)).requires_grad_()
+            >>> logits = smoothed.smoothed_logits(samples=16)(images)
+            >>> logits.gather(1, digits.labels[:4, None]).sum().backward()
+            >>> images.grad.shape
+            torch.Size([4, 1, 8, 8])
         """
         own = fresh_seed() if seed is None else whole_number("seed", seed)
         logits = SmoothedLogits(

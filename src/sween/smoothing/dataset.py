@@ -91,6 +91,17 @@ def certify_dataset(
 
     Returns:
         The complete run, or shard. Without labels it has no accuracy and no report.
+
+    Example:
+        >>> import sween
+        >>> digits = sween.load_dataset("digits").test
+        >>> images, labels = digits.images(range(20)), digits.labels[:20]
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(smoothed, (images, labels), out="run", n=500, quiet=True)
+        >>> run
+        CertificationRun('run', model='SWEEN-3', 20 of 20 images)
+        >>> run.certified_accuracy([0.0])[0] > 0.5
+        True
     """
     options = {
         "n0": n0,

@@ -52,7 +52,28 @@ def _fewest_votes(n: int, alpha: float) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The prediction for one image: a class or ABSTAIN, with the votes behind it."""
+    """The prediction for one image: a class or ABSTAIN, with the votes behind it.
+
+    Attributes:
+        index: of the image, the key of its noise.
+        prediction: the class, or ABSTAIN (-1).
+        counts: votes for each class.
+        p_value: of the test that the two leading classes are equally likely.
+        n: votes drawn.
+        alpha: failure probability of this prediction.
+        sigma: noise level.
+        seed: of the noise.
+
+    Example:
+        >>> import sween, torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+        >>> _ = torch.nn.init.zeros_(network[1].weight)
+        >>> network[1].bias.data = torch.tensor([0.0, 1.0])  # always class 1
+        >>> smoothed = sween.SmoothedClassifier(network, sigma=0.5, num_classes=2)
+        >>> prediction = smoothed.predict_one(torch.zeros(1, 8, 8), n=100)
+        >>> prediction.prediction, prediction.abstained, prediction.counts
+        (1, False, (0, 100))
+    """
 
     index: int
     prediction: int
@@ -65,6 +86,7 @@ class Prediction:
 
     @property
     def abstained(self) -> bool:
+        """Whether the votes were too close to each other for an answer."""
         return self.prediction == ABSTAIN
 
     def __str__(self) -> str:

@@ -56,6 +56,12 @@ class TrainConfig:
         seed: of initial weights, order, augmentation and noise.
         store: number format of the saved weights; float16 rounds them, and the rounded weights
             are the ones that are weighed and certified.
+
+    Example:
+        >>> import sween
+        >>> config = sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=10)
+        >>> config.method, config.learning_rate, config.training_sigma
+        ('gaussian', 0.1, 0.5)
     """
 
     dataset: str
@@ -203,7 +209,17 @@ class TrainConfig:
         return self.milestones[0]
 
     def options_at(self, epoch: int) -> ObjectiveOptions:
-        """The objective's options at an epoch, counted from 0."""
+        """The objective's options at an epoch, counted from 0.
+
+        Example:
+            >>> import sween
+            >>> config = sween.TrainConfig(
+            ...     dataset="digits", arch="digits-mlp", sigma=0.5, method="consistency",
+            ...     regulariser=10.0, regulariser_from=5,
+            ... )
+            >>> config.options_at(4).regulariser, config.options_at(5).regulariser
+            (0.0, 10.0)
+        """
         active = epoch >= self.regulariser_start
         return ObjectiveOptions(
             sigma=self.training_sigma,
@@ -216,6 +232,12 @@ class TrainConfig:
         """The config in a recipe or in a run's config.toml; refuses unknown keys.
 
         What a run records of its images and code is ignored: it can be a recipe for others.
+
+        Example:
+            >>> import sween
+            >>> content = {"dataset": "digits", "arch": "digits-mlp", "sigma": 0.5}
+            >>> sween.TrainConfig.from_dict(content).epochs
+            100
         """
         known = {field.name for field in dataclasses.fields(cls)}
         content = {name: content[name] for name in content if name not in RECORDED_KEYS}
@@ -228,7 +250,14 @@ class TrainConfig:
         return cls(**{**content, "milestones": milestones})
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for config.toml and the manifest."""
+        """Plain values for config.toml and the manifest.
+
+        Example:
+            >>> import sween
+            >>> config = sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5)
+            >>> sween.TrainConfig.from_dict(config.as_dict()) == config
+            True
+        """
         values = dataclasses.asdict(self) | {"milestones": list(self.milestones)}
         if self.augmentation is None:  # runs of older versions do not have it
             del values["augmentation"]

@@ -41,10 +41,28 @@ def train(
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> nn.Module:
-    """Train one candidate with Gaussian noise into the run folder `out`; see `Trainer`.
+    """Train one candidate with Gaussian noise into the run folder `out`.
+
+    On a CPU the weights depend only on the config, the data and the versions of the environment.
+    The test split is never touched.
+
+    Args:
+        config: what to train, and how.
+        dataset: the images; see `load_dataset`.
+        out: run folder; an interrupted run of the same config is resumed.
+        device: for the training; the CPU by default.
+        quiet: no progress display.
 
     Returns:
         The trained network, in evaluation mode, on `device`.
+
+    Example:
+        >>> import sween
+        >>> digits = sween.load_dataset("digits")
+        >>> config = sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=1)
+        >>> network = sween.train(config, digits, "run", quiet=True)
+        >>> network(digits.test.images(range(3))).shape
+        torch.Size([3, 10])
     """
     train_many([config], dataset, [out], device=device, quiet=quiet)
     return load_checkpoint(out, arch=config.arch)[0].to(device or torch.device("cpu"))

@@ -28,6 +28,14 @@ def load(source: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
 
     Raises:
         UnknownName: neither a path nor the name of a zoo model.
+
+    Example:
+        >>> import sween
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> ensemble.member_names
+        ('digits-mlp', 'digits-conv', 'digits-resnet')
+        >>> ensemble.sigma, ensemble.num_classes, ensemble.image_shape
+        (0.5, 10, (1, 8, 8))
     """
     path = Path(source)
     if path.exists() or path.parent != Path("."):
