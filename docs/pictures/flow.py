@@ -31,7 +31,9 @@ BELOW = "   ·   ".join(
 BESIDE = "   ·   ".join(
     ("also:   training (makes members)", "cluster (many machines)", "zoo, theory, bench, demo")
 )
-VERBS = "train import weigh certify merge predict attack report verify plan zoo bench reproduce"
+VERBS = (
+    "train import weigh certify merge predict attack report verify plan zoo bench reproduce doctor"
+)
 ABOVE = "cli:   " + "   ".join(["demo", *VERBS.split()])
 
 
