@@ -16,6 +16,7 @@ from docstrings import entries, markdown, sections
 ROOMS = (
     *("smoothing", "ensemble", "sampling", "bounds", "evaluation", "data", "models"),
     *("training", "zoo", "runs", "attack", "report", "theory", "engine", "cluster"),
+    *("bench", "reproduce"),
 )
 """Packages whose `__all__` is described; each name where it comes first."""
 
