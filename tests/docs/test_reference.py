@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import pkgutil
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -53,11 +52,6 @@ def test_pages_are_up_to_date(name: str) -> None:
     page = imported("update_reference").PAGES[name]
     shown = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
     assert shown == page(), "run docs/update_reference.py"
-
-
-def test_every_package_is_described() -> None:
-    packages = {info.name for info in pkgutil.iter_modules(sween.__path__) if info.ispkg}
-    assert {*imported("reference_python").ROOMS} == packages - {"cli"}
 
 
 def test_config_keys_have_the_types_that_readers_check() -> None:
