@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import itertools
+import pkgutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -13,11 +14,13 @@ from typing import Any
 
 from docstrings import entries, markdown, sections
 
-ROOMS = (
-    *("smoothing", "ensemble", "sampling", "bounds", "evaluation", "data", "models"),
-    *("training", "zoo", "runs", "attack", "report", "theory", "engine", "cluster"),
+import sween
+
+FIRST = (
+    *("smoothing", "ensemble", "sampling", "bounds", "evaluation", "data", "models", "training"),
+    *("zoo", "runs", "attack", "report", "theory", "engine", "cluster"),
 )
-"""Packages whose `__all__` is described; each name where it comes first."""
+"""Packages in the order in which they are described; others come after them."""
 
 MODULES = {
     "records": ("read_certificates", "format_radius"),
@@ -63,11 +66,10 @@ def python_page() -> str:
 
 def packages_page() -> str:
     """The names of the packages that `sween` itself does not have."""
-    described = {
-        name: getattr(importlib.import_module("sween"), name) for name in _exported("sween")
-    }
+    described = {name: getattr(sween, name) for name in _exported("sween")}
+    others = [info.name for info in pkgutil.iter_modules(sween.__path__) if info.ispkg]
     parts = [PACKAGES]
-    for room in ROOMS:
+    for room in dict.fromkeys((*FIRST, *sorted({*others} - {"cli"}))):
         parts += _module(f"sween.{room}", _exported(f"sween.{room}"), described)
     return "\n".join(parts)
 
