@@ -406,3 +406,11 @@ def test_progress_ends_at_the_number_of_votes_that_was_announced(votes: str) -> 
     )
     assert len(list(certified)) == 6
     assert sum(counted) == 6 * (settings.strategy.votes_per_image(settings) or 0)
+
+
+def test_members_of_a_loaded_ensemble_may_have_other_names(tmp_path: Path) -> None:
+    names = ["one", "two", "three"]
+    classifier = SmoothedClassifier(sween.load(ZOO), sigma=0.5, num_classes=10, member_names=names)
+    run = certify(tmp_path, DIGITS.test.images([0]), classifier)
+    assert {row.model for row in run} >= set(names)
+    assert verify_folder(tmp_path).rows == len(run.rows)

@@ -28,7 +28,7 @@ def subject_config(
     """The model and the images: the first part of every run's config."""
     candidates, weights = [name], [1.0]
     if isinstance(model, LoadedEnsemble):
-        candidates = list(model.member_names)
+        candidates = list(member_names or model.member_names)
     elif isinstance(model, WeightedEnsemble):
         numbered = (f"member{number}" for number in range(1, len(model.members) + 1))
         candidates = list(member_names or numbered)
