@@ -412,5 +412,5 @@ def test_members_of_a_loaded_ensemble_may_have_other_names(tmp_path: Path) -> No
     names = ["one", "two", "three"]
     classifier = SmoothedClassifier(sween.load(ZOO), sigma=0.5, num_classes=10, member_names=names)
     run = certify(tmp_path, DIGITS.test.images([0]), classifier)
-    assert {row.model for row in run} >= set(names)
+    assert {row.model for row in run.rows} >= set(names)
     assert verify_folder(tmp_path).rows == len(run.rows)
