@@ -159,11 +159,12 @@ class Train(Step):
             config = self.space.config(candidate, self.sigma)
             folder = self.space.training(candidate, self.sigma)
             own = self.space.multiply_adds[name]
-            epoch = training_work(own, images=images, copies=config.noisy_copies, epochs=1)
-            total += config.epochs * epoch
+            passes = [config.passes_at(epoch) for epoch in range(config.epochs)]
+            total += training_work(own, images=images, copies=sum(passes), epochs=1)
             if TrainingRun.is_at(folder):
                 epochs = [row.seconds for row in TrainingRun.read(folder).metrics]
-                done += len(epochs) * epoch
+                trained = sum(passes[: len(epochs)])
+                done += training_work(own, images=images, copies=trained, epochs=1)
                 # All train at once, each counts the time. The first epoch also compiles, which
                 # would make the others seem longer than they are.
                 steady = statistics.mean(epochs[1:] or epochs or [0.0])
