@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from PIL import Image
+from torch._dynamo.utils import counters
 
 from sween.errors import BadInput, CheckpointError
 from sween.records import read_rows
@@ -206,10 +207,14 @@ def test_the_compiled_step_trains_the_same_to_bfloat16(
     # Digits are checked against their white level, which a compiled function cannot do.
     splits = [dataclasses.replace(one, white=255) for one in (whole.train, whole.weights)]
     dataset = dataclasses.replace(whole, train=splits[0], weights=splits[1])
-    for fast in (True, False):
-        out = tmp_path / str(fast)
-        trainer = Trainer(asked, dataset, out, device=CPU, fast=fast, processes=alone)
-        assert list(trainer.run())
+    counters["frames"].clear()
+    # The limit of many candidates, which share the code of a step.
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for fast in (True, False):
+            out = tmp_path / str(fast)
+            trainer = Trainer(asked, dataset, out, device=CPU, fast=fast, processes=alone)
+            assert list(trainer.run())
+    assert counters["frames"]["ok"] == counters["frames"]["total"] > 0, "some of it ran uncompiled"
     losses = [torch.tensor(measured(out))[:, 1] for out in (tmp_path / "True", tmp_path / "False")]
     torch.testing.assert_close(*losses, rtol=0.02, atol=0)
 

@@ -25,6 +25,10 @@ from sween.training.objectives import OBJECTIVES, Guide, ObjectiveOptions
 COMPILE_MODE = "default"
 """torch.compile's mode; "max-autotune-no-cudagraphs" is a little faster and takes minutes."""
 
+MAX_GRAPHS = 4096
+"""The most steps that can be compiled in one process; all candidates share the same code, so torch
+counts each as a recompilation, and would run those beyond its own limit of 8 uncompiled."""
+
 WARMUP_STEPS = 3
 """Eager steps before the capture, for compilation and workspace allocation."""
 
@@ -202,6 +206,15 @@ class TrainingStep:
         else:
             self._run()
 
+    def _run(self) -> None:
+        if not self.fast:
+            self._step()
+            return
+        with torch._dynamo.config.patch(
+            recompile_limit=MAX_GRAPHS, accumulated_recompile_limit=MAX_GRAPHS
+        ):
+            self._step()
+
     def _moved(self) -> list[torch.Tensor]:
         """Every tensor a step changes; momentum last, since the first step creates it."""
         momenta = [
@@ -213,7 +226,7 @@ class TrainingStep:
         averaged = self.average.tensors.values() if self.average is not None else ()
         return [*self.model.state_dict().values(), *averaged, *momenta]
 
-    def _run(self) -> None:
+    def _step(self) -> None:
         assert self.options is not None  # prepare comes first
         # Random numbers first: everything computed from them is one compiled function.
         drawn, noise = self._draw() if self.keyed is None else self._draw_keyed(self.keyed)
