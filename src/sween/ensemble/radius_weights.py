@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from sween.bounds.radius import radius_cohen
+from sween.progress import track
 from sween.sampling.settings import ALPHA
 
 STEPS = 100
@@ -22,6 +23,9 @@ TEMPERATURE = 0.05
 """Of the soft votes, in units of probability."""
 
 _FIRST_STEP = 0.5
+_SMALLEST = 1e-6
+"""Weight of a member that a start leaves out, so that it can come back."""
+
 _OWN_CLASS = 2.0
 """For the true class itself: above every margin, so that it is never the least."""
 
@@ -96,25 +100,28 @@ class RadiusObjective:
         ]
 
 
-def maximise_radius(objective: RadiusObjective, starts: Sequence[torch.Tensor]) -> RadiusSolution:
+def maximise_radius(
+    objective: RadiusObjective, starts: Sequence[torch.Tensor], *, quiet: bool = True
+) -> RadiusSolution:
     """The best weights, by the votes themselves, on exponentiated gradient paths from some starts.
 
     The starts are among the candidates, so that the result is never below any of them. The
     objective is not concave: a better optimum may exist elsewhere.
     """
     best, found, taken = -math.inf, starts[0], 0
-    for start in starts:
-        logarithms = start.clamp(min=1e-6).log()
-        candidate = start
-        for step in range(STEPS + 1):
-            radius = objective(candidate)
-            if radius > best:
-                best, found, taken = radius, candidate, step
-            ascent = objective.ascent(candidate)
-            largest = float(ascent.abs().max())
-            if not largest or step == STEPS:
-                break
-            # Steps of falling length in the direction of the gradient, whatever its size.
-            logarithms = logarithms + _FIRST_STEP / (1 + step) ** 0.5 * ascent / largest
-            candidate = logarithms.softmax(dim=0)
+    with track("climb on weights", len(starts) * (STEPS + 1), quiet=quiet) as advance:
+        for start in starts:
+            logarithms, candidate = start.clamp(min=_SMALLEST).log(), start
+            for step in range(STEPS + 1):
+                radius = objective(candidate)
+                if radius > best:
+                    best, found, taken = radius, candidate, step
+                ascent = objective.ascent(candidate)
+                largest = float(ascent.abs().max())
+                # Steps of falling length in the direction of the gradient, whatever its size; none
+                # where no image's radius depends on the weights.
+                length = _FIRST_STEP / (1 + step) ** 0.5 / largest if largest else 0.0
+                logarithms = logarithms + length * ascent
+                candidate = logarithms.softmax(dim=0)
+                advance(1, f"radius {best:.4f}")
     return RadiusSolution(found, best, objective.largest, taken)

@@ -152,7 +152,7 @@ def _maximise_radius(
     members = len(ensemble.members)
     starts = [np.full(members, 1 / members), minimise_log_loss(matrix).weights]
     found = maximise_radius(
-        objective, [torch.from_numpy(start).to(margins.device) for start in starts]
+        objective, [torch.from_numpy(start).to(margins.device) for start in starts], quiet=quiet
     )
     return SimplexSolution(
         np.asarray(found.weights.cpu().numpy()),
