@@ -70,13 +70,15 @@ class Scorer:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        split = load_dataset("cifar10", options.data_root).weights
+        dataset = load_dataset(options.dataset, options.data_root)
+        split = dataset.weights
         self.positions = list(range(0, len(split), max(1, len(split) // options.images)))
         self.images = split.images(self.positions).to(self.device)
         self.labels = split.labels[self.positions].numpy()
         self.sigma = noise_level(options.sigma)
         rows = default_forward_rows(self.device, self.images[0].numel())
-        self.forward = FixedShapeForward(10, rows)
+        self.num_classes = dataset.num_classes
+        self.forward = FixedShapeForward(self.num_classes, rows)
         self.logits: dict[str, torch.Tensor] = {}
         self.radii: dict[str, np.ndarray] = {}
 
@@ -108,7 +110,7 @@ class Scorer:
                 some = self.logits[name][start : start + CHUNK]
                 mean = mean + share * torch.softmax(some.float() / temperature, dim=2)
             votes.append(mean.argmax(dim=2))
-        cast = nn.functional.one_hot(torch.cat(votes), 10)
+        cast = nn.functional.one_hot(torch.cat(votes), self.num_classes)
         answers = cast[:, :N0].sum(dim=1).argmax(dim=1)
         counts = cast[:, N0:].sum(dim=1).gather(1, answers[:, None])[:, 0].cpu().numpy()
         right = answers.cpu().numpy() == self.labels
@@ -233,6 +235,7 @@ def main() -> None:
             own.add_argument("--partner", dest="partners", action="append", default=[])
             own.add_argument("--images", type=int, default=2000)
             own.add_argument("--n", type=int, default=2000)
+            own.add_argument("--dataset", default="cifar10")
             own.add_argument("--until", type=Path)
     options = parser.parse_args()
     options.verb(options)

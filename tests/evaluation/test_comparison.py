@@ -14,6 +14,7 @@ from sween.evaluation import (
     envelope_curve,
     paired_bootstrap,
     radius_accuracy_curve,
+    simultaneous_intervals,
 )
 from sween.records import Certificate
 
@@ -139,3 +140,25 @@ def test_over_the_envelope_again_by_plain_resampling() -> None:
     plain = [difference([int(pick) for pick in row]) for row in draws]
     assert [interval.low, interval.high] == pytest.approx(np.quantile(plain, [0.025, 0.975]))
     assert interval.second >= max(map(average_certified_radius, others))
+
+
+def test_simultaneous_intervals_hold_all_at_once() -> None:
+    """Certified accuracies at nested radii, whose true values are known; 300 experiments."""
+    random = np.random.default_rng(0)
+    radii = np.linspace(0.1, 0.9, 9)
+    together = alone = 0
+    for _ in range(300):
+        values = (random.random((400, 1)) >= radii).astype(np.float64)
+        low, high = simultaneous_intervals(values, resamples=200)
+        covered = (low <= 1 - radii) & (1 - radii <= high)
+        together += bool(covered.all())
+        alone += int(covered.sum())
+    assert 0.91 < together / 300 < 0.99
+    assert alone / 300 / len(radii) > 0.975, "each alone is wider than 95%"
+
+
+def test_a_value_that_all_images_share_has_no_width() -> None:
+    values = np.stack([np.ones(50), np.arange(50.0)], axis=1)
+    low, high = simultaneous_intervals(values, resamples=100)
+    assert low[0] == high[0] == 1
+    assert low[1] < 24.5 < high[1]

@@ -94,6 +94,47 @@ samples = 5
 """
 
 
+RECORD = """
+title = "The record on digits"
+table = "record"
+published = "record"
+dataset = "digits"
+sigmas = [0.5, 0.25]
+
+[recipes]
+fast = "{folder}/acr-recipe.toml"
+
+[[candidate]]
+arch = "digits-mlp"
+
+[[candidate]]
+arch = "digits-conv"
+recipes = { fast = "{folder}/recipe.toml" }
+
+[[ensemble]]
+name = "SWEEN-2"
+members = ["digits-mlp", "digits-conv"]
+
+[weigh]
+methods = ["acr", "sgd"]
+samples = 20
+
+[certify]
+indices = "0:12"
+n = 1000
+
+[record]
+indices = "0:30"
+sampling = "tolerance"
+tolerance = 0.05
+n = 2000
+exit = "exact"
+held_out_n = 500
+"""
+
+ACR = f'{RECIPE}method = "acr"\nattack_steps = 1\nvotes = 10\nreweigh_every = 2\ncopies = 2\n'
+
+
 def write_plans(folder: Path) -> None:
     """Plans by the names of targets, and their recipes.
 
@@ -108,6 +149,7 @@ def write_plans(folder: Path) -> None:
         "adaptive": ADAPTIVE,
         "attacks": ATTACKS,
         "costs": COSTS,
+        "record": RECORD,
         "macer": re.sub('fast = ".*"', 'fast = "{folder}/macer-recipe.toml"', shipped["macer"]),
         "identical": re.sub('fast = ".*"', 'fast = "{folder}/recipe.toml"', identical)
         .replace("[weigh]", "[weigh]\nsamples = 5")
@@ -115,6 +157,7 @@ def write_plans(folder: Path) -> None:
     }
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "macer-recipe.toml").write_text(MACER)
+    (folder / "acr-recipe.toml").write_text(ACR)
     for name, text in texts.items():
         (folder / f"{name}.toml").write_text(text.replace("{folder}", str(folder)))
 

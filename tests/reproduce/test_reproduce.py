@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sween.data import parse_indices
+from sween.data import load_dataset, parse_indices
 from sween.ensemble import solve_weights
 from sween.records import read_rows
 from sween.reproduce import Rates, Workspace, carry_out, list_plans, read_plan, steps_of
@@ -51,7 +51,7 @@ def _ours(out: Path, name: str) -> dict[tuple[str, ...], dict[str, str]]:
 
     The page shows the values of the CSV file, and no other rows.
     """
-    rows = list(csv.DictReader(io.StringIO((out / f"tables/{name}-fast.csv").read_text())))
+    rows = _csv(out, name)
     page = (out / f"tables/{name}-fast.md").read_text().splitlines()
     lines = [line for line in page if line.startswith("| ")][2:]
     for row, line in zip(rows, lines, strict=True):
@@ -68,6 +68,11 @@ def _ours(out: Path, name: str) -> dict[tuple[str, ...], dict[str, str]]:
         for row in rows
         if row["source"] == "sween"
     }
+
+
+def _csv(out: Path, name: str) -> list[dict[str, str]]:
+    """The rows of a table as its CSV file has them."""
+    return list(csv.DictReader(io.StringIO((out / f"tables/{name}-fast.csv").read_text())))
 
 
 def _votes(out: Path, plan: str, sigma: str) -> dict[str, list[dict[str, Any]]]:
@@ -178,6 +183,54 @@ def test_attacks_use_the_networks_of_their_base(done: Path) -> None:
             assert share == pytest.approx(100 * sum(resisting) / 4)
     _verified(out)
     assert "nothing was left to do" in succeed(_line(done, "attacks"))
+
+
+@pytest.mark.slow
+def test_the_record_next_to_published_figures(plans: Path) -> None:
+    """The ensemble alone on more images, its envelope over noise levels, and a public log."""
+    data, out = plans / "data", plans / "out"
+    options = f"--data-root {data}"
+    logs = data / "logs" / "catrs"
+    logs.mkdir(parents=True)
+    header = "idx\tlabel\tpredict\tradius\tcorrect"
+    labels = load_dataset("digits").test.labels.tolist()
+    lines = [f"{i}\t{labels[i]}\t{labels[i]}\t{0.01 * i:.3}\t1" for i in range(20)]
+    (logs / "digits_resnet110_sigma_0.5.tsv").write_text("\n".join([header, *lines]) + "\n")
+    printed = succeed(_line(plans, "record", options=options))
+    for name in ("record", "record-envelope", "record-logs"):
+        assert (out / f"tables/{name}-fast.md").read_text() in printed
+    rows = {
+        sigma: read_rows(out / f"record/record-fast-sigma{sigma}/certificates.jsonl")
+        for sigma in ("0.50", "0.25")
+    }
+    assert {row["exit"] for row in rows["0.50"]} == {"exact"}
+    table = [row for row in _csv(out, "record") if row["source"] == "sween"]
+    for sigma, own in rows.items():
+        assert [row["index"] for row in own] == list(range(30))
+        assert f"| {sigma} | CAT-RS, ResNet-110 | " in printed
+        held_out = read_rows(out / f"held-out/record-fast-sigma{sigma}/certificates.jsonl")
+        assert len(held_out) == len(load_dataset("digits").weights)
+        whole, *fixed = [row for row in table if f"{float(row['sigma']):.2f}" == sigma]
+        assert (whole["model"], whole["images"], whole["n"]) == ("SWEEN-2", "0:30", "2000")
+        assert float(whole["acr"]) == pytest.approx(_acr(own))
+        assert {(row["model"], row["images"]) for row in fixed} == {
+            (name, "0:12") for name in ("SWEEN-2", "SWEEN-2-sgd", "digits-mlp", "digits-conv")
+        }
+    envelope = _csv(out, "record-envelope")
+    assert [float(row["radius"]) for row in envelope] == [step / 4 for step in range(9)]
+    for row in envelope:
+        own, radius = rows[f"{float(row['sigma']):.2f}"], float(row["radius"])
+        (share,) = _shares(own, [radius])
+        assert float(row["accuracy"]) == pytest.approx(100 * share)
+        low, high = map(float, row["interval"].split(" to "))
+        assert low <= 100 * share + 0.01
+        assert high >= 100 * share - 0.01
+        assert (row["by"] == "smoothing-ensembles, 500 images") == (0.25 <= radius <= 1)
+    (paired,) = _csv(out, "record-logs")
+    assert paired["images"] == "20"
+    assert float(paired["acr"]) == pytest.approx(_acr(rows["0.50"][:20]))
+    assert "nothing was left to do" in succeed(_line(plans, "record", options=options))
+    _verified(out)
 
 
 @pytest.mark.slow
@@ -500,6 +553,10 @@ def _certifying(out: Path) -> bool:
     return any(path.stat().st_size for path in out.glob("certificates/*/certificates.jsonl"))
 
 
+def _recording(out: Path) -> bool:
+    return any(path.stat().st_size for path in out.glob("record/*/certificates.jsonl"))
+
+
 def _measuring(out: Path) -> bool:
     return any(len(read_rows(path)) > 1 for path in out.glob("costs/*/*/metrics.jsonl"))
 
@@ -520,6 +577,8 @@ def _attacking(out: Path) -> bool:
         ("identical", _weighing),
         ("identical", _certifying),
         ("costs", _measuring),
+        ("record", _training),
+        ("record", _recording),
     ],
 )
 def test_a_kill_in_any_step_loses_nothing(

@@ -13,6 +13,7 @@ from torch import nn
 from sween.data import Dataset, load_dataset
 from sween.data.dataset import StoredPixels
 from sween.errors import DataError
+from sween.models import Manifest, create_model, save_checkpoint
 from sween.training import TrainConfig, train_many
 from sween.training.distributed import GlobalBatchStatistics, Processes
 from sween.training.torchrun import start_processes, stop_processes
@@ -21,16 +22,38 @@ from sween.training.trainer import Trainer
 from .datasets import config, few_digits, photos
 
 BATCH = 15  # not a multiple of 2
+TEACHER = "teacher.safetensors"
 RUNS: dict[str, dict[str, Any]] = {
     "gaussian": {"average": 0.9, "copies": 2, "label_smoothing": 0.1},
     "macer": {"copies": 4},
     "consistency": {},
+    "catrs": {"copies": 2, "attack_from": 1, "attack_steps": 2, "votes": 20},
 }
 
 
-def wanted(method: str) -> TrainConfig:
+def wanted(method: str, out: Path | None = None) -> TrainConfig:
     fields = RUNS[method] | {"arch": "digits-resnet", "epochs": 3, "batch_size": BATCH}
+    if method == "catrs":
+        assert out is not None
+        fields["teacher"] = str(out / TEACHER)
     return config(method=method, **fields)
+
+
+def write_teacher(out: Path) -> None:
+    """A network for `catrs`; before the processes start, so that all find the same one."""
+    dataset = few_digits(50)
+    shape = dataset.image_shape
+    manifest = Manifest(
+        arch="digits-mlp",
+        num_classes=10,
+        image_shape=shape,
+        dataset=dataset.name,
+        class_names=dataset.class_names,
+        sigma=0.25,
+        training={},
+    )
+    model = create_model("digits-mlp", num_classes=10, image_shape=shape, seed=0)
+    save_checkpoint(model.eval(), out / TEACHER, manifest)
 
 
 def wanted_photos() -> TrainConfig:
@@ -104,7 +127,7 @@ def fails_in_one(num_classes: int) -> nn.Module:
 
 def train_all(processes: Processes, out: Path) -> None:
     """Every run of `RUNS` at once, and photos with augmentation."""
-    configs, outs = [wanted(method) for method in RUNS], [out / method for method in RUNS]
+    configs, outs = [wanted(method, out) for method in RUNS], [out / method for method in RUNS]
     train_many(configs, few_digits(50), outs, quiet=True, processes=processes)
     train_many([wanted_photos()], photos(), [out / "photos"], quiet=True, processes=processes)
 

@@ -33,6 +33,13 @@ def config(**fields: Any) -> TrainConfig:
         ("average", (-0.1, 1.0, math.nan)),
         ("regulariser", (-1.0, math.nan, math.inf)),
         ("regulariser_from", (-1,)),
+        ("attack_from", (-1,)),
+        ("attack_steps", (-1,)),
+        ("attack_size", (0.0, -1.0, math.nan, math.inf)),
+        ("drop_below", (-0.1, 1.1, math.nan)),
+        ("reweigh_from", (-1,)),
+        ("reweigh_every", (-1,)),
+        ("votes", (0, -1)),
     ],
 )
 def test_an_unusable_number_is_named(field: str, values: tuple[float, ...]) -> None:
@@ -167,3 +174,64 @@ def test_a_value_of_another_kind_is_named(field: str, value: object, said: str) 
     with pytest.raises(BadInput, match=f"^{field}: expected {said}") as caught:
         TrainConfig.from_dict(config().as_dict() | {field: value})
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_attacks_are_the_published_ones_unless_given() -> None:
+    """Of `acr` from the published share of the epochs on, of `catrs` from the start."""
+    published = {0.25: (3, 0.25, 60, 0.5), 0.5: (6, 0.25, 70, 0.4), 1.0: (4, 0.5, 60, 0.4)}
+    for sigma, (steps, size, start, drop) in published.items():
+        made = config(method="acr", sigma=sigma, epochs=150)
+        before, after = made.options_at(start - 1), made.options_at(start)
+        assert (before.attack_steps, after.attack_steps, after.attack_size) == (0, steps, size)
+        weighing = made.weighing
+        assert weighing is not None
+        assert dataclasses.astuple(weighing) == (start, drop, 100, 10)
+        taught = config(method="catrs", sigma=sigma)
+        assert (taught.options_at(0).attack_steps, taught.options_at(0).attack_size) == (4, 1.0)
+        assert taught.weighing is None
+        assert (made.noisy_copies, taught.noisy_copies) == (4, 4)
+    assert [config(method="catrs", sigma=s).regulariser_weight for s in (0.25, 0.5, 1.0)] == [
+        0.5,
+        1.0,
+        2.0,
+    ]
+    assert config(method="acr", epochs=30).attack_start == 12
+    late = config(method="catrs", attack_from=4, attack_steps=2, attack_size=0.5, epochs=6)
+    assert [late.options_at(epoch).attack_steps for epoch in (3, 4, 5)] == [0, 2, 2]
+    assert late.options_at(4).attack_size == 0.5
+    assert config(method="acr", attack_steps=0).options_at(99).attack_steps == 0
+    assert config(method="acr", drop_below=0.0, reweigh_every=0).weighing is None
+    assert config().options_at(0).attack_steps == 0
+
+
+@pytest.mark.parametrize("name", ["attack_from", "attack_steps", "attack_size", "drop_below"])
+def test_a_sigma_without_published_attack_needs_every_value(name: str) -> None:
+    given: dict[str, Any] = {"attack_from": 3, "attack_steps": 2, "attack_size": 0.2}
+    given |= {"drop_below": 0.3, "reweigh_from": 3}
+    config(method="acr", sigma=0.3, **given)
+    del given[name]
+    with pytest.raises(BadInput, match=rf"^{name}: .* sigma 0\.3, got none; pass `{name}`"):
+        config(method="acr", sigma=0.3, **given)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [
+        ("gaussian", "attack_steps", 3),
+        ("macer", "votes", 10),
+        ("catrs", "drop_below", 0.4),
+        ("acr", "teacher", "runs/teacher"),
+        ("consistency", "reweigh_every", 0),
+    ],
+)
+def test_an_option_of_another_method_is_refused(method: str, name: str, value: object) -> None:
+    with pytest.raises(BadInput, match=rf"^{name}: expected no value, as {method} .*`{name}`"):
+        config(method=method, **{name: value})
+
+
+def test_what_an_attack_costs() -> None:
+    acr = config(method="acr", epochs=10, attack_from=5, attack_steps=6)
+    assert (acr.passes_at(0), acr.passes_at(5)) == (4, 4 * (1 + 6 * 2 / 3))
+    catrs = config(method="catrs", attack_from=5, attack_steps=3)
+    assert (catrs.passes_at(0), catrs.passes_at(5)) == (4, 4 * (2 + 3 * 2 / 3))
+    assert config(method="consistency").passes_at(0) == 2

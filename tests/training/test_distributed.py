@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from PIL import Image
+from torch._dynamo.utils import counters
 
 from sween.errors import BadInput, CheckpointError
 from sween.records import read_rows
@@ -29,8 +30,8 @@ from sween.training.keyed_draws import KeyedDraws
 from sween.training.state import load_state
 from sween.training.trainer import Trainer
 
-from .datasets import few_digits, files, measured, same, weights
-from .processes import BATCH, RUNS, normalise, norms, train_all, wanted
+from .datasets import config, few_digits, files, measured, same, weights
+from .processes import BATCH, RUNS, normalise, norms, train_all, wanted, write_teacher
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,7 @@ def alone(tmp_path: Path) -> Iterator[Processes]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes made; started as torchrun does, without the seconds it takes itself."""
     out = tmp_path_factory.mktemp("pair")
+    write_teacher(out)
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
@@ -89,10 +91,21 @@ def test_batch_norms_see_the_whole_batch(name: str, pair: Path) -> None:
 
 
 def test_one_process_and_two_train_the_same(pair: Path, tmp_path: Path, alone: Processes) -> None:
+    write_teacher(tmp_path)
     train_all(alone, tmp_path)
     for run in (*RUNS, "photos"):
         assert_same_run(tmp_path / run, pair / run)
         assert sorted(files(tmp_path / run)) == sorted(files(pair / run))
+
+
+def test_images_weighed_by_the_network_s_own_votes_are_refused(
+    tmp_path: Path, alone: Processes
+) -> None:
+    """Processes round differently, and one vote would change all later draws."""
+    asked = config(method="acr")
+    with pytest.raises(BadInput, match=r"method: .*got acr under torchrun; .*one process"):
+        train_many([asked], few_digits(50), [tmp_path / "run"], quiet=True, processes=alone)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_state_of_two_processes_resumes_in_one(
@@ -151,6 +164,18 @@ def test_draws_belong_to_examples() -> None:
     assert flips.float().mean().item() == pytest.approx(0.5, abs=0.04)
 
 
+def test_uniform_draws_belong_to_examples() -> None:
+    keyed = KeyedDraws(CPU, compiled=False)
+    keyed.start_epoch(0, "training of a network", 0)
+    draws = keyed.uniforms(torch.arange(3000), 6)
+    assert torch.equal(keyed.uniforms(torch.tensor([7, 2999]), 6), draws[[7, 2999]])
+    assert 0 <= draws.min() < 0.001
+    assert 0.999 < draws.max() < 1
+    assert draws.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert draws.std().item() == pytest.approx(12**-0.5, abs=0.005)
+    assert len(torch.unique(draws)) > 0.99 * draws.numel()
+
+
 @pytest.mark.parametrize(("size", "count"), [(100, 3), (7, 7), (128, 1), (15, 2)])
 def test_parts_cover_a_batch_evenly(size: int, count: int) -> None:
     slots = [list(range(size))[Processes(rank, count).part(size)] for rank in range(count)]
@@ -167,16 +192,29 @@ def test_more_processes_than_images_are_refused() -> None:
 @pytest.mark.filterwarnings(  # of torch's own compiler
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
-def test_the_compiled_step_trains_the_same_to_bfloat16(tmp_path: Path, alone: Processes) -> None:
+@pytest.mark.parametrize("method", ["gaussian", "acr", "catrs"])
+def test_the_compiled_step_trains_the_same_to_bfloat16(
+    tmp_path: Path, alone: Processes, method: str
+) -> None:
     """As on a GPU, where reductions are part of the compiled function."""
-    asked, whole = wanted("gaussian"), few_digits(50)
+    write_teacher(tmp_path)
+    if method == "acr":
+        unweighed = {"drop_below": 0.0, "reweigh_every": 0}
+        asked = config(method="acr", attack_from=1, attack_steps=2, epochs=3, **unweighed)
+    else:
+        asked = wanted(method, tmp_path)
+    whole = few_digits(50)
     # Digits are checked against their white level, which a compiled function cannot do.
     splits = [dataclasses.replace(one, white=255) for one in (whole.train, whole.weights)]
     dataset = dataclasses.replace(whole, train=splits[0], weights=splits[1])
-    for fast in (True, False):
-        out = tmp_path / str(fast)
-        trainer = Trainer(asked, dataset, out, device=CPU, fast=fast, processes=alone)
-        assert list(trainer.run())
+    counters["frames"].clear()
+    # The limit of many candidates, which share the code of a step.
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for fast in (True, False):
+            out = tmp_path / str(fast)
+            trainer = Trainer(asked, dataset, out, device=CPU, fast=fast, processes=alone)
+            assert list(trainer.run())
+    assert counters["frames"]["ok"] == counters["frames"]["total"] > 0, "some of it ran uncompiled"
     losses = [torch.tensor(measured(out))[:, 1] for out in (tmp_path / "True", tmp_path / "False")]
     torch.testing.assert_close(*losses, rtol=0.02, atol=0)
 

@@ -10,7 +10,9 @@ from scipy import special
 from sween.training.objectives import (
     OBJECTIVES,
     TAIL,
+    Guide,
     ObjectiveOptions,
+    catrs,
     consistency,
     gaussian,
     inverse_normal,
@@ -82,10 +84,56 @@ def slow_consistency(z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions
     return slow_gaussian(z, y, options) + total / len(y)
 
 
+def slow_catrs(
+    z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions, guide: Guide
+) -> torch.Tensor:
+    """Jeong, Kim and Shin 2023, one image at a time."""
+    total, copies = torch.zeros((), dtype=z.dtype), len(z)
+    for i, label in enumerate(y.tolist()):
+        losses = [-torch.log(softmax(z[j, i])[label]) for j in range(copies)]
+        share = sum(int(z[j, i].argmax()) == label for j in range(copies)) / copies
+        drawn = sum(float(guide.uniforms[j, i]) < share for j in range(copies))
+        accepted = max(drawn, 1)
+        for loss in sorted(losses, key=lambda own: own.item())[:accepted]:
+            total = total + loss / copies
+        if accepted == copies:
+            divergences = []
+            for j in range(copies):
+                divergence = torch.zeros((), dtype=z.dtype)
+                for q, p in zip(guide.targets[i], softmax(guide.attacked[j, i]), strict=True):
+                    if q > 0:
+                        divergence = divergence + q * (torch.log(q) - torch.log(p))
+                divergences.append(divergence)
+            total = total + options.regulariser * max(divergences, key=lambda own: own.item())
+    return total / len(y)
+
+
+def guide(attacked: torch.Tensor) -> Guide:
+    """Targets with zeros among them, and draws that accept all copies of some images."""
+    generator = torch.Generator().manual_seed(5)
+    copies, count, classes = attacked.shape
+    targets = torch.rand(count, classes, generator=generator, dtype=attacked.dtype)
+    targets[:, 1] = 0.0
+    targets /= targets.sum(dim=1, keepdim=True)
+    return Guide(attacked, targets, 0.6 * torch.rand(copies, count, generator=generator))
+
+
+def guided(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Of plain and attacked logits, one after the other."""
+
+    def of_both(z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
+        plain, attacked = z.chunk(2)
+        return loss(plain, y, options, guide(attacked))
+
+    return of_both
+
+
 PAIRS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], int]] = {
     "gaussian": (gaussian, slow_gaussian, 2),
     "macer": (macer, slow_macer, 4),
     "consistency": (consistency, slow_consistency, 2),
+    "acr": (OBJECTIVES["acr"].loss, slow_gaussian, 4),
+    "catrs": (guided(catrs), guided(slow_catrs), 8),
 }
 
 
@@ -162,3 +210,20 @@ def test_gradcheck(name: str) -> None:
     fast, _, copies = PAIRS[name]
     z = logits(copies, count=4, classes=3, scale=0.1)
     assert torch.autograd.gradcheck(lambda x: fast(x, labels(4, 3), OPTIONS), (z,))
+
+
+def test_catrs_trains_on_the_easier_copies_of_an_image_it_is_unsure_of() -> None:
+    """And on the teacher's probabilities where all copies are accepted, and only there."""
+    z = torch.zeros(4, 2, 3, dtype=torch.float64)
+    z[:, :, 0] = torch.tensor([3.0, 2.0, 1.0, -1.0])[:, None]  # three of four copies are correct
+    z.requires_grad_()
+    attacked = torch.zeros(4, 2, 3, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([[0.0, 1.0, 0.0]] * 2, dtype=torch.float64)
+    # Draws below .75 are accepted: two of the first image's, all of the second's.
+    uniforms = torch.tensor([[0.1, 0.1], [0.9, 0.2], [0.3, 0.3], [0.8, 0.7]])
+    loss = catrs(z, torch.tensor([0, 0]), OPTIONS, Guide(attacked, targets, uniforms))
+    own, other = torch.autograd.grad(loss, [z, attacked])
+    assert [bool(row.any()) for row in own[:, 0]] == [True, True, False, False]
+    assert all(row.any() for row in own[:, 1])
+    assert not other[:, 0].any()
+    assert other[:, 1].any()

@@ -25,7 +25,24 @@ METHODS: dict[str, dict[str, Any]] = {
     "gaussian": {"average": 0.9, "copies": 2},
     "macer": {"schedule": "step", "milestones": (3,), "regulariser_from": 3},
     "consistency": {"decay_norms": False},
+    "acr": {
+        "attack_from": 3,
+        "attack_steps": 1,
+        "copies": 2,
+        "votes": 10,
+        "reweigh_from": 2,
+        "reweigh_every": 2,
+        "drop_below": 0.01,
+    },
+    "catrs": {"attack_from": 2, "attack_steps": 1, "copies": 2, "votes": 10},
 }
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("teacher")
+    train(config(sigma=0.25, epochs=3), few_digits(50), folder, quiet=True)
+    return str(folder)
 
 
 @pytest.fixture
@@ -37,9 +54,10 @@ def save_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stop_after", [1, 4, 7, 13])
 @pytest.mark.usefixtures("save_every_epoch")
 def test_a_stopped_run_ends_with_the_same_bits(
-    tmp_path: Path, method: str, stop_after: int
+    tmp_path: Path, method: str, stop_after: int, teacher: str
 ) -> None:
-    wanted = config(method=method, **METHODS[method])
+    taught = {"teacher": teacher} if method == "catrs" else {}
+    wanted = config(method=method, **METHODS[method], **taught)
     dataset = few_digits(50)
     train(wanted, dataset, tmp_path / "whole", quiet=True)
     interrupted(wanted, dataset, tmp_path / "stopped", stop_after)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from sween.bounds.radius import radius_cohen
+from sween.ensemble import load_ensemble
 from sween.errors import BadInput, CheckpointError, ContractError, UnknownName
 from sween.models import load_checkpoint, read_manifest
 from sween.run_folder import read_config
@@ -16,6 +18,7 @@ from sween.training import TrainConfig, train
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.step import StepInputs, TrainingStep
 from sween.training.training_images import describe_images
+from sween.training.training_votes import count_votes
 
 from . import datasets
 from .datasets import digits, few_digits, files, measured, photos, same, weights
@@ -132,6 +135,32 @@ def test_a_class_without_training_images_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_teacher_is_needed_and_must_fit(tmp_path: Path) -> None:
+    asked, dataset = config(method="catrs", votes=10, attack_from=9), few_digits()
+    out = tmp_path / "run"
+    with pytest.raises(BadInput, match=r"teacher: expected a trained network .*pass `teacher`"):
+        train(asked, dataset, out, quiet=True)
+    teacher = tmp_path / "teacher"
+    teacher.mkdir()
+    with pytest.raises(CheckpointError, match="expected an ensemble folder or a run folder"):
+        train(dataclasses.replace(asked, teacher=str(teacher)), dataset, out, quiet=True)
+    train(config(), dataset, teacher, quiet=True)
+    asked = dataclasses.replace(asked, teacher=str(teacher))
+    other = dataclasses.replace(dataset, class_names=tuple("abcdefghij"))
+    with pytest.raises(CheckpointError, match=r"teacher .*expected classes \('a', .*same images"):
+        train(asked, other, out, quiet=True)
+    assert not out.exists()
+    train(asked, dataset, out, quiet=True)
+    assert read_config(out)["teacher_fingerprint"] == load_ensemble(teacher).fingerprint
+    assert TrainConfig.from_dict(read_config(out)) == asked
+    train(config(seed=1), dataset, tmp_path / "second", quiet=True)
+    (teacher / "model.safetensors").write_bytes(
+        (tmp_path / "second" / "model.safetensors").read_bytes()
+    )
+    with pytest.raises(CheckpointError, match=r"another config \(teacher_fingerprint"):
+        train(asked, dataset, out, quiet=True)
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "message"),
     [
@@ -196,3 +225,20 @@ def test_what_the_network_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ).flatten(1)
     assert len({tuple(row) for row in noise.tolist()}) == 2 * 96, "a noise vector comes twice"
     assert noise.std().item() == pytest.approx(0.25, rel=0.03)
+
+
+@pytest.mark.slow
+def test_acr_trains_for_the_average_certified_radius(tmp_path: Path) -> None:
+    """Larger than by as many noisy copies without attack, dropped and weighed images."""
+    held_out, found = digits().weights, dict[str, float]()
+    for method in ("gaussian", "acr"):
+        wanted = config(method=method, sigma=1.0, copies=4, epochs=10, batch_size=64, average=0.99)
+        model = train(wanted, digits(), tmp_path / method, quiet=True)
+        votes = count_votes(
+            model, held_out, sigma=1.0, copies=500, num_classes=10, seed=1, purpose="test"
+        )
+        answers = votes.argmax(dim=1)
+        top = votes.amax(dim=1).numpy()
+        radii = radius_cohen(top, 500, alpha=0.001, sigma=1.0)
+        found[method] = float((radii * (answers == held_out.labels).numpy()).mean())
+    assert found["acr"] > 1.4 * found["gaussian"]

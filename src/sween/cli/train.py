@@ -108,10 +108,39 @@ def run(
         float | None, typer.Option(help="decay of a moving average of the weights [off]")
     ] = None,
     regulariser: Annotated[
-        float | None, typer.Option(help="lambda of macer and consistency [as published]")
+        float | None, typer.Option(help="lambda of macer, consistency and catrs [as published]")
     ] = None,
     regulariser_from: Annotated[
         int | None, typer.Option(help="epoch from which lambda applies [0, or as published]")
+    ] = None,
+    attack_from: Annotated[
+        int | None,
+        typer.Option(help="epoch from which acr and catrs attack the noise [as published]"),
+    ] = None,
+    attack_steps: Annotated[
+        int | None, typer.Option(help="steps of that attack, 0 for none [as published]")
+    ] = None,
+    attack_size: Annotated[
+        float | None,
+        typer.Option(help="length of a step of acr, radius of catrs [as published]"),
+    ] = None,
+    drop_below: Annotated[
+        float | None,
+        typer.Option(help="acr drops images of which fewer copies are correct [as published]"),
+    ] = None,
+    reweigh_from: Annotated[
+        int | None,
+        typer.Option(help="epoch from which acr drops and weighs images [as published]"),
+    ] = None,
+    reweigh_every: Annotated[
+        int | None, typer.Option(help="epochs between new image weights, 0 for equal ones [10]")
+    ] = None,
+    votes: Annotated[
+        int | None,
+        typer.Option(help="copies of each image for what acr drops [100], for the teacher [1000]"),
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="of catrs: folder of a trained network, or a zoo model")
     ] = None,
     augmentation: Annotated[
         str | None,
@@ -157,6 +186,14 @@ def run(
         "average": average,
         "regulariser": regulariser,
         "regulariser_from": regulariser_from,
+        "attack_from": attack_from,
+        "attack_steps": attack_steps,
+        "attack_size": attack_size,
+        "drop_below": drop_below,
+        "reweigh_from": reweigh_from,
+        "reweigh_every": reweigh_every,
+        "votes": votes,
+        "teacher": teacher,
         "augmentation": augmentation,
         "store": store,
     }

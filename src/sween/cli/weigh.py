@@ -48,6 +48,10 @@ def run(
         write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):
         typer.echo(f"{name:24} {weight:.6f}")
+    if method == "acr":
+        votes = f"{samples:,} votes on each of {len(dataset.weights):,} held-out images"
+        typer.echo(f"average certified radius {-solution.loss:.4f} by {votes}; in {out}")
+        return
     typer.echo(
         f"loss {solution.loss:.6f} nats, at most {solution.gap:.3g} above the optimum; in {out}"
     )

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from sween.data.dataset import ImageSet
+from sween.ensemble.radius_weights import margins_of
 from sween.ensemble.simplex import Matrix
 from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
 from sween.errors import BadInput
@@ -31,14 +32,19 @@ def true_class(
     ensemble: WeightedEnsemble, member: int, noisy: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     probabilities = member_probabilities(ensemble.members[member], noisy)
-    if int(labels.max()) >= probabilities.shape[1] or int(labels.min()) < 0:
+    check_labels(labels, probabilities.shape[1], member=member)
+    return probabilities.gather(1, labels[:, None])[:, 0].double()
+
+
+def check_labels(labels: torch.Tensor, num_classes: int, *, member: int) -> None:
+    """Refuse labels of classes that a member does not know."""
+    if int(labels.max()) >= num_classes or int(labels.min()) < 0:
         raise BadInput(
             "labels",
-            expected=f"classes 0 to {probabilities.shape[1] - 1}, those of member {member}",
+            expected=f"classes 0 to {num_classes - 1}, those of member {member}",
             got=f"{int(labels.min())} to {int(labels.max())}",
             fix="use members trained on this data set",
         )
-    return probabilities.gather(1, labels[:, None])[:, 0].double()
 
 
 @torch.inference_mode()
@@ -86,6 +92,37 @@ def noisy_probabilities(
         ]
         parts.append(torch.stack(columns, dim=1).cpu())
     return np.asarray(torch.cat(parts).numpy())
+
+
+@torch.inference_mode()
+def noisy_margins(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor | ImageSet,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    draws: int,
+    seed: int,
+    quiet: bool = True,
+) -> tuple[torch.Tensor, Matrix]:
+    """`margins_of` all members on the same noisy inputs, and their softmax of the true class.
+
+    Returns:
+        (N * draws, K, M) float32 on the members' device, and (N * draws, K).
+    """
+    margins, columns = [], []
+    with track("votes of members", len(images) * draws, quiet=quiet) as advance:
+        for rows in _noisy_rows(ensemble, images, labels, sigma, draws, seed, "weights, acr"):
+            each = []
+            for k, member in enumerate(ensemble.members):
+                each.append(member_probabilities(member, rows.noisy))
+                check_labels(rows.labels, each[-1].shape[1], member=k)
+            probabilities = torch.stack(each, dim=1)
+            margins.append(margins_of(probabilities, rows.labels))
+            own = rows.labels.view(-1, 1, 1).expand(-1, len(each), 1)
+            columns.append(probabilities.gather(2, own)[:, :, 0].double().cpu())
+            advance(len(rows.labels), "")
+    return torch.cat(margins), np.asarray(torch.cat(columns).numpy())
 
 
 @dataclasses.dataclass(frozen=True)

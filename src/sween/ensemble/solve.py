@@ -11,11 +11,13 @@ from sween.arguments import real_number, whole_number
 from sween.data.dataset import ImageSet
 from sween.data.validation import check_images
 from sween.ensemble.probabilities import (
+    noisy_margins,
     noisy_probabilities,
     pick,
     smoothed_probabilities,
     true_class,
 )
+from sween.ensemble.radius_weights import RadiusObjective, maximise_radius
 from sween.ensemble.simplex import (
     PROBABILITY_FLOOR,
     Matrix,
@@ -32,8 +34,8 @@ from sween.models.evaluation_mode import evaluating
 from sween.progress import track
 from sween.seeding import numpy_generator, standard_normal
 
-METHODS = ("sgd", "convex", "uniform")
-"""The first is the default: it gave the best certified radii."""
+METHODS = ("sgd", "convex", "uniform", "acr")
+"""The first is the default: it gave the best certified radii among the first three."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,14 +45,17 @@ class WeightSolution:
     For `convex` and `uniform` loss and gap refer to the paper's empirical risk, the cross-entropy
     of the smoothed ensemble. For `sgd` they refer to its own objective, the expected cross-entropy
     of the ensemble on one noisy input, estimated on noise that was not used for solving.
-    Cross-entropy is convex, so by Jensen's inequality the second loss is never below the first.
+    Cross-entropy is convex, so by Jensen's inequality the second loss is never below the first. For
+    `acr` the loss is minus the mean radius that `samples` votes certify on the held-out images, in
+    units of pixels; it was maximised on the same votes, so it is optimistic, and its gap is only
+    the distance to the largest radius that so many votes can certify.
 
     Attributes:
-        method: convex, sgd or uniform.
+        method: convex, sgd, uniform or acr.
         weights: of the members; non-negative, with sum 1.
-        loss: at these weights, in nats.
-        gap: upper bound on the distance of the loss to the optimum, in nats.
-        iterations: Newton steps of convex, epochs of sgd, 0 for uniform.
+        loss: at these weights, in nats; see above for `acr`.
+        gap: upper bound on the distance of the loss to the optimum.
+        iterations: Newton steps of convex, epochs of sgd, gradient steps of acr, 0 for uniform.
         samples: noise draws per image.
         seed: of all noise.
         seconds: wall-clock time.
@@ -88,6 +93,10 @@ def solve_weights(
       noisy copy at a time; here by exponentiated gradient steps, which stay on the simplex, with
       averaged iterates. It minimises E[-log sum_k w_k p_k(x + noise)], another convex objective.
     - `uniform` sets equal weights, with their loss and gap.
+    - `acr` maximises the mean radius that `samples` votes certify on these images, by gradients of
+      a smooth surrogate (`radius_weights.py`); starts from equal weights and from the optimum of
+      sgd's objective, and is never below either in the mean radius. More samples tell larger
+      radii apart: 100 votes certify at most 1.50 sigma, 1,000 at most 2.46.
 
     Args:
         ensemble: its members are evaluated but not changed.
@@ -95,7 +104,7 @@ def solve_weights(
             `ImageSet`, which is read by batches and may be larger than memory.
         labels: (N,) true classes.
         sigma: the noise level to be certified.
-        method: convex, sgd or uniform.
+        method: convex, sgd, uniform or acr.
         samples: noise draws per image for the smoothed probabilities.
         seed: of all noise.
         epochs: for sgd.
@@ -126,6 +135,8 @@ def solve_weights(
                 ensemble, images, labels, sigma=sigma, draws=samples, seed=seed
             )
             solution = _evaluated(matrix, descended, epochs)
+        elif method == "acr":
+            solution = _maximise_radius(ensemble, images, labels, sigma, samples, seed, quiet)
         else:
             matrix = smoothed_probabilities(
                 ensemble, images, labels, sigma=sigma, samples=samples, seed=seed, quiet=quiet
@@ -143,6 +154,32 @@ def solve_weights(
         samples=samples,
         seed=seed,
         seconds=time.perf_counter() - started,
+    )
+
+
+def _maximise_radius(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor | ImageSet,
+    labels: torch.Tensor,
+    sigma: float,
+    samples: int,
+    seed: int,
+    quiet: bool,
+) -> SimplexSolution:
+    margins, matrix = noisy_margins(
+        ensemble, images, labels, sigma=sigma, draws=samples, seed=seed, quiet=quiet
+    )
+    objective = RadiusObjective(margins, samples=samples, sigma=sigma)
+    members = len(ensemble.members)
+    starts = [np.full(members, 1 / members), minimise_log_loss(matrix).weights]
+    found = maximise_radius(
+        objective, [torch.from_numpy(start).to(margins.device) for start in starts], quiet=quiet
+    )
+    return SimplexSolution(
+        np.asarray(found.weights.cpu().numpy()),
+        -found.radius,
+        found.largest - found.radius,
+        found.steps,
     )
 
 

@@ -15,6 +15,7 @@ from sween.evaluation.comparison import (
     bootstrap_interval,
     bootstrap_over_envelope,
     paired_bootstrap,
+    simultaneous_intervals,
 )
 from sween.evaluation.curve import RadiusAccuracyCurve, envelope_curve, radius_accuracy_curve
 from sween.evaluation.groups import by_model, pair_by_index
@@ -47,4 +48,5 @@ __all__ = [
     "radius_accuracy_curve",
     "robustness_index",
     "share_of_images",
+    "simultaneous_intervals",
 ]

@@ -31,6 +31,11 @@ exits = ["none", "exact", "paper"]
 [attack]                      # options of `sween attack`, and what to attack
 models = ["SWEEN-3", "resnet20"]
 eps = [0.25, 0.5]
+
+[record]                      # the largest ensemble alone, on all test images
+sampling = "tolerance"
+tolerance = 0.005
+exit = "exact"
 """
 
 import dataclasses
@@ -50,7 +55,7 @@ from sween.runs.attack_settings import AttackSettings
 from sween.sampling.settings import ALPHA, N
 from sween.training.recipes import configs_folder, list_recipes
 
-TABLES = ("certified", "adaptive", "attacks", "costs")
+TABLES = ("certified", "adaptive", "attacks", "costs", "record")
 
 Section = TypeVar("Section")
 
@@ -128,6 +133,28 @@ class Attack:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """How the largest ensemble is certified alone.
+
+    Attributes:
+        indices: test images, all by default.
+        sampling: as in `CertifySettings`, with its `tolerance`.
+        tolerance: of `tolerance`.
+        n: votes for a bound, at most; alpha is that of `Certify`.
+        exit: of the ensemble.
+        held_out_n: votes on each image of the weight-solving split, on which the noise level for
+            each radius is chosen.
+    """
+
+    indices: str | None = None
+    sampling: str = "fixed"
+    tolerance: float | None = None
+    n: int = N
+    exit: str = "none"
+    held_out_n: int = 10_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """One table of the paper: which networks, ensembles, noise levels, images and attacks.
 
@@ -159,6 +186,7 @@ class Plan:
     weigh: Weigh = dataclasses.field(default_factory=Weigh)
     certify: Certify | None = None
     attack: Attack | None = None
+    record: Record | None = None
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -278,7 +306,12 @@ def _plan(path: Path, content: Mapping[str, Any]) -> Plan:
     fields["ensembles"] = [
         _section(f"{where}: ensemble", Ensemble, one) for one in fields.pop("ensemble", ())
     ]
-    kinds: dict[str, type[Any]] = {"weigh": Weigh, "certify": Certify, "attack": Attack}
+    kinds: dict[str, type[Any]] = {
+        "weigh": Weigh,
+        "certify": Certify,
+        "attack": Attack,
+        "record": Record,
+    }
     for name, kind in kinds.items():
         if name in fields:
             fields[name] = _section(f"{where}: {name}", kind, fields[name])
@@ -388,6 +421,13 @@ def _check_certification(where: str, plan: Plan) -> None:
             f"{where}: certify",
             expected='a [certify] table, except for table = "costs"',
             got="none" if plan.certify is None else "one",
+            fix="add or drop it",
+        )
+    if (plan.record is not None) != (plan.table == "record"):
+        raise BadInput(
+            f"{where}: record",
+            expected='a [record] table if and only if table = "record"',
+            got="none" if plan.record is None else "one",
             fix="add or drop it",
         )
     if plan.certify is None:

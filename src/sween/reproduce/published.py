@@ -1,4 +1,4 @@
-"""The paper's own numbers, from configs/published."""
+"""Published numbers, from configs/published."""
 
 import functools
 import tomllib
@@ -9,10 +9,13 @@ from sween.training.recipes import configs_folder
 
 @functools.cache
 def _tables() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads((configs_folder() / "published" / "paper.toml").read_text("utf-8"))
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((configs_folder() / "published").glob("*.toml")):
+        tables |= tomllib.loads(path.read_text("utf-8"))
+    return tables
 
 
 def published_rows(table: str | None, sigma: float) -> list[dict[str, Any]]:
-    """The paper's rows of a table at one noise level; none for a table that it does not have."""
+    """The rows of a table at one noise level; none for a table that is not published."""
     rows = [] if table is None else _tables().get(table, [])
     return [row for row in rows if row.get("sigma", sigma) == sigma]

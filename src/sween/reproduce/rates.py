@@ -42,7 +42,7 @@ class Work:
     seconds: float = 0.0
 
 
-def training_work(multiply_adds: float, *, images: int, copies: int, epochs: int) -> float:
+def training_work(multiply_adds: float, *, images: int, copies: float, epochs: int) -> float:
     """Multiply-adds of training a network, of which a forward pass on an image takes as given."""
     return multiply_adds * EVALUATIONS_PER_STEP * images * copies * epochs
 

@@ -12,7 +12,15 @@ from sween.errors import BadInput
 from sween.progress import format_seconds
 from sween.reproduce.costs import cost_steps
 from sween.reproduce.rates import START_UP, Rates
-from sween.reproduce.steps import AttackStep, CertifyStep, Step, Train, WeighStep, Workspace
+from sween.reproduce.steps import (
+    AttackStep,
+    CertifyStep,
+    RecordStep,
+    Step,
+    Train,
+    WeighStep,
+    Workspace,
+)
 
 SHORTEST = 1.0
 """Seconds below which no time limit makes sense."""
@@ -44,6 +52,8 @@ def steps_of(space: Workspace) -> list[Step]:
             continue
         steps.append(Train(space, sigma))
         steps += [WeighStep(space, *solution, sigma) for solution in plan.solutions]
+        if plan.record is not None:
+            steps += [RecordStep(space, sigma, held_out=held_out) for held_out in (True, False)]
         steps.append(CertifyStep(space, sigma))
         if plan.attack is not None and sigma in (plan.attack.sigmas or plan.sigmas):
             steps += [AttackStep(space, model, sigma) for model in plan.attack.models]

@@ -86,6 +86,10 @@ class Workspace:
     def certificates(self, sigma: float) -> Path:
         return self._of(sigma, "certificates")
 
+    def recorded(self, sigma: float, *, held_out: bool = False) -> Path:
+        """The certificates of the largest ensemble alone."""
+        return self._of(sigma, "held-out" if held_out else "record")
+
     def attacked(self, model: str, sigma: float) -> Path:
         return self._of(sigma, "attacks") / model
 
@@ -159,11 +163,12 @@ class Train(Step):
             config = self.space.config(candidate, self.sigma)
             folder = self.space.training(candidate, self.sigma)
             own = self.space.multiply_adds[name]
-            epoch = training_work(own, images=images, copies=config.noisy_copies, epochs=1)
-            total += config.epochs * epoch
+            passes = [config.passes_at(epoch) for epoch in range(config.epochs)]
+            total += training_work(own, images=images, copies=sum(passes), epochs=1)
             if TrainingRun.is_at(folder):
                 epochs = [row.seconds for row in TrainingRun.read(folder).metrics]
-                done += len(epochs) * epoch
+                trained = sum(passes[: len(epochs)])
+                done += training_work(own, images=images, copies=trained, epochs=1)
                 # All train at once, each counts the time. The first epoch also compiles, which
                 # would make the others seem longer than they are.
                 steady = statistics.mean(epochs[1:] or epochs or [0.0])
@@ -336,6 +341,93 @@ class CertifyStep(Step):
             and config.settings == self.settings
             and weightings == dict(self._weightings(loaded))
             and {*config.exits.values()} == {"none", *(own.describe() for own in self._exits())}
+        )
+
+
+class RecordStep(CertifyStep):
+    """Certify the largest ensemble alone at one noise level.
+
+    On the plan's test images, or on the weight-solving split, where the noise level for each radius
+    is chosen.
+    """
+
+    def __init__(self, space: Workspace, sigma: float, *, held_out: bool) -> None:
+        super().__init__(space, sigma)
+        assert space.plan.record is not None
+        self.record, self.held_out = space.plan.record, held_out
+        self.folder = space.recorded(sigma, held_out=held_out)
+        images = "weight-solving" if held_out else "test"
+        self.name = f"certify {space.plan.whole.name} on {images} images at sigma {sigma:.2f}"
+
+    @property
+    def positions(self) -> list[int]:
+        if self.held_out:
+            return list(range(len(self.space.dataset.weights)))
+        size = len(self.space.dataset.test)
+        return self.space.positions(self.record.indices or f"0:{size}", None)
+
+    @property
+    def settings(self) -> CertifySettings:
+        if self.held_out:
+            return CertifySettings(n=self.record.held_out_n, alpha=self.plan.alpha)
+        return CertifySettings(
+            n=self.record.n,
+            alpha=self.plan.alpha,
+            sampling=self.record.sampling,
+            tolerance=self.record.tolerance,
+        )
+
+    def work(self) -> Work:
+        """Of n votes on each image, of which `tolerance` and exits need fewer."""
+        passes, samples = sum(self.space.multiply_adds.values()), self.settings.n0 + self.settings.n
+        image = certification_work(passes, images=1, samples=samples)
+        rows = _rows(self.folder / "certificates.jsonl")
+        seconds = sum(float(row["seconds"]) for row in rows)
+        return Work("certify", len(self.positions) * image, len(rows) * image, seconds)
+
+    def run(self) -> None:
+        dataset = self.space.dataset
+        certify_dataset(
+            self.classifier(),
+            dataset.weights if self.held_out else dataset,
+            name=f"{dataset.name}-weights" if self.held_out else dataset.name,
+            indices=self.positions,
+            settings=self.settings,
+            out=self.folder,
+            devices=self.space.devices,
+            quiet=self.space.quiet,
+        )
+
+    def classifier(self) -> SmoothedClassifier:
+        plan = self.space.plan
+        loaded = self._loaded(plan.whole, plan.weigh.methods[0])
+        return SmoothedClassifier(
+            loaded.to(self.space.devices[0]),
+            sigma=loaded.sigma,
+            num_classes=loaded.num_classes,
+            name=plan.whole.name,
+            exit=self._exit,
+            levels=self.space.dataset.test.white,
+        )
+
+    @property
+    def _exit(self) -> ExitPolicy:
+        threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
+        return read_exit(self.record.exit, threshold=threshold, alpha=alpha)
+
+    def is_done(self) -> bool:
+        plan = self.space.plan
+        method = plan.weigh.methods[0]
+        ensemble = self.space.ensemble(plan.whole, method, self.sigma)
+        if not all((folder / "config.toml").is_file() for folder in (self.folder, ensemble)):
+            return False
+        run = CertificationRun.read(self.folder)
+        return (
+            len(run.rows) == run.config.rows
+            and run.config.fingerprint == self._loaded(plan.whole, method).fingerprint
+            and list(run.config.indices) == self.positions
+            and run.config.settings == self.settings
+            and {*run.config.exits.values()} == {self._exit.describe()}
         )
 
 

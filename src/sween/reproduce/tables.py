@@ -19,6 +19,7 @@ from sween.report.tables import Cell, Column, Table, make_table, plain_number, s
 from sween.reproduce.costs import cost_file
 from sween.reproduce.plan import Ensemble
 from sween.reproduce.published import published_rows
+from sween.reproduce.record import record_tables
 from sween.reproduce.steps import Workspace, weighting_name
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
@@ -79,6 +80,8 @@ Record = dict[str, Any]
 def make_tables(space: Workspace) -> list[Table]:
     """The tables of a plan, of all noise levels that are certified (and attacked)."""
     plan, kind = space.plan, space.plan.table
+    if kind == "record":
+        return record_tables(space)
     eps = plan.attack.eps if plan.attack else ()
     columns = {
         "certified": _CERTIFIED,

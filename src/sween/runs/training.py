@@ -32,7 +32,10 @@ DRAWS_KEY = "draws"
 
 KEYED_DRAWS = "keyed by example"
 
-RECORDED_KEYS = (*DATA_KEYS, CODE_KEY, DRAWS_KEY)
+TEACHER_KEY = "teacher_fingerprint"
+"""Key of config.toml of a run with a teacher: which weights that had."""
+
+RECORDED_KEYS = (*DATA_KEYS, CODE_KEY, DRAWS_KEY, TEACHER_KEY)
 """Keys of config.toml that are not training options."""
 
 _TYPES: dict[str, type | UnionType] = {

@@ -9,10 +9,19 @@ from typing import Any, Self
 from sween.data.dataset import AUGMENTATIONS
 from sween.errors import BadInput, UnknownName
 from sween.runs.training import RECORDED_KEYS
-from sween.training.objectives import OBJECTIVES, ObjectiveOptions
+from sween.training.image_weights import ImageWeighing
+from sween.training.objectives import OBJECTIVES, ObjectiveOptions, PublishedAttack
 from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
+
+_ATTACK_OPTIONS = ("attack_from", "attack_steps", "attack_size")
+_WEIGHING_OPTIONS = ("drop_below", "reweigh_from", "reweigh_every")
+_REWEIGH_EVERY = 10
+"""As published with `acr`."""
+
+_VOTES = {"acr": 100, "catrs": 1_000}
+"""As published with `acr`; `catrs` is published with 10,000."""
 
 _WORDS = {
     int: "a whole number",
@@ -52,6 +61,21 @@ class TrainConfig:
         regulariser: lambda of the objective; by default the one published for this sigma.
         regulariser_from: epoch from which lambda applies; by default 0, or the first drop of the
             rate where that is what was published for this method and sigma.
+        attack_from: epoch from which `acr` and `catrs` attack the noise; by default the published
+            share of the epochs.
+        attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma.
+        attack_size: length of a step of `acr`, radius of `catrs`, for [0,1] pixels; by default as
+            published for sigma.
+        drop_below: `acr` drops training images of which a smaller share of noisy copies is
+            classified correctly at `reweigh_from`; 0 drops none; by default as published for sigma.
+        reweigh_from: epoch from which `acr` drops images and draws the others by their weight; by
+            default the published share of the epochs.
+        reweigh_every: epochs between two computations of these weights; 0 for equal weights; by
+            default 10, as published.
+        votes: noisy copies of each training image by which `acr` decides what to drop (by default
+            100) and which the teacher of `catrs` classifies (1,000).
+        teacher: of `catrs`: a trained network or ensemble, as a folder or the name of a zoo model.
+            It is asked at its own noise level; a Gaussian one at sigma 0.25 was published.
         augmentation: of the training images; by default the data set's own. See `Dataset`.
         seed: of initial weights, order, augmentation and noise.
         store: number format of the saved weights; float16 rounds them, and the rounded weights
@@ -84,6 +108,14 @@ class TrainConfig:
     average: float = 0.0
     regulariser: float | None = None
     regulariser_from: int | None = None
+    attack_from: int | None = None
+    attack_steps: int | None = None
+    attack_size: float | None = None
+    drop_below: float | None = None
+    reweigh_from: int | None = None
+    reweigh_every: int | None = None
+    votes: int | None = None
+    teacher: str | None = None
     augmentation: str | None = None
     seed: int = 0
     store: str = "float32"
@@ -103,6 +135,9 @@ class TrainConfig:
                 raise UnknownName(kind, name, known)
         self._check_numbers()
         self._check_milestones()
+        self._check_applicable()
+        self.options_at(self.epochs)  # refuses a sigma without published settings of the attack
+        self.weighing  # noqa: B018 the same for dropped images
         self.regulariser_weight  # noqa: B018 refuses a sigma without a published lambda
         self.regulariser_start  # noqa: B018 refuses a published start where no rate drops
 
@@ -140,6 +175,17 @@ class TrainConfig:
             "average": (0 <= self.average < 1, "in [0, 1)", "0.999"),
             "regulariser": (0 <= (self.regulariser or 0) < math.inf, "at least 0", "4"),
             "regulariser_from": ((self.regulariser_from or 0) >= 0, "an epoch from 0 on", "0"),
+            "attack_from": ((self.attack_from or 0) >= 0, "an epoch from 0 on", "0"),
+            "attack_steps": ((self.attack_steps or 0) >= 0, "at least 0", "4"),
+            "attack_size": (
+                self.attack_size is None or 0 < self.attack_size < math.inf,
+                "a positive number",
+                "0.25",
+            ),
+            "drop_below": (0 <= (self.drop_below or 0) <= 1, "in [0, 1]", "0.4"),
+            "reweigh_from": ((self.reweigh_from or 0) >= 0, "an epoch from 0 on", "0"),
+            "reweigh_every": ((self.reweigh_every or 0) >= 0, "at least 0", "10"),
+            "votes": (self.votes is None or self.votes >= 1, "at least 1", "100"),
         }
         for name, (valid, expected, usual) in ranges.items():
             if not valid:
@@ -157,6 +203,24 @@ class TrainConfig:
                 got=f"{list(self.milestones)} with {self.schedule}",
                 fix="the paper uses milestones 150 and 300 of 400 epochs",
             )
+
+    def _check_applicable(self) -> None:
+        """An option of another method would silently do nothing."""
+        objective = OBJECTIVES[self.method]
+        for names, applies in (
+            (_ATTACK_OPTIONS, objective.attack is not None),
+            (_WEIGHING_OPTIONS, objective.weighs_images),
+            (("votes",), objective.weighs_images or objective.taught),
+            (("teacher",), objective.taught),
+        ):
+            for name in names:
+                if getattr(self, name) is not None and not applies:
+                    raise BadInput(
+                        name,
+                        expected=f"no value, as {self.method} does not use it",
+                        got=getattr(self, name),
+                        fix=f"leave out `{name}`, or choose another `method`",
+                    )
 
     @property
     def training_sigma(self) -> float:
@@ -208,6 +272,61 @@ class TrainConfig:
             )
         return self.milestones[0]
 
+    def _published_attack(self, name: str) -> PublishedAttack:
+        """The settings published for this method and sigma, of which one is wanted."""
+        published = OBJECTIVES[self.method].attacks
+        if self.sigma not in published:
+            known = ", ".join(f"{sigma:g}" for sigma in published)
+            raise BadInput(
+                name,
+                expected=f"a value, as {self.method} has none published for sigma {self.sigma:g}",
+                got="none",
+                fix=f"pass `{name}`; published for sigma {known}",
+            )
+        return published[self.sigma]
+
+    def _published_start(self, name: str) -> int:
+        return round(self._published_attack(name).start * self.epochs)
+
+    @property
+    def attack_start(self) -> int:
+        """Epoch from which the noise is attacked; the number of epochs if it never is."""
+        if OBJECTIVES[self.method].attack is None or self.attack_steps == 0:
+            return self.epochs
+        own = self.attack_from
+        return self._published_start("attack_from") if own is None else own
+
+    @property
+    def _attack(self) -> tuple[int, float]:
+        """Steps and size of the attack on the noise, once it has started."""
+        if OBJECTIVES[self.method].attack is None or self.attack_steps == 0:
+            return 0, 0.0
+        if self.sigma == 0:
+            raise BadInput("sigma", expected="noise to attack", got=0, fix="try 0.5")
+        steps, size = self.attack_steps, self.attack_size
+        steps = self._published_attack("attack_steps").steps if steps is None else steps
+        size = self._published_attack("attack_size").size if size is None else size
+        return steps, size
+
+    @property
+    def weighing(self) -> ImageWeighing | None:
+        """When images are dropped and weighed, if ever."""
+        if not OBJECTIVES[self.method].weighs_images:
+            return None
+        drop, every = self.drop_below, self.reweigh_every
+        drop = self._published_attack("drop_below").drop_below if drop is None else drop
+        every = _REWEIGH_EVERY if every is None else every
+        if not drop and not every:
+            return None
+        start = self.reweigh_from
+        start = self._published_start("reweigh_from") if start is None else start
+        return ImageWeighing(start, drop, self.votes_per_image, every)
+
+    @property
+    def votes_per_image(self) -> int:
+        """Noisy copies of each training image whose votes are counted."""
+        return _VOTES[self.method] if self.votes is None else self.votes
+
     def options_at(self, epoch: int) -> ObjectiveOptions:
         """The objective's options at an epoch, counted from 0.
 
@@ -220,12 +339,21 @@ class TrainConfig:
             >>> config.options_at(4).regulariser, config.options_at(5).regulariser
             (0.0, 10.0)
         """
-        active = epoch >= self.regulariser_start
+        steps, size = self._attack if epoch >= self.attack_start else (0, 0.0)
         return ObjectiveOptions(
             sigma=self.training_sigma,
-            regulariser=self.regulariser_weight if active else 0.0,
+            regulariser=self.regulariser_weight if epoch >= self.regulariser_start else 0.0,
             label_smoothing=self.label_smoothing,
+            attack_steps=steps,
+            attack_size=size,
         )
+
+    def passes_at(self, epoch: int) -> float:
+        """What an epoch costs, in training steps on one noisy copy of each image."""
+        steps, objective = self.options_at(epoch).attack_steps, OBJECTIVES[self.method]
+        # A gradient for the noise alone takes two thirds of one for the weights.
+        trained = 2 if objective.taught and steps else 1
+        return self.noisy_copies * (trained + steps * 2 / 3)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:

@@ -21,9 +21,12 @@ class KeyedDraws:
     def start_epoch(self, seed: int, purpose: str, epoch: int) -> None:
         """Draw for this epoch from now on."""
         keys = [
-            derive_key(seed, f"{purpose}: {what}", block=epoch) for what in ("crop-flips", "noise")
+            derive_key(seed, f"{purpose}: {what}", block=epoch)
+            for what in ("crop-flips", "noise", "uniforms")
         ]
-        self._crop_flips, self._noise = torch.split(stream_words(keys, self._device), 1)
+        self._crop_flips, self._noise, self._uniforms = torch.split(
+            stream_words(keys, self._device), 1
+        )
 
     def crop_flips(self, examples: torch.Tensor, *, padding: int) -> CropFlips:
         """A crop position and a flip for each of N training images, given by their positions."""
@@ -38,3 +41,9 @@ class KeyedDraws:
         count = torch.Size(shape).numel()
         draws = self._normals(streams, counters(count, self._device))
         return draws[:, :count].reshape(len(examples), *shape)
+
+    def uniforms(self, examples: torch.Tensor, count: int) -> torch.Tensor:
+        """Draws from [0, 1) for each of N training images: (N, count)."""
+        streams = torch.cat(random_words(self._uniforms, examples)).T
+        words = torch.cat(random_words(streams, counters(count, self._device)), dim=1)[:, :count]
+        return (words >> 8).float() * 2.0**-24  # 24 bits, which float32 holds exactly

@@ -1,15 +1,19 @@
 """Training objectives: pure functions of the logits on noisy copies, in one registry.
 
 Every objective sees logits of shape (copies, B, M): `copies` noisy versions of each of B images.
-The trainer draws the noise and calls the network; what is here can be tested on its own.
+The trainer draws the noise and calls the network; what is here can be tested on its own. What some
+objectives do besides has its own files: `noise_attacks.py` and `image_weights.py`.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
+
+from sween.training.noise_attacks import NoiseAttack, attack_on_sphere, attack_within_ball
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +27,8 @@ class ObjectiveOptions:
         sharpness: beta of MACER: inverse temperature of the softmax in the robustness term.
         entropy: eta of consistency: weight of the mean prediction's entropy.
         label_smoothing: of the cross-entropy.
+        attack_steps: gradient steps of the attack on the noise; 0 switches it off.
+        attack_size: of that attack; see `noise_attacks.py`.
     """
 
     sigma: float
@@ -31,9 +37,27 @@ class ObjectiveOptions:
     sharpness: float = 16.0
     entropy: float = 0.5
     label_smoothing: float = 0.0
+    attack_steps: int = 0
+    attack_size: float = 0.0
 
 
-Loss = Callable[[torch.Tensor, torch.Tensor, ObjectiveOptions], torch.Tensor]
+class Guide(NamedTuple):
+    """What `catrs` needs besides the logits on plain noise.
+
+    Attributes:
+        attacked: logits on attacked noise, (copies, B, M).
+        targets: smoothed probabilities of another network, (B, M).
+        uniforms: draws from [0, 1), (copies, B).
+    """
+
+    attacked: torch.Tensor
+    targets: torch.Tensor
+    uniforms: torch.Tensor
+
+
+Loss = Callable[..., torch.Tensor]
+"""Of logits (copies, B, M), labels (B,) and `ObjectiveOptions`; a mean over images. That of a
+`taught` objective takes a `Guide` too."""
 
 
 def gaussian(logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
@@ -87,6 +111,36 @@ def consistency(
     )
 
 
+def catrs(
+    logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions, guide: Guide
+) -> torch.Tensor:
+    """Jeong, Kim and Shin 2023 (CAT-RS): less of the loss for images the network is unsure of.
+
+    K ~ Binomial(copies, p), at least 1, where p is the share of copies that are classified
+    correctly. Low term: the K smallest cross-entropies, summed, over the number of copies. High
+    term, where K is the number of copies: lambda times the largest KL(target || softmax) over the
+    attacked copies.
+    """
+    copies, count = logits.shape[:2]
+    losses = functional.cross_entropy(
+        logits.flatten(0, 1),
+        labels.repeat(copies),
+        reduction="none",
+        label_smoothing=options.label_smoothing,
+    ).view(copies, count)
+    share_correct = (logits.argmax(dim=2) == labels).float().mean(dim=0)
+    accepted = (guide.uniforms < share_correct).sum(dim=0).clamp(min=1)
+    places = torch.arange(copies, device=logits.device)[:, None]
+    low = torch.where(places < accepted, losses.sort(dim=0).values, 0.0).sum(dim=0) / copies
+    if options.regulariser == 0:
+        return low.mean()
+    log_each = torch.log_softmax(guide.attacked, dim=2)
+    targets = guide.targets.expand_as(log_each)
+    divergence = functional.kl_div(log_each, targets, reduction="none").sum(dim=2).amax(dim=0)
+    high = torch.where(accepted == copies, divergence, 0.0)
+    return (low + options.regulariser * high).mean()
+
+
 TAIL = 1e-7
 """Probabilities are clamped to this distance from 0 and 1, where the float32 inverse normal or its
 slope would be infinite."""
@@ -97,12 +151,36 @@ def inverse_normal(probabilities: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(torch.special.ndtri(probabilities.clamp(TAIL, 1 - TAIL)))
 
 
+class PublishedAttack(NamedTuple):
+    """How an objective is published to attack the noise at one sigma.
+
+    Attributes:
+        steps: of the attack.
+        size: see `noise_attacks.py`.
+        start: share of the epochs after which it begins.
+        drop_below: images with a smaller share of correct noisy copies are dropped then.
+    """
+
+    steps: int
+    size: float
+    start: float = 0.0
+    drop_below: float = 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A registered objective: its loss, its number of noisy copies and its published lambda.
+    """A registered objective: its loss, its number of noisy copies and its published settings.
 
-    `regularisers` maps sigma to the published lambda; other sigmas need an explicit value. At the
-    sigmas in `delayed_at`, lambda applies from the first drop of the learning rate, as published.
+    Attributes:
+        loss: of the logits.
+        copies: of each image.
+        description: a few words.
+        regularisers: published lambda by sigma; other sigmas need an explicit value.
+        delayed_at: sigmas at which lambda is published to apply from the first drop of the rate.
+        attack: on the noise, if any.
+        attacks: published settings of the attack by sigma, as for lambda.
+        weighs_images: whether it drops hard images and draws easy ones more often.
+        taught: whether its loss needs a teacher's probabilities (`Guide`).
     """
 
     loss: Loss
@@ -110,6 +188,10 @@ class Objective:
     description: str
     regularisers: Mapping[float, float] = dataclasses.field(default_factory=dict)
     delayed_at: tuple[float, ...] = ()
+    attack: NoiseAttack | None = None
+    attacks: Mapping[float, PublishedAttack] = dataclasses.field(default_factory=dict)
+    weighs_images: bool = False
+    taught: bool = False
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -126,5 +208,27 @@ OBJECTIVES: dict[str, Objective] = {
         2,
         "cross-entropy, agreement of noisy copies, entropy of their mean",
         {0.25: 20.0, 0.5: 10.0, 1.0: 10.0},
+    ),
+    # Sun et al. 2025. Their epochs 60, 70 and 60 of 150.
+    "acr": Objective(
+        gaussian,
+        4,
+        "cross-entropy; later on attacked noise, without hard images, easy ones drawn more often",
+        attack=attack_on_sphere,
+        attacks={
+            0.25: PublishedAttack(3, 0.25, start=60 / 150, drop_below=0.5),
+            0.5: PublishedAttack(6, 0.25, start=70 / 150, drop_below=0.4),
+            1.0: PublishedAttack(4, 0.5, start=60 / 150, drop_below=0.4),
+        },
+        weighs_images=True,
+    ),
+    "catrs": Objective(
+        catrs,
+        4,
+        "the smallest cross-entropies; divergence from a teacher on attacked noise",
+        {0.25: 0.5, 0.5: 1.0, 1.0: 2.0},
+        attack=attack_within_ball,
+        attacks=dict.fromkeys((0.25, 0.5, 1.0), PublishedAttack(4, 1.0)),
+        taught=True,
     ),
 }

@@ -1,4 +1,6 @@
-"""What an interrupted run needs to resume: weights, momentum, average, epoch. Loading runs no code.
+"""What an interrupted run needs to resume: weights, momentum, average, image weights, epoch.
+
+Loading runs no code.
 
 Order, augmentation and noise are keyed by seed and epoch, so the epoch is the complete state of the
 generators: a run resumed after an epoch draws the same numbers as an uninterrupted one.
@@ -74,14 +76,17 @@ def load_state(folder: Path) -> TrainingState | None:
 
 
 def parts_of(
-    state: TrainingState, model: nn.Module, *, where: Path
+    state: TrainingState, model: nn.Module, *, images: int, where: Path
 ) -> dict[str, dict[str, torch.Tensor]]:
     """The tensors of the weights, their momentum and their average, by parameter.
+
+    And those with a row for each of `images` training images, by name.
 
     Raises:
         CheckpointError: they belong to a different network.
     """
-    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "momentum": {}, "average": {}}
+    names = ("model", "momentum", "average", "images")
+    parts: dict[str, dict[str, torch.Tensor]] = {name: {} for name in names}
     for name, tensor in state.tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = tensor
@@ -89,7 +94,8 @@ def parts_of(
     found = {name: value.shape for name, value in parts["model"].items()}
     others = [*parts["momentum"].items(), *parts["average"].items()]
     fits = all(own.get(name) == value.shape for name, value in others)
-    if found != own or not fits or len(parts) > 3:
+    fits = fits and all(len(value) == images for value in parts["images"].values())
+    if found != own or not fits or len(parts) > len(names):
         raise CheckpointError(
             str(where / STATE_FILE),
             expected="a training state of this network",

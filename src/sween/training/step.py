@@ -3,7 +3,8 @@
 On a GPU, everything but the random numbers and the update is compiled and runs in bfloat16,
 channels-last, and the whole step is captured once as a CUDA graph and replayed. On a CPU the step
 is plain float32. In several processes it is a step on the whole batch, of which each computes its
-part; it is not captured then.
+part; it is not captured then. Some objectives attack the noise first, in evaluation mode; the
+gradients of the attack are part of the captured step.
 """
 
 import contextlib
@@ -14,14 +15,19 @@ from torch import nn
 
 from sween.data.dataset import Split, to_unit_range
 from sween.interleave import to_device_async
+from sween.models.evaluation_mode import evaluating
 from sween.training.augment import CropFlips, ResizedCropFlip, apply_crop_flips, draw_crop_flips
 from sween.training.distributed import GlobalBatchStatistics, Processes
 from sween.training.ema import MovingAverage
 from sween.training.keyed_draws import KeyedDraws
-from sween.training.objectives import OBJECTIVES, ObjectiveOptions
+from sween.training.objectives import OBJECTIVES, Guide, ObjectiveOptions
 
 COMPILE_MODE = "default"
 """torch.compile's mode; "max-autotune-no-cudagraphs" is a little faster and takes minutes."""
+
+MAX_GRAPHS = 4096
+"""The most steps that can be compiled in one process; all candidates share the same code, so torch
+counts each as a recompilation, and would run those beyond its own limit of 8 uncompiled."""
 
 WARMUP_STEPS = 3
 """Eager steps before the capture, for compilation and workspace allocation."""
@@ -126,6 +132,8 @@ class TrainingStep:
 
     `generator` draws augmentation and noise; `fast` compiles and captures, only on a GPU. With
     `processes`, `keyed` draws instead, and the loss and the update are those of the whole batch.
+    `targets` are the teacher's probabilities (images, classes) on all training images, for
+    objectives that are taught; they are set before `prepare`.
     """
 
     def __init__(
@@ -146,11 +154,12 @@ class TrainingStep:
         self.processes = processes
         self.keyed = KeyedDraws(inputs.pixels.device, compiled=fast) if processes else None
         self._statistics = GlobalBatchStatistics() if processes else contextlib.nullcontext()
-        self.objective = OBJECTIVES[method].loss
+        self.objective = OBJECTIVES[method]
+        self.targets: torch.Tensor | None = None
         self.loss = torch.zeros((), device=inputs.pixels.device)
         self.options: ObjectiveOptions | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._forward = self._forward_loss
+        self._forward, self._predict = self._forward_loss, self._predict_frozen
 
     def prepare(self, options: ObjectiveOptions) -> None:
         """Get ready for these options; captures again if they changed.
@@ -168,6 +177,7 @@ class TrainingStep:
         # in an order of its own.
         if self.processes is None or self.inputs.batch_size % self.processes.count == 0:
             self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
+            self._predict = torch.compile(self._predict_frozen, mode=COMPILE_MODE)
         if self.processes is not None:
             return
         saved = [tensor.clone() for tensor in self._moved()]
@@ -196,6 +206,15 @@ class TrainingStep:
         else:
             self._run()
 
+    def _run(self) -> None:
+        if not self.fast:
+            self._step()
+            return
+        with torch._dynamo.config.patch(
+            recompile_limit=MAX_GRAPHS, accumulated_recompile_limit=MAX_GRAPHS
+        ):
+            self._step()
+
     def _moved(self) -> list[torch.Tensor]:
         """Every tensor a step changes; momentum last, since the first step creates it."""
         momenta = [
@@ -207,11 +226,14 @@ class TrainingStep:
         averaged = self.average.tensors.values() if self.average is not None else ()
         return [*self.model.state_dict().values(), *averaged, *momenta]
 
-    def _run(self) -> None:
+    def _step(self) -> None:
+        assert self.options is not None  # prepare comes first
         # Random numbers first: everything computed from them is one compiled function.
         drawn, noise = self._draw() if self.keyed is None else self._draw_keyed(self.keyed)
+        uniforms = self._draw_uniforms() if self.objective.taught else None
+        attacked = self._attack(drawn, noise) if self.options.attack_steps else None
         with self._statistics:
-            loss = self._forward(drawn, noise)
+            loss = self._forward(drawn, noise, attacked, uniforms)
         self.optimizer.zero_grad(set_to_none=True)
         if self.processes is None:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -236,17 +258,72 @@ class TrainingStep:
         noise = keyed.noise(picks, (self.copies, *self.inputs.pixels.shape[1:]))
         return drawn, noise.transpose(0, 1).flatten(0, 1)
 
+    def _draw_uniforms(self) -> torch.Tensor:
+        """From [0, 1), one for each noisy copy: (copies, images)."""
+        if self.keyed is not None:
+            return self.keyed.uniforms(self.inputs.picks, self.copies).T
+        shape = (self.copies, len(self.inputs.picks))
+        return torch.rand(shape, generator=self.generator, device=self.loss.device)
+
+    def _attack(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
+        """Noise that the network classifies worse than the given one."""
+        options, attack = self.options, self.objective.attack
+        assert options is not None
+        assert attack is not None
+        images = self.inputs.images(drawn).repeat(self.copies, 1, 1, 1)
+        # The teacher's probabilities are of all images, not of a batch as streamed labels are.
+        aim = self._batch_targets() if self.objective.taught else self._labels()
+        aim = aim.repeat(self.copies, *[1] * (aim.ndim - 1))
+        with evaluating(self.model):
+            attacked = attack(
+                lambda delta: self._predict(images + delta),
+                options.sigma * noise,
+                aim,
+                options.attack_steps,
+                options.attack_size,
+            )
+        return attacked / options.sigma
+
+    def _predict_frozen(self, noisy: torch.Tensor) -> torch.Tensor:
+        """Logits that are differentiable in the images only."""
+        frozen = {name: own.detach() for name, own in self.model.named_parameters()}
+        noisy = noisy.contiguous(memory_format=torch.channels_last) if self.fast else noisy
+        with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=self.fast):
+            logits: torch.Tensor = torch.func.functional_call(self.model, frozen, (noisy,))
+        return logits.float()
+
+    def _labels(self) -> torch.Tensor:
+        return self.inputs.picked(self.inputs.labels)
+
+    def _batch_targets(self) -> torch.Tensor:
+        assert self.targets is not None  # set before prepare
+        return self.targets[self.inputs.picks]
+
     def _noisy(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         """The batch's noisy copies, copy after copy."""
-        assert self.options is not None  # prepare comes first
+        assert self.options is not None
         noisy = self.inputs.images(drawn).repeat(self.copies, 1, 1, 1) + self.options.sigma * noise
         return noisy.contiguous(memory_format=torch.channels_last) if self.fast else noisy
 
-    def _forward_loss(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
-        assert self.options is not None
-        noisy, labels = self._noisy(drawn, noise), self.inputs.picked(self.inputs.labels)
-        device = noisy.device.type
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.fast):
+    def _logits(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
+        """Of the noisy copies, (copies, images, classes), in training mode."""
+        noisy = self._noisy(drawn, noise)
+        with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=self.fast):
             logits = self.model(noisy)
-        logits = logits.float().view(self.copies, len(labels), -1)
-        return self.objective(logits, labels, self.options)
+        copied: torch.Tensor = logits.float().view(self.copies, len(self.inputs.picks), -1)
+        return copied
+
+    def _forward_loss(
+        self,
+        drawn: CropFlips | None,
+        noise: torch.Tensor,
+        attacked: torch.Tensor | None,
+        uniforms: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if uniforms is None:
+            logits = self._logits(drawn, noise if attacked is None else attacked)
+            return self.objective.loss(logits, self._labels(), self.options)
+        logits = self._logits(drawn, noise)
+        others = logits if attacked is None else self._logits(drawn, attacked)
+        guide = Guide(others, self._batch_targets(), uniforms)
+        return self.objective.loss(logits, self._labels(), self.options, guide)

@@ -22,6 +22,7 @@ from sween.runs.training import (
     CODE_KEY,
     DRAWS_KEY,
     KEYED_DRAWS,
+    TEACHER_KEY,
     EpochMetrics,
     append_metrics,
     check_resumable,
@@ -32,10 +33,12 @@ from sween.seeding import torch_seed
 from sween.training.config import TrainConfig
 from sween.training.distributed import Processes
 from sween.training.ema import MovingAverage
+from sween.training.image_weights import REWEIGH_COPIES, keep_easy, weigh_images
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
 from sween.training.step import StepInputs, StreamedInputs, TrainingStep
+from sween.training.teacher import load_teacher, smoothed_targets
 from sween.training.tensorboard import TensorBoardLog
 from sween.training.training_images import (
     RESIZED_CROPS,
@@ -44,6 +47,7 @@ from sween.training.training_images import (
     describe_images,
     training_images,
 )
+from sween.training.training_votes import count_votes
 
 SECONDS_BETWEEN_STATES = 10.0
 """An interrupted run loses at most this much work, plus the current epoch."""
@@ -88,6 +92,17 @@ class Trainer:
         self.config, self.dataset, self.out, self.device = config, dataset, Path(out), device
         self.recorded = config.as_dict() | dict(described or describe_images(dataset))
         self.recorded |= {} if processes is None else {DRAWS_KEY: KEYED_DRAWS}
+        self.teacher = load_teacher(config, dataset)
+        if self.teacher is not None:
+            self.recorded |= {TEACHER_KEY: self.teacher.fingerprint}
+        if config.weighing is not None and processes is not None:
+            raise BadInput(
+                "method",
+                expected="one that does not weigh images by its own votes, which processes round "
+                "differently",
+                got=f"{config.method} under torchrun",
+                fix="train it in one process",
+            )
         self.lock, self.processes, self.already_trained = lock, processes, False
         self.note = ""  # the current epoch, and the metrics of the last one
         self.fast = device.type == "cuda" if fast is None else fast
@@ -113,6 +128,7 @@ class Trainer:
         self.optimizer = self._make_optimizer()
         self.average = MovingAverage(self.model, config.average) if config.average else None
         self.step = self._make_step(self._make_inputs(images or training_images(dataset, device)))
+        self.per_image: dict[str, torch.Tensor] = {}  # a row for each training image
         self.epochs_done = 0
 
     @property
@@ -207,9 +223,9 @@ class Trainer:
             if self.step.keyed is not None:
                 generator = torch.Generator()  # GPUs of several kinds may draw different orders
                 self.step.keyed.start_epoch(self.config.seed, purpose, epoch)
+            self._look_at_images(epoch, purpose)
             generator.manual_seed(seed)
-            count = len(self.dataset.train)
-            order = torch.randperm(count, generator=generator, device=generator.device)
+            order = self._order(generator)
             self.model.train()
             self.step.prepare(self.config.options_at(epoch))
         batches = order[: self.steps_per_epoch * self.batch_size].view(-1, self.batch_size)
@@ -225,6 +241,53 @@ class Trainer:
                     self._set_rate(epoch * self.steps_per_epoch + position)
                     self.step()
                 yield position
+
+    def _order(self, generator: torch.Generator) -> torch.Tensor:
+        """The images of an epoch: each once, or drawn by weight, with replacement."""
+        count = len(self.dataset.train)
+        if "weights" not in self.per_image:
+            return torch.randperm(count, generator=generator, device=generator.device)
+        weights = self.per_image["weights"].to(generator.device)
+        return torch.multinomial(weights, count, replacement=True, generator=generator)
+
+    def _look_at_images(self, epoch: int, purpose: str) -> None:
+        """Before an epoch: what the teacher or the network itself says about each image."""
+        if self.teacher is not None:
+            if "targets" not in self.per_image:
+                targets = smoothed_targets(self.teacher, self.config, self.dataset, self.device)
+                if self.processes is not None:  # GPUs of several kinds may round differently
+                    targets = self.processes.from_first(targets.cpu()).to(self.device)
+                self.per_image["targets"] = targets
+            self.step.targets = self.per_image["targets"]
+        weighing = self.config.weighing
+        if weighing is None or epoch < weighing.start:
+            return
+        if epoch == weighing.start:
+            count = len(self.dataset.train)
+            weights = torch.ones(count, dtype=torch.float64, device=self.device)
+            if weighing.drop_below:
+                correct = self._correct(weighing.votes, f"{purpose}: hard images", epoch)
+                weights = keep_easy(correct, weighing.votes, weighing.drop_below)
+            self.per_image["weights"] = weights
+        if weighing.every and (epoch - weighing.start) % weighing.every == 0:
+            correct = self._correct(REWEIGH_COPIES, f"{purpose}: image weights", epoch)
+            kept = self.per_image["weights"] > 0
+            self.per_image["weights"] = kept * weigh_images(correct)
+
+    def _correct(self, copies: int, purpose: str, epoch: int) -> torch.Tensor:
+        """How many noisy copies of each training image the network classifies correctly."""
+        train = self.dataset.train
+        votes = count_votes(
+            self.model,
+            train,
+            sigma=self.config.training_sigma,
+            copies=copies,
+            num_classes=self.dataset.num_classes,
+            seed=self.config.seed,
+            purpose=purpose,
+            epoch=epoch,
+        )
+        return votes.gather(1, train.labels.to(votes.device)[:, None])[:, 0]
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
@@ -312,6 +375,7 @@ class Trainer:
                 tensors[f"momentum.{name}"] = momentum
         if self.average is not None:
             tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
+        tensors |= {f"images.{name}": value for name, value in self.per_image.items()}
         return TrainingState(self.epochs_done, tensors)
 
     def _resume(self) -> None:
@@ -321,7 +385,8 @@ class Trainer:
             self._restore(state)
 
     def _restore(self, state: TrainingState) -> None:
-        parts = parts_of(state, self.model, where=self.out)
+        images = len(self.dataset.train)
+        parts = parts_of(state, self.model, images=images, where=self.out)
         self.epochs_done = state.epochs_done
         self.model.load_state_dict(parts["model"])
         for name, parameter in self.model.named_parameters():
@@ -331,6 +396,7 @@ class Trainer:
         if self.average is not None:
             for name, tensor in parts["average"].items():
                 self.average.tensors[name].copy_(tensor)
+        self.per_image = {name: own.to(self.device) for name, own in parts["images"].items()}
 
     def _save_checkpoint(self) -> None:
         if self.average is not None:

@@ -1,0 +1,239 @@
+"""What each ingredient of the record gives: width, objective, weighed images, attack, members.
+
+    python benchmarks/ablation.py train --sigma 0.5 --minutes 50 --data-root DIR --out RUNS
+    python benchmarks/ablation.py score --sigma 0.5 --data-root DIR --out RUNS --rows rows.jsonl
+
+All on the weight-solving split, never on test images. `train` works through the variations below,
+the seeds of each at once, and stops in time; the same command resumes. `score` writes one row for
+each variation whose networks are trained, and for ensembles of them, with equal and with solved
+weights; it certifies every other image of the split, and solves weights on the others. Rows of the
+same networks that are there already are left out. A row's lead is over `acr`, image by image, with
+half the width of a normal 95% interval.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tune_ensemble import Scorer
+
+from sween.data import load_dataset
+from sween.ensemble import load_members, solve_weights
+from sween.models import count_flops, load_checkpoint
+from sween.reproduce import TimeLimitReached
+from sween.run_folder import describe_environment
+from sween.runs import TrainingRun
+from sween.runs.training import is_finished
+from sween.training import TrainConfig, train_many
+from sween.training.recipes import read_recipe
+
+BASE = "acr"
+WIDE = "resnet20x4"
+
+VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    BASE: ("fast/acr", {}),
+    "gaussian, 4 copies": ("fast/acr", {"method": "gaussian", "copies": 4}),
+    "consistency": ("fast/consistency", {}),
+    "catrs": ("fast/catrs", {}),
+    "acr without attack": ("fast/acr", {"attack_steps": 0}),
+    "acr without new weights of images": ("fast/acr", {"reweigh_every": 0}),
+    "acr without dropped images": ("fast/acr", {"drop_below": 0.0}),
+    "acr with the attack alone": ("fast/acr", {"drop_below": 0.0, "reweigh_every": 0}),
+    "acr from the published epoch": ("fast/acr", {"attack_from": None, "reweigh_from": None}),
+    "acr, twice the channels": ("fast/acr", {"arch": "resnet20x2"}),
+    "acr, normal width": ("fast/acr", {"arch": "resnet20"}),
+}
+"""The recipe of each, and what replaces its options."""
+
+MORE_SEEDS = (BASE, "catrs")
+"""Variations trained with `--seeds` seeds; the others with the first only."""
+
+TOGETHER = {"acr and catrs": (BASE, "catrs"), "acr and consistency": (BASE, "consistency")}
+"""Ensembles of the first seeds of several variations."""
+
+LATE = ("attack_from", "reweigh_from")
+"""Options that name an epoch of the recipe's; they keep their share of fewer epochs."""
+
+
+def config_of(name: str, seed: int, options: argparse.Namespace) -> TrainConfig:
+    """The training of one network."""
+    recipe, changes = VARIATIONS[name]
+    fields = {
+        "arch": options.arch,
+        **{k: v for k, v in read_recipe(recipe)[0].items() if k != "arch"},
+    }
+    epochs = options.epochs or fields["epochs"]
+    for late in LATE:
+        if late in fields:
+            fields[late] = round(fields[late] * epochs / fields["epochs"])
+    fields |= {"epochs": epochs, "sigma": options.sigma, "dataset": options.dataset, **changes}
+    if fields["method"] not in ("acr", "catrs"):
+        fields = {key: own for key, own in fields.items() if key not in LATE}
+    return TrainConfig.from_dict(fields | {"seed": seed})
+
+
+def folders_of(name: str, options: argparse.Namespace) -> list[Path]:
+    seeds = options.seeds if name in MORE_SEEDS else 1
+    place = options.out / f"sigma{options.sigma:.2f}" / name.replace(", ", "-").replace(" ", "-")
+    return [place / f"seed{seed}" for seed in range(seeds)]
+
+
+def train(options: argparse.Namespace) -> None:
+    """Every variation in turn, until the time is over."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dataset = load_dataset(options.dataset, options.data_root)
+
+    def stop(*_: object) -> None:
+        raise TimeLimitReached
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
+    try:
+        for name in options.only or VARIATIONS:
+            outs = folders_of(name, options)
+            configs = [config_of(name, seed, options) for seed in range(len(outs))]
+            train_many(configs, dataset, outs, device=device, quiet=False)
+            print(f"trained: {name}", flush=True)  # noqa: T201
+    except TimeLimitReached:
+        print("the time is over; the same command resumes", flush=True)  # noqa: T201
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Ablation:
+    """Rows of the file, and what is needed to add to them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.scorer = options, Scorer(options)
+        text = options.rows.read_text("utf-8") if options.rows.exists() else ""
+        self.done = {
+            (row["variation"], tuple(row["networks"])) for row in map(json.loads, text.splitlines())
+        }
+        self.base: np.ndarray | None = None
+
+    def row(
+        self,
+        variation: str,
+        folders: Sequence[Path],
+        weights: Sequence[float] | None = None,
+        **more: Any,
+    ) -> None:
+        """Certify the mean of some networks, and append its row."""
+        networks = [load_members([folder]).fingerprint[:16] for folder in folders]
+        if (variation, tuple(networks)) in self.done and variation != BASE:
+            return
+        for name, folder in zip(networks, folders, strict=True):
+            if name not in self.scorer.logits:
+                self.scorer.add(name, load_checkpoint(folder)[0])
+        found = self.scorer.score(networks, weights, 1.0)
+        radii = list(self.scorer.radii.values())[-1]
+        self.base = radii if self.base is None else self.base
+        apart = radii - self.base
+        runs = [TrainingRun.read(folder) for folder in folders]
+        row = {
+            "variation": variation,
+            "networks": networks,
+            **found,
+            "lead": float(apart.mean()),
+            "half_width": 1.96 * float(apart.std(ddof=1)) / len(apart) ** 0.5,
+            "n": self.options.n,
+            "images": len(self.scorer.positions),
+            "multiply_adds": sum(self._multiply_adds(folder) for folder in folders),
+            "seconds_per_epoch": [
+                statistics.median(epoch.seconds for epoch in run.metrics) for run in runs
+            ],
+            "seconds": [run.seconds for run in runs],
+            "weights": weights and list(weights),
+            **more,
+            "config": dict(runs[0].config.content),
+            "environment": describe_environment(),
+        }
+        lead = f"{row['lead']:+.4f} ± {row['half_width']:.4f}"
+        print(f"{row['acr']:.4f} ({lead}) {variation}", flush=True)  # noqa: T201
+        if (variation, tuple(networks)) not in self.done:
+            with self.options.rows.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
+
+    def _multiply_adds(self, folder: Path) -> float:
+        shape = tuple(self.scorer.images.shape[1:])
+        return float(count_flops(load_checkpoint(folder)[0], shape))
+
+
+def score(options: argparse.Namespace) -> None:
+    ablation = Ablation(options)
+    trained = {
+        name: [folder for folder in folders_of(name, options) if is_finished(folder)]
+        for name in VARIATIONS
+    }
+    for name in VARIATIONS:
+        if not trained[name]:
+            continue
+        if name == BASE or ablation.base is not None:
+            ablation.row(name, trained[name][:1])
+    if ablation.base is None:
+        print(f"not yet trained: {BASE}", flush=True)  # noqa: T201
+        return
+    together = {
+        f"{count} of {name}": trained[name][:count]
+        for name in MORE_SEEDS
+        for count in range(2, len(trained[name]) + 1)
+    }
+    for label, names in TOGETHER.items():
+        if all(trained[name] for name in names):
+            together[label] = [trained[name][0] for name in names]
+    for label, folders in together.items():
+        ablation.row(label, folders)
+        for method in ("sgd", "acr"):
+            ablation.row(f"{label}, weights by {method}", folders, solve(folders, method, options))
+
+
+def solve(folders: Sequence[Path], method: str, options: argparse.Namespace) -> list[float]:
+    """Weights on the images of the split that are not scored."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    split = load_dataset(options.dataset, options.data_root).weights
+    scored = set(range(0, len(split), max(1, len(split) // options.images)))
+    others = [place for place in range(len(split)) if place not in scored]
+    solution = solve_weights(
+        load_members(folders).to(device),
+        split.images(others).to(device),
+        split.labels[others].to(device),
+        sigma=options.sigma,
+        method=method,
+        samples=options.samples,
+    )
+    return list(solution.weights)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    for verb in (train, score):
+        own = verbs.add_parser(verb.__name__)
+        own.set_defaults(verb=verb)
+        own.add_argument("--sigma", type=float, required=True)
+        own.add_argument("--data-root", type=Path)
+        own.add_argument("--dataset", default="cifar10")
+        own.add_argument("--arch", default=WIDE)
+        own.add_argument("--out", type=Path, required=True)
+        own.add_argument("--seeds", type=int, default=3)
+        own.add_argument("--epochs", type=int)
+        if verb is train:
+            own.add_argument("--minutes", type=float, required=True)
+            own.add_argument("--only", action="append", choices=list(VARIATIONS))
+        else:
+            own.add_argument("--rows", type=Path, required=True)
+            own.add_argument("--images", type=int, default=1000)
+            own.add_argument("--n", type=int, default=10_000)
+            own.add_argument("--samples", type=int, default=400)
+    options = parser.parse_args()
+    options.verb(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Training with an attack on the noise, recorded as a CUDA graph. Skipped where there is no GPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sween.training import TrainConfig, train
+from sween.training.trainer import Trainer
+from tests.training.datasets import measured, photos
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+    ),
+]
+METHODS: dict[str, dict[str, Any]] = {
+    "acr": {"drop_below": 0.0, "reweigh_every": 0},
+    "catrs": {"votes": 20},
+}
+
+
+def _config(**fields: Any) -> TrainConfig:
+    shared: dict[str, Any] = {"dataset": "image_folder", "arch": "resnet20", "batch_size": 32}
+    return TrainConfig(**shared | {"sigma": 0.25, "epochs": 4, "learning_rate": 0.02} | fields)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_recorded_steps_with_an_attack_are_the_plain_ones_to_bfloat16(
+    tmp_path: Path, method: str
+) -> None:
+    """Before the attack starts and after: the step is recorded twice."""
+    device, dataset = torch.device("cuda"), photos(96)
+    fields = {"method": method, "attack_from": 2, "attack_steps": 2, **METHODS[method]}
+    if method == "catrs":
+        train(_config(epochs=1), dataset, tmp_path / "teacher", device=device, quiet=True)
+        fields["teacher"] = str(tmp_path / "teacher")
+    for fast in (True, False):
+        out = tmp_path / str(fast)
+        trainer = Trainer(_config(**fields), dataset, out, device=device, fast=fast)
+        assert list(trainer.run())
+    curves = [torch.tensor(measured(tmp_path / name))[:, 1] for name in ("True", "False")]
+    torch.testing.assert_close(*curves, rtol=0.1, atol=0.02)
+
+
+def test_images_are_weighed_between_recorded_steps(tmp_path: Path) -> None:
+    weighing = {"reweigh_from": 1, "reweigh_every": 2, "drop_below": 0.01, "votes": 20}
+    asked = _config(method="acr", attack_from=1, attack_steps=1, **weighing)
+    trainer = Trainer(asked, photos(96), tmp_path, device=torch.device("cuda"))
+    assert len(list(trainer.run())) == 12
+    weights = trainer.per_image["weights"]
+    assert weights.is_cuda
+    assert weights.max() > 0
