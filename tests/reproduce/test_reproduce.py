@@ -197,7 +197,7 @@ def test_the_record_next_to_published_figures(plans: Path) -> None:
     lines = [f"{i}\t{labels[i]}\t{labels[i]}\t{0.01 * i:.3}\t1" for i in range(20)]
     (logs / "digits_resnet110_sigma_0.5.tsv").write_text("\n".join([header, *lines]) + "\n")
     printed = succeed(_line(plans, "record", options=options))
-    for name in ("record", "record-envelope", "record-logs"):
+    for name in ("record", "record-envelope", "record-probabilities", "record-logs"):
         assert (out / f"tables/{name}-fast.md").read_text() in printed
     rows = {
         sigma: read_rows(out / f"record/record-fast-sigma{sigma}/certificates.jsonl")
@@ -226,6 +226,11 @@ def test_the_record_next_to_published_figures(plans: Path) -> None:
         assert low <= 100 * share + 0.01
         assert high >= 100 * share - 0.01
         assert (row["by"] == "smoothing-ensembles, 500 images") == (0.25 <= radius <= 1)
+    first, *others = _csv(out, "record-probabilities")
+    sure = sum(row["estimation_counts"][row["label"]] >= 0.999 * row["n"] for row in rows["0.50"])
+    assert float(first["from_0.999"]) == pytest.approx(100 * sure / 30)
+    for row in (first, *others):
+        assert sum(float(own) for key, own in row.items() if "from_" in key) == pytest.approx(100)
     (paired,) = _csv(out, "record-logs")
     assert paired["images"] == "20"
     assert float(paired["acr"]) == pytest.approx(_acr(rows["0.50"][:20]))

@@ -64,6 +64,22 @@ def inputs_of(wanted: TrainConfig, dataset: Dataset, out: Path) -> StepInputs:
     return Trainer(wanted, dataset, out, device=torch.device("cpu")).step.inputs
 
 
+@pytest.mark.parametrize("method", ["acr", "catrs"])
+def test_what_is_known_of_each_image_is_found_when_it_is_streamed(
+    method: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields: dict[str, Any] = {"method": method, "votes": 10, "attack_from": 1, "attack_steps": 1}
+    if method == "acr":
+        fields |= {"reweigh_from": 1, "reweigh_every": 1, "drop_below": 0.1}
+    else:
+        train(config(epochs=1), folder(root), tmp_path / "teacher", quiet=True)
+        fields["teacher"] = str(tmp_path / "teacher")
+    train(config(**fields), folder(root), tmp_path / "held", quiet=True)
+    monkeypatch.setenv("SWEEN_STREAM_ABOVE", "1000")
+    train(config(**fields), folder(root), tmp_path / "read", quiet=True)
+    assert same(weights(tmp_path / "held"), weights(tmp_path / "read"))
+
+
 @pytest.mark.parametrize("augmentation", [None, "none", CROPS])
 def test_streamed_or_not_the_weights_are_the_same(
     augmentation: str | None, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ def load_teacher(config: TrainConfig, dataset: Dataset) -> LoadedEnsemble | None
             got="none",
             fix="pass `teacher`: a folder of a Gaussian network at sigma 0.25, or a zoo model",
         )
-    teacher = load(config.teacher)
+    teacher = load(config.teacher, archs=(config.arch,))  # the user named that one for this run
     for what, own, wanted in (
         ("data set", teacher.dataset, dataset.name),
         ("classes", teacher.class_names, dataset.class_names),
