@@ -15,8 +15,8 @@ from sween.smoothing import SmoothedClassifier
 ZOO = "digits-sween3-gaussian-sigma0.50"
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
-PROBED = 6
-"""Forward passes before the first vote: three to prepare a member, three for its batch-mates."""
+PROBED = 7
+"""Forward passes before the first vote: three to prepare a member, four for its batch-mates."""
 
 
 def images(count: int = 3) -> torch.Tensor:

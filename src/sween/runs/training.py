@@ -68,6 +68,7 @@ class TrainingConfig:
         weights_data (text): the same of the weight-solving images.
         source_code (text): SHA-256 of custom code. Absent if all of it is torch's and sween's.
         draws (text): `keyed by example` for a run under torchrun. Absent otherwise.
+        teacher_fingerprint (text): digest of the teacher's weights. Absent without a teacher.
     """
 
     content: Mapping[str, Any]

@@ -349,7 +349,16 @@ class TrainConfig:
         )
 
     def passes_at(self, epoch: int) -> float:
-        """What an epoch costs, in training steps on one noisy copy of each image."""
+        """What an epoch costs, in training steps on one noisy copy of each image.
+
+        Example:
+            >>> import sween
+            >>> config = sween.TrainConfig(
+            ...     dataset="cifar10", arch="resnet20", sigma=0.5, method="consistency",
+            ... )
+            >>> config.passes_at(0)
+            2.0
+        """
         steps, objective = self.options_at(epoch).attack_steps, OBJECTIVES[self.method]
         # A gradient for the noise alone takes two thirds of one for the weights.
         trained = 2 if objective.taught and steps else 1
