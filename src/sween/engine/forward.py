@@ -213,8 +213,8 @@ def check_row_independence(
             expected="an output for each image that does not depend on the rest of its batch",
             got=f"outputs that change by {max(refused):.2g} of their range with the rest of "
             "the batch",
-            fix="put batch norm in evaluation mode, turn off dropout, normalise each image "
-            "separately",
+            fix="put batch norm, with running statistics, in evaluation mode, turn off dropout, "
+            "normalise each image separately",
         )
 
 

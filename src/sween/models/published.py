@@ -198,7 +198,10 @@ def published_network(
     if arch not in ARCHITECTURES or not ARCHITECTURES[arch].normalize:
         known = [name for name, entry in ARCHITECTURES.items() if entry.normalize]
         raise BadInput(
-            "arch", expected=f"one of {', '.join(known)}", got=arch, fix="register your own instead"
+            "arch",
+            expected=f"one of {', '.join(known)}",
+            got=arch,
+            fix="load your own into a module, and certify it in Python",
         )
     if len(constants[0]) != image_shape[0]:
         raise BadInput(

@@ -61,9 +61,7 @@ def images_to_certify(
             fix="choose another name, or pass what sween.load_dataset returns",
         )
     else:
-        model = smoothed.model
-        white = model.white if isinstance(model, LoadedEnsemble) else 255
-        images = as_image_set(data, name=name, white=white, indices=indices, quiet=quiet)
+        images = as_image_set(data, name=name, indices=indices, quiet=quiet)
     positions = _positions(indices, len(images))
     _check_fit(smoothed, dataset, images)
     return ChosenImages(images, positions, dataset, skipped)
