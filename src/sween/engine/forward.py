@@ -160,6 +160,13 @@ def refuse_non_finite(finite: torch.Tensor) -> None:
         )
 
 
+def _probed_places(rows: int) -> list[list[int]]:
+    """Rows that stay the same while all others change, for each comparison."""
+    places = sorted({0, rows // 2, rows - 1})
+    # All rows of a small batch together would leave none that changes.
+    return [places] if len(places) < rows else [[place] for place in places]
+
+
 @torch.inference_mode()
 def check_row_independence(
     module: Forward,
@@ -187,24 +194,21 @@ def check_row_independence(
     if forward.rows == 1:
         return
     noisy = probe_batch(image, forward.rows, sigma, block=0)
-    places = sorted({0, forward.rows // 2, forward.rows - 1})
-    padded = torch.zeros_like(noisy)
-    padded[places] = noisy[places]
-    elsewhere = [(place + 1) % forward.rows for place in places]
-    others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
-    moved = others.clone()
-    others[places], moved[elsewhere] = noisy[places], noisy[places]
     outputs = forward(module, noisy)
     refuse_non_finite(forward.all_finite(image.device))
-    wanted, scales = outputs[places], class_scales(outputs)
-    changes = [
-        (largest_difference(forward(module, batch)[rows], wanted, scales), allowed)
-        for batch, rows, allowed in (
-            (padded, places, SAME_OUTPUT),
+    scales, changes = class_scales(outputs), list[tuple[float, float]]()
+    others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
+    for places in _probed_places(forward.rows):
+        elsewhere = [(place + 1) % forward.rows for place in places]
+        for around, rows, allowed in (
+            (torch.zeros_like(noisy), places, SAME_OUTPUT),
             (others, places, SAME_OUTPUT),
-            (moved, elsewhere, elsewhere_allowed),
-        )
-    ]
+            (others, elsewhere, elsewhere_allowed),
+        ):
+            batch = around.clone()
+            batch[rows] = noisy[places]
+            found = forward(module, batch)[rows]
+            changes.append((largest_difference(found, outputs[places], scales), allowed))
     forward.forget_non_finite()  # caused by all-zero images, or by the different scale
     refused = [change for change, allowed in changes if not change <= allowed]
     if refused:
