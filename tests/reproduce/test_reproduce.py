@@ -364,6 +364,13 @@ def test_a_bad_plan_is_one_line(plans: Path, old: str, new: str, said: str) -> N
     assert_refused(_line(plans), said, str(plan), watched=(plans,))
 
 
+def test_an_exit_that_does_not_exist_is_refused_before_training(plans: Path) -> None:
+    for name, old in (("standard", '"exact"'), ("record", 'exit = "exact"')):
+        plan = plans / f"{name}.toml"
+        plan.write_text(plan.read_text().replace(old, old.replace("exact", "exactt"), 1))
+        assert_refused(_line(plans, name), "exit", "'exact'", str(plan), watched=(plans,))
+
+
 def test_a_folder_of_another_recipe_is_refused(done: Path) -> None:
     plans = done
     (plans / "recipe.toml").write_text('dataset = "digits"\nepochs = 7\nbatch_size = 64\n')
