@@ -24,6 +24,7 @@ from sween.records import read_rows
 from sween.reproduce import Rates, Workspace, carry_out, list_plans, read_plan, steps_of
 from sween.reproduce.published import published_rows
 from sween.reproduce.rates import SGD_EPOCHS, Work, measured_rates, training_work
+from sween.reproduce.steps import RecordStep
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.training import TrainConfig
@@ -236,6 +237,18 @@ def test_the_record_next_to_published_figures(plans: Path) -> None:
     assert float(paired["acr"]) == pytest.approx(_acr(rows["0.50"][:20]))
     assert "nothing was left to do" in succeed(_line(plans, "record", options=options))
     _verified(out)
+
+
+def test_noise_levels_are_chosen_on_noise_that_no_test_image_sees(plans: Path) -> None:
+    """Image 7 of the weight-solving split would otherwise get the noise of test image 7."""
+    space = Workspace(read_plan(str(plans / "record.toml")), recipe="fast", out=plans / "out")
+    steps = [step for step in steps_of(space) if isinstance(step, RecordStep)]
+    seeds = {
+        held_out: {step.settings.seed for step in steps if step.held_out == held_out}
+        for held_out in (True, False)
+    }
+    assert len(seeds[True]) == len(seeds[False]) == 1
+    assert seeds[True] != seeds[False]
 
 
 @pytest.mark.slow
