@@ -99,7 +99,8 @@ class FixedShapeForward:
 
         Members that run on custom kernels read the selected images in place, and the host need not
         know how many there are. For all other members the images are gathered, once their number
-        has reached the host.
+        has reached the host; but where a member rounds a row by its place, all rows stay in theirs:
+        a gathered row's place depends on which others are wanted.
         """
         selection = Selection.of(wanted)
         if member.fused is not None:
@@ -107,6 +108,8 @@ class FixedShapeForward:
         (count,) = yield from to_host_async(selection.count)
         if not count:
             return images.new_zeros((len(images), self.num_classes))
+        if member.rounds_by_place((self.rows, *images.shape[1:])):
+            return self(member, images) * wanted[:, None]
         rows = selection.rows[: int(count)].long()
         found = self(member, images[rows])
         return found.new_zeros((len(images), self.num_classes)).index_copy_(0, rows, found)
@@ -175,7 +178,7 @@ def check_row_independence(
     sigma: float,
     *,
     elsewhere_allowed: float = SAME_OUTPUT,
-) -> None:
+) -> bool:
     """Refuse a module whose output for one noisy image changes with the rest of the batch.
 
     A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch) and
@@ -190,9 +193,12 @@ def check_row_independence(
         elsewhere_allowed: how far outputs may change at another place in the batch. Libraries add
             up the products of some rows in another order than those of others, which changes the
             last bit, and float16 has few of them.
+
+    Returns:
+        Whether outputs change at another place by more than batch-mates may change them.
     """
     if forward.rows == 1:
-        return
+        return False
     noisy = probe_batch(image, forward.rows, sigma, block=0)
     outputs = forward(module, noisy)
     refuse_non_finite(forward.all_finite(image.device))
@@ -220,6 +226,7 @@ def check_row_independence(
             fix="put batch norm in evaluation mode, turn off dropout, normalise each image "
             "separately",
         )
+    return not all(change <= SAME_OUTPUT for change, _ in changes)
 
 
 def probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int = 0) -> torch.Tensor:
