@@ -181,10 +181,11 @@ MIXERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("how", MIXERS)
 def test_a_module_that_mixes_its_batch_is_refused(how: str) -> None:
-    """Such a module is not a function of one image."""
+    """Such a module is not a function of one image, in however small batches."""
     model = small.Computed(lambda x: MIXERS[how](x.flatten(1))[:, :3])
-    with pytest.raises(ContractError, match="batch"):
-        smoothed(model, num_classes=3).certify(images(1)[0], n=200)
+    for rows in (None, 4, 3, 2):
+        with pytest.raises(ContractError, match="batch"):
+            smoothed(model, num_classes=3, forward_rows=rows).certify(images(1)[0], n=200)
     with pytest.raises(ContractError, match="batch"):
         smoothed(WeightedEnsemble([model]), num_classes=3).predict(images(1)[0])
 

@@ -135,8 +135,8 @@ def test_a_module_that_is_not_a_function_of_one_image_is_refused(
         smoothed(model, num_classes=4).certify(images(1), settings=SETTINGS)
 
 
-def _by_place(outputs: torch.Tensor) -> torch.Tensor:
-    return outputs * (1 + 1e-3 * (torch.arange(len(outputs)) % 2)[:, None])
+def _by_place(outputs: torch.Tensor, size: float = 1e-3) -> torch.Tensor:
+    return outputs * (1 + size * (torch.arange(len(outputs)) % 2)[:, None])
 
 
 def _by_batch(outputs: torch.Tensor) -> torch.Tensor:
@@ -163,6 +163,23 @@ def test_only_the_place_in_a_batch_may_change_the_last_bits(
     )
     with pytest.raises(ContractError, match="rest of its batch") if refused else nullcontext():
         model.certify(images(1), settings=SETTINGS)
+
+
+def test_an_exit_leaves_rows_in_their_places_where_places_matter() -> None:
+    """Gathered, a row's place would depend on which others go on, so votes on their batch-mates."""
+    first, second, _ = sween.load("digits-sween3-gaussian-sigma0.50").members
+    ensemble = WeightedEnsemble(
+        [first, Computed(lambda x: _by_place(second(x).float(), size=1e-2))], [0.6, 0.4]
+    )
+    digits = load_dataset("digits").test.images([3, 4])
+    found = [
+        smoothed(
+            ensemble, exit="exact", precision="bfloat16", forward_rows=100, batch_size=size
+        ).certify(digits, n=10_000, seed=0, indices=[3, 4])
+        for size in (500, 1_500)
+    ]
+    one, other = ([row.estimation_counts for row in rows] for rows in found)
+    assert one == other
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -9,6 +9,7 @@ from sween.ensemble import WeightedEnsemble, solve_weights
 from sween.ensemble import radius_weights as module
 from sween.ensemble.probabilities import noisy_margins
 from sween.ensemble.radius_weights import RadiusObjective, margins_of, maximise_radius
+from sween.errors import BadInput
 from tests.ensemble.test_solve import SIGMA, _problem
 from tests.smoothing.small import Computed
 
@@ -95,6 +96,16 @@ def test_acr_finds_weights_with_a_larger_radius_than_cross_entropy_does() -> Non
     assert solution.gap == pytest.approx(
         float(radius_cohen(200, 200, alpha=0.001, sigma=SIGMA)) + solution.loss
     )
+
+
+def test_so_few_votes_that_none_certify_are_refused() -> None:
+    """All weights would have radius 0, and the first ones would pass for the best."""
+    ensemble, images, labels = _unsure_and_sure()
+    options = {"sigma": SIGMA, "method": "acr"}
+    with pytest.raises(BadInput, match=r"^samples: expected enough votes .*at least 10.*got 9; "):
+        solve_weights(ensemble, images, labels, samples=9, **options)  # type: ignore[arg-type]
+    found = solve_weights(ensemble, images, labels, samples=10, **options)  # type: ignore[arg-type]
+    assert found.loss < 0
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -162,3 +162,17 @@ def test_a_value_that_all_images_share_has_no_width() -> None:
     low, high = simultaneous_intervals(values, resamples=100)
     assert low[0] == high[0] == 1
     assert low[1] < 24.5 < high[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "got"),
+    [
+        (np.zeros((0, 3)), r"shape \(0, 3\)"),
+        (np.zeros((3, 0)), r"shape \(3, 0\)"),
+        (np.ones(5), r"shape \(5,\)"),
+        (np.full((5, 2), np.nan), "not all finite"),
+    ],
+)
+def test_values_without_means_have_no_intervals(values: np.ndarray, got: str) -> None:
+    with pytest.raises(BadInput, match=f"^values: expected finite numbers .*{got}"):
+        simultaneous_intervals(values)

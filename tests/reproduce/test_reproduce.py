@@ -24,6 +24,7 @@ from sween.records import read_rows
 from sween.reproduce import Rates, Workspace, carry_out, list_plans, read_plan, steps_of
 from sween.reproduce.published import published_rows
 from sween.reproduce.rates import SGD_EPOCHS, Work, measured_rates, training_work
+from sween.reproduce.steps import RecordStep
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.training import TrainConfig
@@ -238,6 +239,18 @@ def test_the_record_next_to_published_figures(plans: Path) -> None:
     _verified(out)
 
 
+def test_noise_levels_are_chosen_on_noise_that_no_test_image_sees(plans: Path) -> None:
+    """Image 7 of the weight-solving split would otherwise get the noise of test image 7."""
+    space = Workspace(read_plan(str(plans / "record.toml")), recipe="fast", out=plans / "out")
+    steps = [step for step in steps_of(space) if isinstance(step, RecordStep)]
+    seeds = {
+        held_out: {step.settings.seed for step in steps if step.held_out == held_out}
+        for held_out in (True, False)
+    }
+    assert len(seeds[True]) == len(seeds[False]) == 1
+    assert seeds[True] != seeds[False]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["macer", "identical"])
 def test_the_other_targets_from_start_to_end(plans: Path, target: str) -> None:
@@ -362,6 +375,13 @@ def test_a_bad_plan_is_one_line(plans: Path, old: str, new: str, said: str) -> N
     assert old in plan.read_text()
     plan.write_text(plan.read_text().replace(old, new, 1))
     assert_refused(_line(plans), said, str(plan), watched=(plans,))
+
+
+def test_an_exit_that_does_not_exist_is_refused_before_training(plans: Path) -> None:
+    for name, old in (("standard", '"exact"'), ("record", 'exit = "exact"')):
+        plan = plans / f"{name}.toml"
+        plan.write_text(plan.read_text().replace(old, old.replace("exact", "exactt"), 1))
+        assert_refused(_line(plans, name), "exit", "'exact'", str(plan), watched=(plans,))
 
 
 def test_a_folder_of_another_recipe_is_refused(done: Path) -> None:

@@ -57,8 +57,17 @@ def test_votes_are_those_of_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     again = count_votes(model, dataset.train, copies=50, **options)
     assert torch.equal(again, count_votes(model, dataset.train, copies=50, **options))
     assert not torch.equal(again, count_votes(model, dataset.train, copies=50, epoch=1, **options))
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     monkeypatch.setattr("sween.training.training_votes.ROWS", 60)
-    assert count_votes(model, dataset.train, copies=50, **options).sum(dim=1).tolist() == [50] * 50
+    for copies in (25, 50, 130):
+        few = count_votes(model, dataset.train, copies=copies, **options)
+        assert few.sum(dim=1).tolist() == [copies] * 50
+        assert (few / copies - votes / 600).abs().mean() < 0.05
+    monkeypatch.setattr("sween.training.training_votes.CIFAR_NUMBERS", 16)  # digits have 64
+    count_votes(model, dataset.train, copies=25, **options)
+    assert max(sizes) == 60
+    assert sizes[-1] == 10  # the rest of 25 in passes of 15
 
 
 def test_dropped_images_are_never_seen_again(tmp_path: Path) -> None:

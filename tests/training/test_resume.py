@@ -62,13 +62,30 @@ def test_a_stopped_run_ends_with_the_same_bits(
     train(wanted, dataset, tmp_path / "whole", quiet=True)
     interrupted(wanted, dataset, tmp_path / "stopped", stop_after)
     assert not (tmp_path / "stopped" / "model.safetensors").exists()
-    assert (load_state(tmp_path / "stopped") is None) == (stop_after < 4)
+    # What a teacher said is kept at once.
+    assert (load_state(tmp_path / "stopped") is None) == (stop_after < 4 and not taught)
     again = Trainer(wanted, dataset, tmp_path / "stopped", device=torch.device("cpu"))
     assert again.steps_left == 6 * 3 - (stop_after - 1) // 3 * 3
     train(wanted, dataset, tmp_path / "stopped", quiet=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
     assert measured(tmp_path / "whole") == measured(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / STATE_FILE).exists()
+
+
+def test_a_teacher_is_asked_once(
+    tmp_path: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take longer than an epoch: a run that is stopped in its first does not repeat it."""
+    wanted = config(method="catrs", **METHODS["catrs"], teacher=teacher, epochs=3)
+    train(wanted, few_digits(50), tmp_path / "whole", quiet=True)
+    interrupted(wanted, few_digits(50), tmp_path / "stopped", 1)
+
+    def refuse(*_: object) -> torch.Tensor:
+        raise AssertionError
+
+    monkeypatch.setattr(trainer_module, "smoothed_targets", refuse)
+    train(wanted, few_digits(50), tmp_path / "stopped", quiet=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
 
 
 _SCRIPT = """

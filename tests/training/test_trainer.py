@@ -136,7 +136,7 @@ def test_a_class_without_training_images_is_named(tmp_path: Path) -> None:
 
 
 def test_a_teacher_is_needed_and_must_fit(tmp_path: Path) -> None:
-    asked, dataset = config(method="catrs", votes=10, attack_from=9), few_digits()
+    asked, dataset = config(method="catrs", votes=10, attack_steps=0), few_digits()
     out = tmp_path / "run"
     with pytest.raises(BadInput, match=r"teacher: expected a trained network .*pass `teacher`"):
         train(asked, dataset, out, quiet=True)

@@ -99,7 +99,8 @@ class FixedShapeForward:
 
         Members that run on custom kernels read the selected images in place, and the host need not
         know how many there are. For all other members the images are gathered, once their number
-        has reached the host.
+        has reached the host; but where a member rounds a row by its place, all rows stay in theirs:
+        a gathered row's place depends on which others are wanted.
         """
         selection = Selection.of(wanted)
         if member.fused is not None:
@@ -107,6 +108,8 @@ class FixedShapeForward:
         (count,) = yield from to_host_async(selection.count)
         if not count:
             return images.new_zeros((len(images), self.num_classes))
+        if member.rounds_by_place((self.rows, *images.shape[1:])):
+            return self(member, images) * wanted[:, None]
         rows = selection.rows[: int(count)].long()
         found = self(member, images[rows])
         return found.new_zeros((len(images), self.num_classes)).index_copy_(0, rows, found)
@@ -160,6 +163,13 @@ def refuse_non_finite(finite: torch.Tensor) -> None:
         )
 
 
+def _probed_places(rows: int) -> list[list[int]]:
+    """Rows that stay the same while all others change, for each comparison."""
+    places = sorted({0, rows // 2, rows - 1})
+    # All rows of a small batch together would leave none that changes.
+    return [places] if len(places) < rows else [[place] for place in places]
+
+
 @torch.inference_mode()
 def check_row_independence(
     module: Forward,
@@ -168,7 +178,7 @@ def check_row_independence(
     sigma: float,
     *,
     elsewhere_allowed: float = SAME_OUTPUT,
-) -> None:
+) -> bool:
     """Refuse a module whose output for one noisy image changes with the rest of the batch.
 
     A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch) and
@@ -183,28 +193,28 @@ def check_row_independence(
         elsewhere_allowed: how far outputs may change at another place in the batch. Libraries add
             up the products of some rows in another order than those of others, which changes the
             last bit, and float16 has few of them.
+
+    Returns:
+        Whether outputs change at another place by more than batch-mates may change them.
     """
     if forward.rows == 1:
-        return
+        return False
     noisy = probe_batch(image, forward.rows, sigma, block=0)
-    places = sorted({0, forward.rows // 2, forward.rows - 1})
-    padded = torch.zeros_like(noisy)
-    padded[places] = noisy[places]
-    elsewhere = [(place + 1) % forward.rows for place in places]
-    others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
-    moved = others.clone()
-    others[places], moved[elsewhere] = noisy[places], noisy[places]
     outputs = forward(module, noisy)
     refuse_non_finite(forward.all_finite(image.device))
-    wanted, scales = outputs[places], class_scales(outputs)
-    changes = [
-        (largest_difference(forward(module, batch)[rows], wanted, scales), allowed)
-        for batch, rows, allowed in (
-            (padded, places, SAME_OUTPUT),
+    scales, changes = class_scales(outputs), list[tuple[float, float]]()
+    others = 0.7 - 3 * probe_batch(image, forward.rows, sigma, block=1)
+    for places in _probed_places(forward.rows):
+        elsewhere = [(place + 1) % forward.rows for place in places]
+        for around, rows, allowed in (
+            (torch.zeros_like(noisy), places, SAME_OUTPUT),
             (others, places, SAME_OUTPUT),
-            (moved, elsewhere, elsewhere_allowed),
-        )
-    ]
+            (others, elsewhere, elsewhere_allowed),
+        ):
+            batch = around.clone()
+            batch[rows] = noisy[places]
+            found = forward(module, batch)[rows]
+            changes.append((largest_difference(found, outputs[places], scales), allowed))
     forward.forget_non_finite()  # caused by all-zero images, or by the different scale
     refused = [change for change, allowed in changes if not change <= allowed]
     if refused:
@@ -216,6 +226,7 @@ def check_row_independence(
             fix="put batch norm, with running statistics, in evaluation mode, turn off dropout, "
             "normalise each image separately",
         )
+    return not all(change <= SAME_OUTPUT for change, _ in changes)
 
 
 def probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int = 0) -> torch.Tensor:

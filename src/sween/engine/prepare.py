@@ -144,7 +144,7 @@ class Member:
         self._parts: list[object] = []
         self._shape: tuple[int, ...] = ()
         self._prepared: Prepared | None = None
-        self._probed = set[tuple[int, ...]]()
+        self._probed = dict[tuple[int, ...], bool]()
 
     @property
     def compiled(self) -> bool:
@@ -211,9 +211,16 @@ class Member:
         """Whether the prepared form passed the batch-mixing check for that shape."""
         return tuple(shape) in self._probed
 
-    def note_probed(self, shape: Sequence[int]) -> None:
-        """Remember that the prepared form passed the batch-mixing check for that shape."""
-        self._probed.add(tuple(shape))
+    def note_probed(self, shape: Sequence[int], *, by_place: bool) -> None:
+        """Remember that the prepared form passed the batch-mixing check for that shape.
+
+        `by_place` says whether it rounds a row by its place in the batch.
+        """
+        self._probed[tuple(shape)] = by_place
+
+    def rounds_by_place(self, shape: Sequence[int]) -> bool:
+        """Whether the batch-mixing check found that a row's place in the batch matters."""
+        return self._probed.get(tuple(shape), False)
 
 
 def _state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:

@@ -145,14 +145,14 @@ class Voters:
                 member.refresh(probe_batch(image, self.forward.rows, sigma))
             if not member.is_probed(shape):
                 with explain_model_errors(member.module, image.shape):
-                    check_row_independence(
+                    by_place = check_row_independence(
                         member,
                         self.forward,
                         image,
                         sigma,
                         elsewhere_allowed=self.preparation.change_with_place(image.device),
                     )
-                member.note_probed(shape)
+                member.note_probed(shape, by_place=by_place)
 
     def _say_what_is_prepared(self, place: int, image: torch.Tensor) -> None:
         if self.preparation.compile_mode(image.device) is None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from sween.arguments import real_number, whole_number
+from sween.bounds.radius import radius_cohen
 from sween.data.dataset import ImageSet
 from sween.data.validation import check_images
 from sween.ensemble.probabilities import (
@@ -32,6 +33,7 @@ from sween.errors import BadInput, ContractError, UnknownName
 from sween.models.device import device_of
 from sween.models.evaluation_mode import evaluating
 from sween.progress import track
+from sween.sampling.settings import ALPHA
 from sween.seeding import numpy_generator, standard_normal
 
 METHODS = ("sgd", "convex", "uniform", "acr")
@@ -166,6 +168,13 @@ def _maximise_radius(
     seed: int,
     quiet: bool,
 ) -> SimplexSolution:
+    if not radius_cohen(samples, samples, alpha=ALPHA, sigma=sigma):
+        raise BadInput(
+            "samples",
+            expected="enough votes to certify a radius, at least 10 with method acr",
+            got=samples,
+            fix="try 400",
+        )
     margins, matrix = noisy_margins(
         ensemble, images, labels, sigma=sigma, draws=samples, seed=seed, quiet=quiet
     )

@@ -150,10 +150,11 @@ def simultaneous_intervals(
 
     Images are resampled with replacement, and every mean is widened by the same number of its own
     standard errors, the quantile of the largest deviation over all of them. The coverage is
-    approximate, for many images.
+    approximate, for many images: intervals of shares that only a few images make differ from 0 or 1
+    are too narrow, and those of 0 and 1 themselves have no width.
 
     Args:
-        values: (images, means).
+        values: (images, means), finite.
         resamples: bootstrap resamples, at least 1.
         confidence: that all intervals hold, strictly between 0 and 1.
         seed: the same seed gives the same intervals.
@@ -162,6 +163,13 @@ def simultaneous_intervals(
         The lower and the upper ends, one for each mean.
     """
     _check(resamples, confidence)
+    if values.ndim != 2 or not values.size or not np.isfinite(values).all():
+        raise BadInput(
+            "values",
+            expected="finite numbers of shape (images, means), at least one of each",
+            got=f"shape {values.shape}" + ("" if np.isfinite(values).all() else ", not all finite"),
+            fix="pass a row for each image",
+        )
     means = values.mean(axis=0)
     errors = values.std(axis=0) / len(values) ** 0.5
     largest = []

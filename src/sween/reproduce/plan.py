@@ -49,6 +49,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from sween.ensemble import METHODS, ExitPolicy
+from sween.ensemble.early_exit import EXITS
 from sween.errors import BadInput, UnknownName, refuse_duplicates
 from sween.paths import AnyPath
 from sween.runs.attack_settings import AttackSettings
@@ -440,6 +441,10 @@ def _check_certification(where: str, plan: Plan) -> None:
             got=", ".join(plan.whole.members),
             fix="put the largest ensemble last, and drop candidates that it does not have",
         )
+    for text in (*plan.certify.exits, *([] if plan.record is None else [plan.record.exit])):
+        kind = text.partition("(")[0]
+        if kind not in EXITS:
+            raise UnknownName(f"{where}: exit", kind, tuple(EXITS))
     if (plan.certify.indices is None) == (plan.certify.every is None):
         raise BadInput(
             f"{where}: certify",

@@ -369,7 +369,9 @@ class RecordStep(CertifyStep):
     @property
     def settings(self) -> CertifySettings:
         if self.held_out:
-            return CertifySettings(n=self.record.held_out_n, alpha=self.plan.alpha)
+            # Another seed: noise is keyed by position, and votes that choose a noise level must not
+            # share theirs with the votes that are then reported.
+            return CertifySettings(n=self.record.held_out_n, alpha=self.plan.alpha, seed=1)
         return CertifySettings(
             n=self.record.n,
             alpha=self.plan.alpha,

@@ -157,6 +157,8 @@ class TrainConfig:
                 raise BadInput(field.name, expected=expected, got=repr(value), fix="see configs/")
 
     def _check_numbers(self) -> None:
+        # Otherwise the recipe of a long run, used for a short one, would leave out its main part.
+        in_time = f"one of the epochs, from 0 to {self.epochs - 1}"
         ranges = {
             "sigma": (0 <= self.sigma < math.inf, "at least 0, in units of [0,1] pixels", "0.5"),
             "noise_factor": (
@@ -175,7 +177,7 @@ class TrainConfig:
             "average": (0 <= self.average < 1, "in [0, 1)", "0.999"),
             "regulariser": (0 <= (self.regulariser or 0) < math.inf, "at least 0", "4"),
             "regulariser_from": ((self.regulariser_from or 0) >= 0, "an epoch from 0 on", "0"),
-            "attack_from": ((self.attack_from or 0) >= 0, "an epoch from 0 on", "0"),
+            "attack_from": (0 <= (self.attack_from or 0) < self.epochs, in_time, "0"),
             "attack_steps": ((self.attack_steps or 0) >= 0, "at least 0", "4"),
             "attack_size": (
                 self.attack_size is None or 0 < self.attack_size < math.inf,
@@ -183,7 +185,7 @@ class TrainConfig:
                 "0.25",
             ),
             "drop_below": (0 <= (self.drop_below or 0) <= 1, "in [0, 1]", "0.4"),
-            "reweigh_from": ((self.reweigh_from or 0) >= 0, "an epoch from 0 on", "0"),
+            "reweigh_from": (0 <= (self.reweigh_from or 0) < self.epochs, in_time, "0"),
             "reweigh_every": ((self.reweigh_every or 0) >= 0, "at least 0", "10"),
             "votes": (self.votes is None or self.votes >= 1, "at least 1", "100"),
         }

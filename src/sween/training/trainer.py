@@ -153,6 +153,7 @@ class Trainer:
         """Train to the end, yielding a note after each step, and write the checkpoint."""
         if self.processes is not None and not self.processes.first:
             if not self._share_start():
+                self._ask_teacher()
                 yield from self._epochs(lambda row: None)
             return
         names = self.dataset.class_names
@@ -163,6 +164,9 @@ class Trainer:
             if self._share_start():
                 drop_state(self.out)  # may be left by a kill right after the checkpoint was written
                 return
+            if self._ask_teacher():  # which may take longer than an epoch
+                with self._on_stream():
+                    save_state(self.out, self._state())
             with (
                 append_metrics(path, epochs_done=self.epochs_done) as metrics,
                 contextlib.closing(TensorBoardLog(self.out, self.epochs_done)) as board,
@@ -250,15 +254,22 @@ class Trainer:
         weights = self.per_image["weights"].to(generator.device)
         return torch.multinomial(weights, count, replacement=True, generator=generator)
 
-    def _look_at_images(self, epoch: int, purpose: str) -> None:
-        """Before an epoch: what the teacher or the network itself says about each image."""
-        if self.teacher is not None:
-            if "targets" not in self.per_image:
+    def _ask_teacher(self) -> bool:
+        """What it says about each image, unless that is known; returns whether it was asked."""
+        if self.teacher is None:
+            return False
+        asked = "targets" not in self.per_image
+        if asked:
+            with self._on_stream():
                 targets = smoothed_targets(self.teacher, self.config, self.dataset, self.device)
                 if self.processes is not None:  # GPUs of several kinds may round differently
                     targets = self.processes.from_first(targets.cpu()).to(self.device)
-                self.per_image["targets"] = targets
-            self.step.targets = self.per_image["targets"]
+            self.per_image["targets"] = targets
+        self.step.targets = self.per_image["targets"]
+        return asked
+
+    def _look_at_images(self, epoch: int, purpose: str) -> None:
+        """Before an epoch: what the network itself says about each image."""
         weighing = self.config.weighing
         if weighing is None or epoch < weighing.start:
             return
