@@ -117,7 +117,9 @@ def test_rows_of_a_prepared_member_do_not_depend_on_their_batch(how: str) -> Non
         assert torch.equal(member(images), wanted)
         flipped = member(images.flip(0)).flip(0)
         if how == "cudnn":  # which may round the rows at different places differently
-            assert float((flipped - wanted).abs().max()) < 4e-3 * float(wanted.max() - wanted.min())
+            assert float((flipped - wanted).abs().max()) < 2.5e-3 * float(
+                wanted.max() - wanted.min()
+            )
         else:
             assert torch.equal(flipped, wanted)
         others = torch.rand_like(images)
