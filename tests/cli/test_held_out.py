@@ -25,13 +25,13 @@ def held_out_alone() -> Dataset:
 def solved(made: Made, method: str) -> WeightSolution:
     split = load_dataset("digits").weights
     members, images = load_members(made.runs), split.all_images()
-    return solve_weights(members, images, split.labels, sigma=SIGMA, method=method, samples=3)
+    return solve_weights(members, images, split.labels, sigma=SIGMA, method=method, samples=12)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_weigh_solves_on_the_held_out_split_alone(method: str, made: Made) -> None:
     wanted, loaded = solved(made, method), load_members(made.runs)
-    got = weigh(loaded, held_out_alone(), method=method, samples=3, quiet=True)
+    got = weigh(loaded, held_out_alone(), method=method, samples=12, quiet=True)
     assert (got.weights, got.loss) == (wanted.weights, wanted.loss)
     assert loaded.weights.tolist() == list(wanted.weights)
 
@@ -39,7 +39,7 @@ def test_weigh_solves_on_the_held_out_split_alone(method: str, made: Made) -> No
 def test_the_command_solves_on_it_too(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = made.fill("weigh {runs} --method convex --samples 3 --quiet --out {out}", tmp_path)
+    line = made.fill("weigh {runs} --method convex --samples 12 --quiet --out {out}", tmp_path)
     monkeypatch.setattr("sween.cli.options.load_dataset", lambda *_, **__: held_out_alone())
     succeed(line)
     assert read_config(tmp_path / "out")["weights"] == list(solved(made, "convex").weights)

@@ -54,6 +54,7 @@ def test_every_other_digit_at_every_place(one_row: Path) -> None:
     assert assert_found(one_row, changed_digits(line)) > 1000
 
 
+@pytest.mark.slow
 def test_every_character_replaced_or_left_out(one_row: Path) -> None:
     line = (one_row / "certificates.jsonl").read_bytes()
     assert assert_found(one_row, changed_characters(line)) > 3000

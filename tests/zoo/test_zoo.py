@@ -74,7 +74,9 @@ def test_the_certified_ensemble_is_the_one_that_ships(name: str) -> None:
         assert read_config(solution)["fingerprints"] == members
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("sween6" in name)) for name in NAMES]
+)
 def test_every_model_loads_and_answers(name: str) -> None:
     ensemble = sween.load(name)
     assert isinstance(ensemble, sween.WeightedEnsemble)
