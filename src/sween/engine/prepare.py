@@ -300,7 +300,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     mode = preparation.compile_mode(device)
     if mode is None:
         return plain
-    same = _same_in_float32(change)
+    same = _same_in_float32(device, change)
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
     if mode == "fast":
         ways = {"cudnn": lambda: _by_cudnn(folded, dtype, images, wanted, same)}
@@ -327,17 +327,18 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     return plain
 
 
-def _same_in_float32(change: float) -> float:
+def _same_in_float32(device: torch.device, change: float) -> float:
     """How far the outputs of the same network, written differently, may be apart in float32.
 
     By default torch lets GPUs round the products of a convolution to TF32, which is as coarse as
     float16: two ways to compute a deep network then differ by about as much as float16 does.
 
     Args:
+        device: where they are computed.
         change: that of the network's arithmetic.
     """
     strict = _CHANGE_ALLOWED[torch.float32]
-    if not torch.backends.cudnn.allow_tf32:
+    if device.type != "cuda" or not torch.backends.cudnn.allow_tf32:
         return strict
     return max(strict, min(2 * change, _CHANGE_ALLOWED[torch.float16]))
 
