@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sween.engine import cudnn_convolution
+
 
 class Emulated:
     """Stands for cuDNN; counts the calls, or fails as a missing kernel does."""
@@ -57,7 +59,8 @@ class Emulated:
 def emulate(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> Emulated:
     """Let fused convolutions run as on a GPU."""
     emulated = Emulated(error)
-    monkeypatch.setattr("sween.engine.fuse_convolutions.has_cudnn", lambda x: x.ndim == 4)
+    monkeypatch.setattr(cudnn_convolution, "has_cudnn", lambda x: x.ndim == 4)
+    monkeypatch.setattr(cudnn_convolution, "_UNSUPPORTED", set())
     monkeypatch.setattr(torch, "cudnn_convolution_relu", emulated.relu)
     monkeypatch.setattr(torch, "cudnn_convolution_add_relu", emulated.add_relu)
     return emulated

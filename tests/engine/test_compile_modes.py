@@ -28,7 +28,7 @@ SETTINGS = CertifySettings(n0=100, n=500)
     ("asked", "on_gpu", "on_cpu"),
     [
         (None, DEFAULT_COMPILE_MODE, None),
-        (True, "max", "max"),
+        (True, DEFAULT_COMPILE_MODE, "max"),
         (False, None, None),
         ("max", "max", "max"),
         ("fast", "fast", None),
@@ -52,8 +52,10 @@ def test_other_ways_are_refused(asked: Any) -> None:
     [
         ("float32", False),
         ("float16+fused", True),
-        ("float16+compiled", True),
+        ("float16+compiled", "max"),
+        ("float16+fused, float16+compiled", "max"),
         ("float16+cudnn", "fast"),
+        ("float16+cudnn+compiled", "fast"),
         ("float16+fused, float16+cudnn", "fast"),
         ("tf32+cudnn, tf32", "fast"),
     ],

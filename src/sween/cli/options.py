@@ -12,7 +12,7 @@ from sween.cli.completion import complete_from
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
-from sween.engine import COMPILE_MODES, NOISES, PRECISIONS
+from sween.engine import COMPILE_MODES, DEFAULT_COMPILE_MODE, NOISES, PRECISIONS
 from sween.ensemble import EXITS, LoadedEnsemble
 from sween.errors import BadInput
 from sween.factories import check_consent
@@ -83,7 +83,7 @@ CompileMode = Annotated[
     str | None,
     typer.Option(
         help=f"how to compile: {' or '.join(COMPILE_MODES)}; fast starts in seconds, max searches "
-        "for the fastest kernels for minutes [max]",
+        f"for the fastest kernels for minutes [{DEFAULT_COMPILE_MODE}]",
         autocompletion=complete_from(lambda: COMPILE_MODES),
     ),
 ]

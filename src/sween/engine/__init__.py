@@ -3,12 +3,18 @@
 from sween.engine.engine import ForwardPassShrunk, VoteEngine
 from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
 from sween.engine.pool import Pool
-from sween.engine.prepare import COMPILE_MODES, PRECISIONS, Preparation
+from sween.engine.prepare import (
+    COMPILE_MODES,
+    DEFAULT_COMPILE_MODE,
+    PRECISIONS,
+    Preparation,
+)
 from sween.engine.voters import Voters
 from sween.engine.votes import VoteRequest, Votes
 
 __all__ = [
     "COMPILE_MODES",
+    "DEFAULT_COMPILE_MODE",
     "NOISES",
     "PIXEL_LEVELS",
     "PRECISIONS",

@@ -65,7 +65,7 @@ def compiling(what: str, device: torch.device) -> Iterator[None]:
         log.write(f"{datetime.datetime.now(datetime.UTC):%F %T} {what}\n")
         if log.name not in _NAMED:
             _NAMED.add(log.name)
-            message = "%s, which can take minutes at first; the compiler's output goes to %s"
+            message = "%s; the compiler's output goes to %s"
             _LOG.info(message, what, log.name)
         with _all_output_to(log), _kept_in(folder):
             yield

@@ -10,7 +10,7 @@ from sween.engine.tracing import TRACING
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
-COMPILE_MODE = "max-autotune-no-cudagraphs"
+SEARCH = "max-autotune-no-cudagraphs"
 """The slowest to compile and the fastest to run; CUDA graphs are captured by `CudaGraph` below."""
 
 MAX_GRAPHS = 4096
@@ -21,11 +21,20 @@ WARMUP_PASSES = 3
 
 
 @torch.inference_mode()
-def compiled(module: nn.Module, images: torch.Tensor) -> Forward:
-    """The module's forward pass, compiled for batches of the shape of `images`."""
-    run = _Unlimited(torch.compile(module, fullgraph=True, dynamic=False, mode=COMPILE_MODE))
+def compiled(module: nn.Module, images: torch.Tensor, *, search: bool = True) -> Forward:
+    """The module's forward pass, compiled for batches of the shape of `images`.
+
+    Args:
+        module: in evaluation mode.
+        images: a batch.
+        search: whether the compiler tries many kernels for each operation, for minutes.
+    """
+    mode = SEARCH if search else None
+    run = _Unlimited(torch.compile(module, fullgraph=True, dynamic=False, mode=mode))
     shape = " x ".join(map(str, images.shape))
-    with compiling(f"compiling a network for batches of {shape}", images.device):
+    duration = "minutes" if search else "seconds"
+    what = f"compiling a network for batches of {shape}, which can take {duration} at first"
+    with compiling(what, images.device):
         run(images)
     return captured(run, images)
 

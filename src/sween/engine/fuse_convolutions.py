@@ -1,10 +1,10 @@
 """Convolution, bias, addition of a shortcut and relu in one call of cuDNN.
 
 A pass over the graph of a module in evaluation mode, after batch norm is folded. It needs no
-compiler and no search: cuDNN's heuristics choose the kernel. Everywhere but on a GPU, and wherever
-cuDNN has no kernel, the replaced operations run one after the other as before.
+search: cuDNN's heuristics choose the kernel.
 """
 
+import collections
 import copy
 import operator
 from collections.abc import Callable
@@ -14,83 +14,12 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.tracing import has_hooks, trace
-from sween.errors import is_out_of_memory
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
 _SUMS_IN_PLACE = (operator.iadd, "add_")
-
-
-class FusedConvolution(nn.Module):
-    """relu(conv(x)), or relu(conv(x) + shortcut), by one call of cuDNN where that is possible.
-
-    Args:
-        conv: whose weights are used; not changed.
-
-    Attributes:
-        unsupported: arithmetics for which cuDNN has no kernel, as the first call on a GPU found.
-    """
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        self.conv, self.unsupported = conv, set[torch.dtype]()
-
-    def forward(self, x: torch.Tensor, shortcut: torch.Tensor | None = None) -> torch.Tensor:
-        conv = self.conv
-        dtype = conv.weight.dtype
-        if dtype not in self.unsupported and has_cudnn(x):
-            x = x.to(dtype)  # as autocast does for a convolution
-            if shortcut is None or _fits(shortcut, x, conv):
-                try:
-                    return _in_one_call(x, shortcut, conv)
-                except RuntimeError as error:
-                    if is_out_of_memory(error):
-                        raise
-                    self.unsupported.add(dtype)
-        out = conv(x)
-        return functional.relu(out if shortcut is None else out + shortcut)
-
-
-def has_cudnn(x: torch.Tensor) -> bool:
-    """Whether cuDNN can be asked to compute with this batch."""
-    cudnn = torch.backends.cudnn
-    return x.is_cuda and x.ndim == 4 and bool(cudnn.enabled) and torch._C._has_cudnn
-
-
-def _fits(shortcut: object, x: torch.Tensor, conv: nn.Conv2d) -> bool:
-    """Whether a shortcut has the shape and type of the convolution's output.
-
-    cuDNN's call checks neither, and reads past the end of a smaller one.
-    """
-    return (
-        isinstance(shortcut, torch.Tensor)
-        and (shortcut.dtype, shortcut.device) == (x.dtype, x.device)
-        and tuple(shortcut.shape) == _output_shape(x, conv)
-    )
-
-
-def _output_shape(x: torch.Tensor, conv: nn.Conv2d) -> tuple[int, ...]:
-    paddings = _padding(conv)
-    sides = [
-        (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        for size, padding, dilation, kernel, stride in zip(
-            x.shape[2:], paddings, conv.dilation, conv.kernel_size, conv.stride, strict=True
-        )
-    ]
-    return (len(x), conv.out_channels, *sides)
-
-
-def _padding(conv: nn.Conv2d) -> tuple[int, ...]:
-    assert not isinstance(conv.padding, str)  # such convolutions are not fused
-    return conv.padding
-
-
-def _in_one_call(x: torch.Tensor, shortcut: torch.Tensor | None, conv: nn.Conv2d) -> torch.Tensor:
-    geometry = conv.stride, _padding(conv), conv.dilation, conv.groups
-    if shortcut is None:
-        return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *geometry)
-    return torch.cudnn_convolution_add_relu(x, conv.weight, shortcut, 1.0, conv.bias, *geometry)
 
 
 def fuse_convolutions(module: nn.Module) -> nn.Module:
@@ -103,6 +32,7 @@ def fuse_convolutions(module: nn.Module) -> nn.Module:
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
     parts = dict(traced.named_modules())
+    calls = collections.Counter(str(node.target) for node in traced.graph.nodes)
     fused = 0
     for relu in list(traced.graph.nodes):
         if not _is_relu(relu, parts):
@@ -114,6 +44,11 @@ def fuse_convolutions(module: nn.Module) -> nn.Module:
         name = f"fused_convolution_{fused}"
         layer = parts[str(conv.target)]
         assert isinstance(layer, nn.Conv2d)
+        if shortcut is not None and _is_convolution(shortcut, parts) and len(shortcut.users) == 1:
+            other = parts[str(shortcut.target)]
+            assert isinstance(other, nn.Conv2d)
+            if calls[str(conv.target)] == calls[str(shortcut.target)] == 1:
+                _move_bias(other, layer)
         traced.add_submodule(name, FusedConvolution(layer))
         fused += 1
         # Without a shortcut in the convolution's own place: nothing can have changed its input.
@@ -129,6 +64,17 @@ def fuse_convolutions(module: nn.Module) -> nn.Module:
     traced.delete_all_unused_submodules()
     traced.recompile()
     return traced
+
+
+def _move_bias(shortcut: nn.Conv2d, layer: nn.Conv2d) -> None:
+    """Let the layer that a convolution's output is added to add its bias as well.
+
+    torch adds the bias of a convolution that is not fused in a pass of its own over the output.
+    """
+    if shortcut.bias is None:
+        return
+    bias = shortcut.bias if layer.bias is None else layer.bias + shortcut.bias
+    layer.bias, shortcut.bias = nn.Parameter(bias.detach().clone()), None
 
 
 def _before(

@@ -11,6 +11,7 @@ it in the same way.
 import contextlib
 import copy
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from sween.engine.kernels import (
     launcher,
     supports,
 )
+from sween.engine.patch_convolution import use_patches
 from sween.errors import (
     ContractError,
     SweenError,
@@ -44,11 +46,12 @@ from sween.models.evaluation_mode import parts_of
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 COMPILE_MODES = ("fast", "max")
-"""How members are compiled: `fast` starts in seconds, by cuDNN's fused convolutions and no search;
-`max` lets torch's compiler search for the fastest kernels, for minutes."""
+"""How members are compiled: `fast` starts in seconds, by cuDNN's fused convolutions, what stands
+between them compiled, and no search; `max` lets torch's compiler search for the fastest kernels of
+all layers, for minutes."""
 
-DEFAULT_COMPILE_MODE = "max"
-"""On a GPU. `fast` is to become the default once its throughput is measured to be as high."""
+DEFAULT_COMPILE_MODE = "fast"
+"""On a GPU; results/certification-speed has its throughput."""
 
 KERNEL_TOLERANCE = 0.02
 """How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
@@ -65,6 +68,15 @@ _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
 """How far preparation may change outputs, relative to their range: more is not just rounding."""
 
 
+_DONE = {
+    "fused": "run by custom kernels",
+    "compiled": "compiled",
+    "cudnn+compiled": "compiled around cuDNN's fused convolutions",
+    "cudnn": "captured with cuDNN's fused convolutions",
+}
+"""What each way to prepare a member on a GPU does, by its name in records."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Preparation:
     """How members are prepared.
@@ -72,7 +84,7 @@ class Preparation:
     Attributes:
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
         compile: whether to compile, by default only on a GPU; or how, see `COMPILE_MODES`. True
-            is `max`. On a CPU there is nothing that `fast` could do.
+            is `max` on a CPU, where there is nothing that `fast` could do.
     """
 
     precision: str = "auto"
@@ -88,7 +100,11 @@ class Preparation:
     def recorded(cls, arithmetic: str) -> Self:
         """The preparation that gave the arithmetic a record names; see `describe`."""
         name = arithmetic.partition(",")[0].partition("+")[0]
-        compile = "fast" if "+cudnn" in arithmetic else "+" in arithmetic
+        compile: bool | str = "+" in arithmetic
+        if "+cudnn" in arithmetic:
+            compile = "fast"
+        elif "+compiled" in arithmetic:
+            compile = "max"
         return cls(name.replace("tf32", "float32"), compile)
 
     def dtype(self, device: torch.device) -> torch.dtype:
@@ -100,11 +116,11 @@ class Preparation:
 
     def compile_mode(self, device: torch.device) -> str | None:
         """One of `COMPILE_MODES`, or None: not compiled."""
-        if self.compile is None:
-            return DEFAULT_COMPILE_MODE if device.type == "cuda" else None
-        if self.compile == "fast" and device.type != "cuda":
-            return None
-        return "max" if self.compile is True else self.compile or None
+        if device.type != "cuda":
+            return "max" if self.compile in (True, "max") else None
+        if self.compile is None or self.compile is True:
+            return DEFAULT_COMPILE_MODE
+        return self.compile or None
 
     def change_with_place(self, device: torch.device) -> float:
         """How far rounding may change an output with the place of its row in the batch."""
@@ -115,8 +131,8 @@ class Preparation:
 
         Args:
             device: where the votes are computed.
-            how: compiled, cudnn (its fused convolutions), fused (custom kernels) or empty: each
-                rounds at different places.
+            how: compiled, cudnn (its fused convolutions), cudnn+compiled, fused (custom kernels) or
+                empty: each rounds at different places.
         """
         name = str(self.dtype(device)).removeprefix("torch.")
         loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
@@ -303,7 +319,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     same = _same_in_float32(device, change)
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
     if mode == "fast":
-        ways = {"cudnn": lambda: _by_cudnn(folded, dtype, images, wanted, same)}
+        ways = _by_cudnn(folded, dtype, images, wanted, same)
     if dtype == torch.float16 and supports(device):
         resnet = _as_resnet(module, folded, images, wanted, same)
         if resnet is not None:
@@ -322,8 +338,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             raise
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
-            done = "captured with cuDNN's fused convolutions" if how == "cudnn" else how
-            warn_fallback(f"the model cannot be {done}", error)
+            warn_fallback(f"the model cannot be {_DONE[how]}", error)
     return plain
 
 
@@ -345,19 +360,31 @@ def _same_in_float32(device: torch.device, change: float) -> float:
 
 def _by_cudnn(
     folded: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor, same: float
-) -> Forward:
-    """The module with fused convolutions in its arithmetic, captured."""
-    fused = fuse_convolutions(folded)
-    # In float32, where the change allowed is small: tracing may have misread the module's code.
-    change = _change(fused(images), wanted)
-    if not change <= same:
-        raise RuntimeError(f"its fused outputs differ by {change:.2g} of their range")
-    ready = _without_autocast(fused, dtype, images, wanted)
-    ready = ready or InArithmetic(fused, images.device, dtype)
-    for part in ready.modules():
-        if isinstance(part, nn.Conv2d) and not ready.shared:
-            part.weight.data = part.weight.contiguous(memory_format=torch.channels_last)
-    return captured(ready, images)
+) -> dict[str, Callable[[], Forward]]:
+    """The module with fused convolutions in its arithmetic: the rest compiled, or not."""
+
+    @functools.cache
+    def ready() -> InArithmetic:
+        fused = fuse_convolutions(folded)
+        # In float32, where the change allowed is small: tracing may have misread the module's code.
+        change = _change(fused(images), wanted)
+        if not change <= same:
+            raise RuntimeError(f"its fused outputs differ by {change:.2g} of their range")
+        ready = _without_autocast(fused, dtype, images, wanted)
+        ready = ready or InArithmetic(fused, images.device, dtype)
+        if not ready.shared:
+            use_patches(ready)
+            for part in ready.modules():
+                if isinstance(part, nn.Conv2d):
+                    weight = part.weight.contiguous(memory_format=torch.channels_last)
+                    part.weight.data = weight
+        return ready
+
+    ways: dict[str, Callable[[], Forward]] = {"cudnn": lambda: captured(ready(), images)}
+    if images.device.type == "cuda":
+        compile = functools.partial(compiled, search=False)
+        ways = {"cudnn+compiled": lambda: compile(ready(), images), **ways}
+    return ways
 
 
 def _without_autocast(

@@ -82,9 +82,9 @@ class SmoothedClassifier:
         weightings: other weights of the same members by name, to certify as well.
         other_exits: other exits of the same ensemble, to certify as well.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
-        compile: whether to compile the model, on a GPU by default; or how: `max`, which is what
-            True means, searches for the fastest kernels for minutes; `fast` starts in seconds, by
-            cuDNN's fused convolutions on a GPU, and changes nothing on a CPU.
+        compile: whether to compile the model, on a GPU by default; or how: `fast`, the default on
+            a GPU, starts in seconds and changes nothing on a CPU; `max` searches for the fastest
+            kernels for minutes.
         noise: `float32`, or `exact`, whose certificates hold in floating-point arithmetic too. With
             `exact` the certified classifier is the model on images rounded to multiples of
             1/levels, and images must lie on that grid.

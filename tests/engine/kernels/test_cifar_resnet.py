@@ -126,7 +126,7 @@ def test_a_member_whose_kernels_are_faulty_is_compiled(
     monkeypatch.setattr(prepare, "launcher", launcher)
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
-    with pytest.warns(PreparationWarning, match="cannot be fused, "):
+    with pytest.warns(PreparationWarning, match="cannot be run by custom kernels, "):
         prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+compiled"
 
