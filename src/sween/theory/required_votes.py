@@ -148,7 +148,7 @@ def _first(is_enough: Callable[[int], bool]) -> int | None:
 
 def _round_up(n: int) -> int:
     """To two digits: the chance rises with n in small steps back and forth."""
-    unit = 10 ** max(len(str(n)) - 2, 0)
+    unit = int(10 ** max(len(str(n)) - 2, 0))
     return -(-n // unit) * unit
 
 
