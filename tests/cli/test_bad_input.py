@@ -36,6 +36,11 @@ USAGE = [
     ("certify {ensemble} --ouut x", "--ouut", "--out", "see sween --help"),
     ("certify {ensemble}", "'--out'", "see sween --help"),
     (f"{CERTIFY} --n many", "'--n'", "see sween --help"),
+    (f"{CERTIFY} --n 1.5", "'--n'", "see sween --help"),
+    (f"{CERTIFY} --n 1e5", "'--n'", "write 100000"),
+    (f"{CERTIFY} --n=2e3", "'--n'", "write 2000"),
+    (f"{CERTIFY} --sigma 0.5", "--sigma", "recorded with the model"),
+    ("weigh {runs} --sigma=0.5 --out {out}", "--sigma", "recorded with the model"),
 ]
 
 FOLDERS = [

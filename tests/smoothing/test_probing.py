@@ -245,4 +245,6 @@ def test_photos_on_a_cpu_are_not_prepared_in_silence(
     smoothed().engine.prepare(small.images(1)[0])
     first, *more = caplog.messages
     assert first.endswith("(8x8 px) on cpu")
-    assert re.fullmatch(rf"{re.escape(first)}: 1/\d+ passes, [\d.k]+/s, 0s left", more[0])
+    assert re.fullmatch(
+        rf"{re.escape(first)}: 1/\d+ passes of \d+ images, [\d.k]+/s, 0s left", more[0]
+    )

@@ -196,7 +196,8 @@ class Voters:
                 due = now + SECONDS_BETWEEN_LINES
                 rate = format_rate(finished * self.forward.rows / (now - began))
                 left = format_seconds((total - finished) * (now - began) / finished)
-                self._say(place, image, f": {finished}/{total} passes, {rate}, {left} left")
+                passes = f"{finished}/{total} passes of {self.forward.rows} images"
+                self._say(place, image, f": {passes}, {rate}, {left} left")
 
         with self.forward.reporting(one_done):
             yield

@@ -31,7 +31,7 @@ CHECKPOINT = "model.safetensors"
 
 MANIFEST_VERSION = 1
 _HEADER_KEY = "sween"
-_IMPORT = "convert it with sween import FILE --arch ARCHITECTURE --sigma SIGMA --out FOLDER"
+_IMPORT = "convert it with `sween import`"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
