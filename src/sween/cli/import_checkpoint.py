@@ -42,7 +42,9 @@ def run(
             "required for a registered architecture if the file does not contain it"
         ),
     ] = None,
-    dataset: Annotated[str, typer.Option(help=f"one of {', '.join(DATASETS)}")] = "cifar10",
+    dataset: Annotated[
+        str, typer.Option(help=f"one of {', '.join(DATASETS)}, or package.module:factory")
+    ] = "cifar10",
     data_root: DataRoot = None,
     image_size: ImageSize = None,
     convert: Convert = False,
