@@ -56,15 +56,23 @@ class BadInput(SweenError, ValueError):
 
 
 class UnknownName(BadInput):
-    """A name that is not registered; the message lists all names and the closest one."""
+    """A name that is not registered; the message lists all names and the closest one.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    `unlisted` is a form of name that cannot be listed, such as `package.module:factory`.
+    """
+
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, unlisted: str | None = None
+    ) -> None:
         choices = sorted(known)
-        nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+        # resnet18 is closer to imagenet-resnet18 than to resnet110.
+        longer = [choice for choice in choices if name in choice]
+        nearest = difflib.get_close_matches(name, longer or choices, n=1, cutoff=0.4)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        super().__init__(
-            f"unknown {kind} {name!r}", fix=f"{hint}available: {', '.join(choices) or 'none'}"
-        )
+        available = ", ".join(choices) or "none"
+        if unlisted is not None:
+            available += f", or {unlisted}"
+        super().__init__(f"unknown {kind} {name!r}", fix=f"{hint}available: {available}")
 
 
 class DataError(BadInput):

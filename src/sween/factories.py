@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sween.errors import BadInput, SweenError, describe_error, describe_type
+from sween.errors import BadInput, SweenError, UnknownName, describe_error, describe_type
 from sween.registry import Entry, Registry
 
 Factory = Callable[..., Any]
 
 TIMM_PREFIX = "timm:"
+FACTORY_FORM = "your own as package.module:factory"
 
 
 class FactoryRegistry(Registry[Entry]):
@@ -34,7 +35,9 @@ class FactoryRegistry(Registry[Entry]):
         """The entry of a name, or the one that `make` makes of an imported factory."""
         if name not in self and is_factory(name):
             return make(_import(self.kind, name))
-        return self.find(name)
+        if name not in self:
+            raise UnknownName(self.kind, name, self, unlisted=FACTORY_FORM)
+        return self[name]
 
     def build(self, name: str, factory: Factory, options: Mapping[str, Any]) -> Any:
         """Call a factory with those of the options that it takes."""

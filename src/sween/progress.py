@@ -21,15 +21,20 @@ MIN_DESCRIPTION = 8
 
 
 @contextlib.contextmanager
-def track(description: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
-    """Show progress on standard error while the block runs; stdout is left to results."""
+def track(
+    description: str, total: int, *, quiet: bool = False, often_short: bool = False
+) -> Iterator[Advance]:
+    """Show progress on standard error while the block runs; stdout is left to results.
+
+    What is often short leaves no line in a log unless it takes SECONDS_BETWEEN_LINES.
+    """
     if quiet:
         yield lambda _done, _note: None
     elif sys.stderr.isatty():
         with _bar(description, total) as advance:
             yield advance
     else:
-        with _log(description, total) as advance:
+        with _log(description, total, often_short) as advance:
             yield advance
 
 
@@ -129,7 +134,7 @@ def format_seconds(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _log(description: str, total: int) -> Iterator[Advance]:
+def _log(description: str, total: int, often_short: bool) -> Iterator[Advance]:
     started = last_line = time.monotonic()
     done_so_far, last_note, used = 0, "", False
 
@@ -152,5 +157,6 @@ def _log(description: str, total: int) -> Iterator[Advance]:
     yield advance
     # The last line is written when the block ends: the note passed with the last unit may be older
     # than the result it describes.
-    if used and done_so_far >= total:
+    was_short = often_short and last_line == started
+    if used and done_so_far >= total and not was_short:
         write(f"took {time.monotonic() - started:.1f} s")

@@ -36,6 +36,11 @@ USAGE = [
     ("certify {ensemble} --ouut x", "--ouut", "--out", "see sween --help"),
     ("certify {ensemble}", "'--out'", "see sween --help"),
     (f"{CERTIFY} --n many", "'--n'", "see sween --help"),
+    (f"{CERTIFY} --n 1.5", "'--n'", "see sween --help"),
+    (f"{CERTIFY} --n 1e5", "'--n'", "write 100000"),
+    (f"{CERTIFY} --n=2e3", "'--n'", "write 2000"),
+    (f"{CERTIFY} --sigma 0.5", "--sigma", "recorded with the model"),
+    ("weigh {runs} --sigma=0.5 --out {out}", "--sigma", "recorded with the model"),
 ]
 
 FOLDERS = [
@@ -73,6 +78,9 @@ OPTIONS = [
     ("predict {ensemble} x.png --n0 5", "--n0", "no --certify"),
     ("report {certificates} --log-votes sof --out {out}", "sof", "did you mean", "soft"),
     ("plan", "none of them", "try --p 0.9"),
+    ("plan --radius 0.5 --epsilon 0.1", "--epsilon and --radius", "keep one"),
+    ("plan --radius 0.5 --runner-up 0.1", "--runner-up", "leave one out"),
+    ("plan --radius -1", "radius: ", "got -1", "try 0.5"),
     (f"plan --epsilon 0.1 --members 3 {THEOREM}", "--epsilon and --members", "keep one"),
     (f"plan --members 3 {THEOREM}", "--images, --samples too", "docs/theory.md"),
     ("plan certify --images 10", "an ensemble or --certificates", "neither"),

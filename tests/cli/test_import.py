@@ -1,4 +1,4 @@
-"""`sween import`: a published checkpoint becomes a member that certifies."""
+"""`sween import`: a checkpoint of others, or one's own, becomes a member that certifies."""
 
 import warnings
 from pathlib import Path
@@ -11,6 +11,7 @@ from sween.models import create_model, load_checkpoint
 from sween.records import read_certificates
 from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.photos import CLASSES, write_photos
+from tests.models.factories import with_classes
 
 NORMALIZE = "--normalize 0.5,0.5,0.5/0.25,0.25,0.25"
 
@@ -81,6 +82,7 @@ def test_a_network_that_is_hardly_ever_right_is_warned_about(
     ("options", "said"),
     [
         (f"{NORMALIZE} --arch resnet110", "do not fit"),
+        (f"{NORMALIZE} --arch resnet18", "did you mean 'imagenet-resnet18'?"),
         (f"{NORMALIZE} --sigma 0", "sigma"),
         (f"{NORMALIZE} --images 0", "images"),
     ],
@@ -90,3 +92,18 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     line = _line(published[1], root, tmp_path / "run", options)
     assert_refused(line, said, watched=(tmp_path,))
+
+
+def test_own_weights_of_an_own_network_certify(tmp_path: Path) -> None:
+    own = "tests.models.factories:with_classes"
+    torch.save(with_classes(10).state_dict(), tmp_path / "weights.pth")
+    run, line = tmp_path / "run", f"import {tmp_path / 'weights.pth'} --sigma 0.5 --dataset digits"
+    refused = f"{line} --arch {own} --normalize none --out {run}"
+    assert_refused(refused, "--normalize", "factory", watched=(tmp_path,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "only")
+        succeed(f"{line} --arch {own} --out {run}")
+    certify = f"certify {run} --every 90 --n 200 --quiet --out {tmp_path / 'rows'}"
+    assert_refused(certify, f"--arch {own}", watched=(tmp_path,))
+    succeed(f"{certify} --arch {own}")
+    assert len(read_certificates(tmp_path / "rows")) == 4

@@ -51,6 +51,15 @@ def test_both_must_be_named_again_with_every_command(tmp_path: Path) -> None:
     assert_refused(f"{line} --dataset digits", f"expected {DATA}", watched=(tmp_path,))
     assert "tiny-seed1" in succeed(f"{line} --dataset {DATA}")
     assert sween.load(tmp_path / "ensemble", archs=[NETWORK]).dataset == DATA
+    line = f"certify {tmp_path}/ensemble --arch {NETWORK} --dataset {DATA} --indices 0:3 --n 100"
+    succeed(f"{line} --device cpu --quiet --out {tmp_path}/rows")
+    forget()
+    line, page = f"report {tmp_path}/rows --out {tmp_path}/report", tmp_path / "report/report.html"
+    succeed(line)
+    assert "my_data" not in sys.modules
+    assert "data:image/png" not in page.read_text(encoding="utf-8")
+    succeed(f"{line} --dataset {DATA}")
+    assert "data:image/png" in page.read_text(encoding="utf-8")
 
 
 def test_a_data_set_of_floats_trains(tmp_path: Path) -> None:

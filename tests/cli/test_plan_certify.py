@@ -44,6 +44,21 @@ def test_all_test_images_are_the_default(made: Made) -> None:
     assert "108,000" in text  # 360 times 300
 
 
+def test_hours_are_those_of_the_device_that_was_measured(made: Made, tmp_path: Path) -> None:
+    line = f"plan certify {made.ensemble} --n 200 --pilot 12 --device cpu --quiet"
+    assert "machine hours" in succeed(line)
+    assert "GPU" not in succeed(line)
+    assert "GPU hours" in succeed(f"{line} --rate 1000")
+    run = certify_digits(tmp_path / "run", CertifySettings(n=200), count=12)
+    assert len(run) == 12
+    line = f"plan certify --certificates {tmp_path / 'run'} --n 200"
+    assert "time on 3 machines" in succeed(f"{line} --gpus 3")
+    file = tmp_path / "bench.json"
+    row = {"model": "one", "evaluations_per_second": 5.0, "device": "cpu"}
+    file.write_text(json.dumps({"results": [row]}))
+    assert "machine hours" in succeed(f"{line} --bench {file}")
+
+
 def test_the_rate_of_a_bench_file(made: Made, tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     results = [

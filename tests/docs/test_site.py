@@ -55,6 +55,27 @@ def test_pictures_come_in_light_and_dark(site: Path) -> None:
         assert "only-dark" in images[f"{name}-dark.png"]
 
 
+def test_formulas_and_everything_else_need_no_network(site: Path) -> None:
+    assert "<math" in (site / "mathematics.html").read_text(encoding="utf-8")
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"([^\"]*)", text)
+        assert not [address for address in loaded if address.startswith(("http", "//"))], page
+
+
+def test_a_formula_that_is_not_understood_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(DOCS)!r})\nextensions = ['myst_parser', 'mathml']\n"
+        "myst_enable_extensions = ['dollarmath']\nroot_doc = 'page'\n"
+        "html_math_renderer = 'mathml'\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "page.md").write_text("# Page\n\n$\\nosuchcommand$\n", encoding="utf-8")
+    built = build(tmp_path, tmp_path / "out")
+    assert built.returncode == 1
+    assert "nosuchcommand" in built.stderr
+
+
 def test_links_that_lead_nowhere_fail_the_build(tmp_path: Path) -> None:
     links = ["../nothing1", "nothing2.md", "page.md#nothing3", "../nothing4/README.md"]
     docs = tmp_path / "docs"

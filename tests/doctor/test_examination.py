@@ -128,6 +128,28 @@ def test_a_broken_torch_is_named(how: str, tmp_path: Path) -> None:
     assert found["packages"]["torch"] == importlib.metadata.version("torch")
 
 
+def test_an_extra_that_cannot_be_imported_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such as a torchvision that was built for another torch."""
+    code, said = BROKEN["library"]
+    (tmp_path / "torchvision.py").write_text(code)
+    (tmp_path / "torchvision-0.1.dist-info").mkdir()
+    (tmp_path / "torchvision-0.1.dist-info" / "METADATA").write_text("Version: 0.1\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    run = examination.run_probes
+    broken = "torchvision", "pyautoattack"
+    monkeypatch.setattr(
+        examination,
+        "run_probes",
+        lambda names: {name: {} for name in names} | run([n for n in names if n in broken]),
+    )
+    found = examine()["extras"]
+    assert found["torchvision"].startswith("torchvision 0.1, which CANNOT be imported: ")
+    assert said in found["torchvision"]
+    assert found["attack"] == f"pyautoattack {importlib.metadata.version('pyautoattack')}"
+
+
 def test_a_probe_that_never_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(60)")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

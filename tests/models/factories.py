@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sween.models.normalize import Normalize
+
 PIXELS = 64
 
 
@@ -51,6 +53,24 @@ def pooled(num_classes: int) -> nn.Module:
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(4, num_classes),
     )  # fmt: skip
+
+
+MEAN, STD = 0.25, 0.5
+
+
+def behind_normalisation(num_classes: int) -> nn.Module:
+    """`pooled` as a network that was trained on normalised images."""
+    return nn.Sequential(Normalize([MEAN] * 3, [STD] * 3), pooled(num_classes))
+
+
+def always_five() -> nn.Module:
+    return pooled(5)
+
+
+def with_shared_layer(num_classes: int) -> nn.Module:
+    network = nn.ModuleDict({"network": pooled(num_classes)})
+    network["head"] = network["network"].get_submodule("4")
+    return network
 
 
 def seven_classes() -> nn.Module:

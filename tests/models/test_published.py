@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.errors import BadInput, CheckpointError
+from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.models import create_model
 from sween.models.published import parse_normalization, published_network, read_published
 from tests.engine.kernels.strangers import ResNet, padded_shortcut
@@ -195,7 +195,7 @@ def test_the_normalisation_must_be_known(tmp_path: Path) -> None:
         published_network(tmp_path / "c.pth", "resnet20", **options)
     with pytest.raises(BadInput, match="3 channels"):
         published_network(tmp_path / "c.pth", "resnet20", **options, normalize="0.5/0.5")
-    with pytest.raises(BadInput, match="one of"):
+    with pytest.raises(UnknownName, match=r"package.module:factory"):
         published_network(tmp_path / "c.pth", "resnet21", **options, normalize="none")
 
 

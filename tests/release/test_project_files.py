@@ -89,3 +89,11 @@ def test_the_tracked_tree_is_small() -> None:
         pytest.skip("not a git repository")
     files = [ROOT / name for name in listed.split("\0") if name]
     assert sum(file.stat().st_size for file in files if file.is_file()) < 40e6
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/tutorial.md", "examples/README.md"]
+)
+def test_the_line_to_install_is_the_same_everywhere(page: str) -> None:
+    line = f"pip install 'sween-{sween.__version__}-py3-none-any.whl[report]'"
+    assert line in (ROOT / page).read_text(encoding="utf-8")

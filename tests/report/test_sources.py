@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.utils.data as torch_data
 from PIL import Image
 from scipy.io import savemat
+from torch import nn
 
+import sween
 from sween.data import load_dataset
 from sween.errors import CheckpointError, DataError, SweenError
 from sween.report import LogFormat, write_report
+from sween.sampling import CertifySettings
+from sween.smoothing.dataset import iter_certificates
 from tests.evaluation.certificates import certificate
 from tests.report.folders import (
     DIGITS,
@@ -179,6 +185,46 @@ def test_images_of_another_data_set_are_refused(tmp_path: Path) -> None:
     write_report([good], tmp_path / "report")
     bad = write_run(tmp_path / "bad", [certificate(0, 0.5)], data="0" * 64, **DIGITS)
     assert "test images of digits" in _refused([bad], tmp_path / "other")
+
+
+class Listed(torch_data.Dataset[tuple[torch.Tensor, int]]):
+    """A caller's data set of floats, which says its labels item by item."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self, seed: int = 0, channels: int = 3) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.images = torch.rand(8, channels, 8, 8, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.images[index], index % 2
+
+
+@pytest.mark.filterwarnings("ignore::sween.errors.SmallSampleWarning")
+@pytest.mark.parametrize("channels", [3, 2])
+def test_images_of_a_callers_data_set_are_shown_where_it_is_given(
+    channels: int, tmp_path: Path
+) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 2))
+    smoothed = sween.SmoothedClassifier(network, sigma=0.5, num_classes=2)
+    data, name = Listed(channels=channels), "my: data/1"
+    run = tmp_path / "run"
+    options: dict[str, Any] = {"indices": [1, 2, 5], "name": name, "quiet": True}
+    list(iter_certificates(smoothed, data, out=run, settings=CertifySettings(n=100), **options))
+    content = read_report(write_report([run], tmp_path / "with", datasets={name: data}))
+    if channels == 2:
+        assert content["pictures"] == [], "neither grey nor colours"
+        return
+    assert read_report(write_report([run], tmp_path / "without"))["pictures"] == []
+    assert len(content["pictures"]) == 3
+    assert content["runs"][0]["classes"] == ["cat", "dog"]
+    assert (tmp_path / "with" / "noise-run.png").is_file()
+    said = _refused([run], tmp_path / "other", datasets={name: Listed(seed=1)})
+    assert "those that run certified" in said
+    assert "did you mean" in _refused([run], tmp_path / "other", datasets={"my data": data})
 
 
 @pytest.fixture

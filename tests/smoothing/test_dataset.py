@@ -408,6 +408,24 @@ def test_progress_ends_at_the_number_of_votes_that_was_announced(votes: str) -> 
     assert sum(counted) == 6 * (settings.strategy.votes_per_image(settings) or 0)
 
 
+@pytest.mark.parametrize("exit_name", ["none", "exact"])
+def test_progress_comes_with_every_forward_pass_on_a_cpu(exit_name: str) -> None:
+    """A batch of photos takes minutes there."""
+    counted = list[int]()
+    classifier = SmoothedClassifier(
+        sween.load(ZOO),
+        sigma=0.5,
+        num_classes=10,
+        exit=exit_name,
+        forward_rows=100,
+        batch_size=1000,
+    )
+    classifier.certify(DIGITS.test.images([0]), n0=100, n=1000, seed=0, on_progress=counted.append)
+    assert sum(counted) == 1100
+    assert len([copies for copies in counted if copies]) >= 11
+    assert max(counted) < 1000
+
+
 def test_members_of_a_loaded_ensemble_may_have_other_names(tmp_path: Path) -> None:
     names = ["one", "two", "three"]
     classifier = SmoothedClassifier(sween.load(ZOO), sigma=0.5, num_classes=10, member_names=names)

@@ -1,6 +1,7 @@
 """What a call costs: members are probed once, and predictions evaluate what they count."""
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from typing import Self
@@ -230,3 +231,20 @@ def test_rounding_is_not_mixing(size: float, refused: bool) -> None:
     classifier = SmoothedClassifier(Slightly(), sigma=0.5, num_classes=10)
     with pytest.raises(ContractError) if refused else contextlib.nullcontext():
         classifier.certify(small.images(2), n=200)
+
+
+def test_photos_on_a_cpu_are_not_prepared_in_silence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A probe takes a minute there: what is done is said, the rate and the time left."""
+    monkeypatch.setattr("sween.engine.voters.SECONDS_BEFORE_A_LINE", 0.0)
+    caplog.set_level("INFO", "sween")
+    smoothed().engine.prepare(small.images(1)[0])
+    assert not caplog.messages, "small images take a moment"
+    monkeypatch.setattr("sween.engine.voters.QUICK_NUMBERS", 0)
+    smoothed().engine.prepare(small.images(1)[0])
+    first, *more = caplog.messages
+    assert first.endswith("(8x8 px) on cpu")
+    assert re.fullmatch(
+        rf"{re.escape(first)}: 1/\d+ passes of \d+ images, [\d.k]+/s, 0s left", more[0]
+    )

@@ -181,17 +181,25 @@ def smallest_certifiable_n(alpha: float, bound: str = "cohen") -> int:
     return n
 
 
-def fewest_certified_votes(n: int, alpha: float, bound: str = "cohen") -> int:
-    """The fewest votes of n that certify if all others go to one class; n + 1 if n do not."""
+def fewest_certified_votes(
+    n: int, alpha: float, bound: str = "cohen", *, radius: float = 0.0, sigma: float = 1.0
+) -> int:
+    """The fewest votes of n that certify if all others go to one class; n + 1 if n do not.
+
+    With a radius, those that certify at least this radius at this noise level.
+    """
     low, high = n // 2, n + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if _certifies(middle, n, alpha, bound):
+        if _certifies(middle, n, alpha, bound, radius=radius, sigma=sigma):
             high = middle
         else:
             low = middle
     return high
 
 
-def _certifies(count: int, n: int, alpha: float, bound: str) -> bool:
-    return bool(bound_of(bound).radius(count, n - count, n, alpha=alpha, sigma=1.0) > 0)
+def _certifies(
+    count: int, n: int, alpha: float, bound: str, *, radius: float = 0.0, sigma: float = 1.0
+) -> bool:
+    found = bound_of(bound).radius(count, n - count, n, alpha=alpha, sigma=sigma)
+    return bool(0 < found >= radius)

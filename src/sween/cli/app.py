@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import functools
+import itertools
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -88,7 +90,23 @@ def run_verb(arguments: Sequence[str]) -> int:
             if "DataLoader worker" in str(error):  # torch raises it wherever the main thread is
                 return _complain(f"error: {error}; run it again, or with fewer workers", 2)
             raise
-        return _complain(f"error: {str(format_message()).rstrip('.')}; see sween --help", 2)
+        fix = _fix_of_usage(error, arguments, verb) or "see sween --help"
+        return _complain(f"error: {str(format_message()).rstrip('.')}; {fix}", 2)
+
+
+def _fix_of_usage(error: Any, arguments: Sequence[str], verb: Any) -> str | None:
+    """What to write instead, for mistakes that many make."""
+    if getattr(error, "option_name", None) == "--sigma" and any(
+        parameter.name in ("source", "runs", "folder") for parameter in verb.params
+    ):
+        return "the noise level is recorded with the model; leave --sigma out"
+    options = getattr(getattr(error, "param", None), "opts", ())
+    given = [*itertools.pairwise(arguments), *(each.split("=", 1) for each in arguments)]
+    for option, *value in reversed(given):
+        number = re.fullmatch(r"([1-9]\d*)[eE]\+?(\d)", "".join(value))
+        if option in options and number is not None:
+            return f"write {number[1]}{'0' * int(number[2])}"
+    return None
 
 
 class _ToStandardError(logging.Handler):

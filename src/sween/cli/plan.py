@@ -6,7 +6,7 @@ import typer
 
 from sween.cli import plan_certify
 from sween.errors import BadInput
-from sween.theory import achieved_epsilon, expected_radius, required_sizes
+from sween.theory import achieved_epsilon, expected_radius, required_sizes, required_votes
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command(name="certify")(plan_certify.run)
@@ -26,6 +26,7 @@ def run(
     beta: Annotated[float | None, typer.Option(help="constant of Lemma 9; 2.51 works")] = None,
     p: Annotated[float | None, typer.Option(help="vote probability of the top class")] = None,
     runner_up: Annotated[float | None, typer.Option(help="that of the second class")] = None,
+    radius: Annotated[float | None, typer.Option(help="l2 radius to certify")] = None,
     n: Annotated[int, typer.Option(help="votes per certificate")] = 100_000,
     alpha: Annotated[float, typer.Option(help="failure probability of a certificate")] = 0.001,
     sigma: Annotated[float, typer.Option(help="noise level")] = 0.5,
@@ -33,22 +34,34 @@ def run(
     """Plan an ensemble or a certification before running it.
 
     With --epsilon, the sizes that Theorem 2 asks for; with --members, --images and --samples, what
-    those sizes guarantee; with --p, the certified radius to expect. `sween plan certify` predicts
-    the cost of a certification.
+    those sizes guarantee; with --p, the certified radius to expect; with --radius, the votes that a
+    certificate of that radius takes. `sween plan certify` predicts the cost of a certification.
     """
     if context.invoked_subcommand is not None:
         return
     have = {"members": members, "images": images, "samples": samples}
     sizes = [f"--{name}" for name, value in have.items() if value is not None]
-    modes = {"--epsilon": epsilon is not None, ", ".join(sizes): bool(sizes), "--p": p is not None}
+    modes = {
+        "--epsilon": epsilon is not None,
+        ", ".join(sizes): bool(sizes),
+        "--p": p is not None and radius is None,
+        "--radius": radius is not None,
+    }
     chosen = [name for name, is_given in modes.items() if is_given]
     if len(chosen) != 1:
         raise BadInput(
             "plan",
-            expected="one of --epsilon, or --members, --images and --samples, or --p",
+            expected="one of --epsilon, or --members, --images and --samples, or --p, or --radius",
             got=" and ".join(chosen) or "none of them",
-            fix="keep one" if chosen else "try --p 0.9 --n 100000",
+            fix="keep one" if chosen else "try --p 0.9 --n 100000, or --radius 0.5",
         )
+    if radius is not None:
+        if runner_up is not None:
+            raise BadInput(
+                "--runner-up", expected="no --radius next to it", got=runner_up, fix="leave one out"
+            )
+        typer.echo(required_votes(radius, n=n, alpha=alpha, sigma=sigma, p=p))
+        return
     if p is not None:
         typer.echo(expected_radius(p, n, alpha=alpha, sigma=sigma, runner_up=runner_up))
         return

@@ -112,7 +112,7 @@ def run(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Predict what a certification costs: samples, evaluations, GPU hours and money.
+    """Predict what a certification costs: samples, evaluations, device hours and money.
 
     A pilot with few votes on some random test images shows how many samples the images will take;
     nothing is written.
@@ -139,13 +139,14 @@ def run(
     check_request(1 if images is None else images, gpus, rate, price)
     if rate is not None and bench is not None:
         raise BadInput("--rate", expected="no --bench next to it", got="both", fix="keep one")
+    of_rate = "cuda" if rate is not None else None
     if bench is not None:
-        rate = _measured_rate(bench, source)
+        rate, of_rate = _measured_rate(bench, source)
     if source is None:
         assert certificates is not None
         _refuse_options_of_the_pilot(context)
         run = CertificationRun.read(certificates)
-        rows, most = run.certificates, len(run.indices)
+        rows, most, of_pilot = run.certificates, len(run.indices), run.config.device
     else:
         policy = read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha)
         loaded = load(source, archs=arch or ())
@@ -157,8 +158,10 @@ def run(
             skip_unreadable=skip_unreadable,
             quiet=quiet,
         )
+        chosen = choose_device(device)
+        of_pilot = chosen.type
         smoothed = SmoothedClassifier(
-            loaded.to(choose_device(device)),
+            loaded.to(chosen),
             sigma=loaded.sigma,
             num_classes=loaded.num_classes,
             exit=policy,
@@ -177,6 +180,7 @@ def run(
         evaluations_per_second=rate,
         gpus=gpus,
         price=price,
+        device=of_rate or of_pilot or "cuda",
     )
     typer.echo(json.dumps(cost.as_dict(), indent=2) if as_json else cost)
 
@@ -193,11 +197,17 @@ def _refuse_options_of_the_pilot(context: typer.Context) -> None:
             )
 
 
-def _measured_rate(file: Path, source: Path | None) -> float:
-    """Evaluations per second of the ensemble in a file of `sween bench`, or of its only model."""
+def _measured_rate(file: Path, source: Path | None) -> tuple[float, str]:
+    """Evaluations per second of the ensemble in a file of `sween bench`, or of its only model.
+
+    With the kind of device.
+    """
     try:
         results = json.loads(file.read_text(encoding="utf-8"))["results"]
-        rates = {str(row["model"]): float(row["evaluations_per_second"]) for row in results}
+        rates = {
+            str(row["model"]): (float(row["evaluations_per_second"]), row.get("device", "cuda"))
+            for row in results
+        }
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(
             str(file), expected="a file of sween bench --out", got=error, fix="measure it again"

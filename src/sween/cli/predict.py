@@ -137,14 +137,28 @@ def run(
     )
     keys = list(range(len(files))) if seed is None else [_content_key(image) for image in batch]
     answers = list[Prediction | Certificate]()
-    long = len(files) > (1 if certify else IMAGES_PER_BATCH)
-    for part in _parts(keys, shown=long and not quiet):
-        if settings is not None:
-            answers += classifier.certify(batch[part], settings=settings, indices=keys[part])
-        else:
-            answers += classifier.predict(
-                batch[part], n=100 if n is None else n, alpha=alpha, seed=own, indices=keys[part]
-            )
+    if settings is not None:
+        each = settings.n0 + settings.n
+        with track("certify", each * len(files), quiet=quiet, often_short=True) as advance:
+            for part in _parts(keys):
+                answers += classifier.certify(
+                    batch[part],
+                    settings=settings,
+                    indices=keys[part],
+                    on_progress=lambda copies: advance(copies, "votes"),
+                )
+    else:
+        is_short = len(files) <= IMAGES_PER_BATCH
+        with track("predict", len(files), quiet=quiet or is_short) as advance:
+            for part in _parts(keys):
+                answers += classifier.predict(
+                    batch[part],
+                    n=100 if n is None else n,
+                    alpha=alpha,
+                    seed=own,
+                    indices=keys[part],
+                )
+                advance(part.stop - part.start, "images")
     _print(files, answers, loaded, json_output)
 
 
@@ -172,18 +186,16 @@ def _content_key(image: torch.Tensor) -> int:
     return int.from_bytes(content, "little") >> 11
 
 
-def _parts(keys: Sequence[int], *, shown: bool) -> Iterator[slice]:
+def _parts(keys: Sequence[int]) -> Iterator[slice]:
     """Batches of images with distinct keys; identical images have the same key."""
-    with track("predict", len(keys), quiet=not shown) as advance:
-        start = 0
-        while start < len(keys):
-            stop = start + 1
-            most = min(start + IMAGES_PER_BATCH, len(keys))
-            while stop < most and keys[stop] not in keys[start:stop]:
-                stop += 1
-            yield slice(start, stop)
-            advance(stop - start, "images")
-            start = stop
+    start = 0
+    while start < len(keys):
+        stop = start + 1
+        most = min(start + IMAGES_PER_BATCH, len(keys))
+        while stop < most and keys[stop] not in keys[start:stop]:
+            stop += 1
+        yield slice(start, stop)
+        start = stop
 
 
 def _print(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sween.cli.options import DataRoot
+from sween.data import load_dataset
 from sween.errors import UnknownName
 from sween.report import LogFormat, write_report
 
@@ -24,6 +25,13 @@ def run(
         bool, typer.Option("--different-images", help="allow runs on different images")
     ] = False,
     data_root: DataRoot = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="package.module:factory that a run names and you trust, to show its images; may "
+            "be repeated"
+        ),
+    ] = None,
     log_digits: Annotated[
         int | None, typer.Option(help="significant digits of a log's radii, e.g. 3 for '1.8'")
     ] = None,
@@ -66,6 +74,7 @@ def run(
         different_images=different_images,
         log_format=log_format,
         data_root=data_root,
+        datasets={name: load_dataset(name, data_root, test_only=True) for name in dataset or ()},
     )
     typer.echo(report.read_text(encoding="utf-8"))
     typer.echo(f"The page is {report.with_name('report.html')}")

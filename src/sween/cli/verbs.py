@@ -23,7 +23,7 @@ VERBS = {
     "verify": "Re-derive every row of a run from its votes.",
     "bench": "Measure the throughput of this machine.",
     "reproduce": "Reproduce a table of the paper from scratch.",
-    "import": "Import a published checkpoint as an ensemble member.",
+    "import": "Import a checkpoint of another training script as an ensemble member.",
     "plan": "Plan an ensemble or a certification before running it.",
     "zoo": "List the trained ensembles; pack, add or remove some.",
     "doctor": "Describe this installation for a bug report, and test it.",

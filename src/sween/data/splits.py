@@ -74,7 +74,7 @@ def as_dataset(
     if augmentation not in AUGMENTATIONS:
         raise UnknownName("augmentation", augmentation, AUGMENTATIONS)
     names = tuple(str(each) for each in class_names or ())
-    names = names or _listed_classes(train) or _listed_classes(test)
+    names = names or listed_classes(train) or listed_classes(test)
     tested = _labelled("test", as_image_set(test, name=f"{name} test", white=white))
     trained = None
     if not test_only or not names:
@@ -109,11 +109,11 @@ def as_dataset(
     )
 
 
-def _listed_classes(source: Any) -> tuple[str, ...]:
+def listed_classes(source: Any) -> tuple[str, ...]:
     """The class names that a data set lists, as torchvision's do."""
     classes = getattr(source, "classes", None)
     if classes is None and isinstance(source, torch_data.Subset | torch_data.DataLoader):
-        return _listed_classes(source.dataset)
+        return listed_classes(source.dataset)
     if not isinstance(classes, list | tuple) or not all(isinstance(one, str) for one in classes):
         return ()
     return tuple(classes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.doctor import installation
-from sween.doctor.installation import Facts
+from sween.doctor.installation import COMPANIONS, EXTRAS, Facts
 from sween.doctor.probes import PROBES
 from sween.doctor.self_test import CHECKS
 from sween.errors import describe_error
@@ -38,7 +38,6 @@ def examine(data_root: Path | None = None) -> Examination:
     own: dict[str, Callable[[], Facts]] = {
         "versions": installation.describe_versions,
         "packages": installation.describe_packages,
-        "extras": installation.describe_extras,
         "machine": installation.describe_machine,
         "compilers": installation.describe_compilers,
         "folders": installation.describe_folders,
@@ -48,7 +47,11 @@ def examine(data_root: Path | None = None) -> Examination:
     found = {section: _facts(describe) for section, describe in own.items()}
     probed = run_probes(list(PROBES))
     outcomes = {name: "; ".join(probed.pop(name).values()) for name in CHECKS}
-    return _without_home({**found, **probed, SELF_TEST: outcomes})
+    extras = {
+        name: _imported(package, probed.pop(package))
+        for name, package in (*EXTRAS.items(), *zip(COMPANIONS, COMPANIONS, strict=True))
+    }
+    return _without_home({**found, "extras": extras, **probed, SELF_TEST: outcomes})
 
 
 def failed_checks(examination: Examination) -> list[str]:
@@ -65,6 +68,12 @@ def as_text(examination: Examination) -> str:
         lines += ["", section] if lines else [section]
         lines += [f"  {name:{width}}  {' '.join(value.split())}" for name, value in facts.items()]
     return "\n".join(lines) + "\n"
+
+
+def _imported(package: str, probed: Facts) -> str:
+    """One line about a package; the reason, if it is installed but cannot be imported."""
+    reason = f", which CANNOT be imported: {probed['error']}" if "error" in probed else ""
+    return f"{package} {installation.version_of(package)}{reason}"
 
 
 def _facts(describe: Callable[[], Facts]) -> Facts:

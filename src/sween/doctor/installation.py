@@ -32,6 +32,11 @@ EXTRAS = {
 }
 """The package of each extra."""
 
+COMPANIONS = ("torchvision",)
+"""Packages that no extra names but people use next to sween, and timm does; built for one torch."""
+
+NOT_INSTALLED = "not installed"
+
 VARIABLES = (
     *("SWEEN_CACHE", "SWEEN_ZOO", "SWEEN_COMMIT", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
     *("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH", "LD_LIBRARY_PATH"),
@@ -58,17 +63,12 @@ def describe_packages() -> Facts:
     return {package: version_of(package) for package in REQUIRED}
 
 
-def describe_extras() -> Facts:
-    """Which extras are there."""
-    return {extra: f"{package} {version_of(package)}" for extra, package in EXTRAS.items()}
-
-
 def version_of(package: str) -> str:
     """Of an installed package, by its metadata."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 def describe_machine() -> Facts:

@@ -4,11 +4,19 @@
 """
 
 import functools
+import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
 
-from sween.doctor.installation import Facts, describe_folder, version_of
+from sween.doctor.installation import (
+    COMPANIONS,
+    EXTRAS,
+    NOT_INSTALLED,
+    Facts,
+    describe_folder,
+    version_of,
+)
 from sween.doctor.self_test import CHECKS
 from sween.errors import describe_error
 
@@ -58,6 +66,14 @@ def describe_zoo() -> Facts:
     return {"models": count, **broken, "folder": describe_folder(user_folder)}
 
 
+def import_package(package: str) -> Facts:
+    """The version of a package that is installed and can be imported, such as one of an extra."""
+    version = version_of(package)
+    if version != NOT_INSTALLED:
+        importlib.import_module(package)
+    return {package: version}
+
+
 def _checked(check: Callable[[], str]) -> Facts:
     return {"outcome": check()}
 
@@ -67,6 +83,7 @@ PROBES: dict[str, Callable[[], Facts]] = {
     "torch": describe_torch,
     "gpus": describe_gpus,
     "zoo": describe_zoo,
+    **{name: functools.partial(import_package, name) for name in (*EXTRAS.values(), *COMPANIONS)},
 }
 """The bounds come first: they need no torch, which may never finish to import."""
 

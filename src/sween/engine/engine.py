@@ -49,6 +49,20 @@ class ForwardPassShrunk(Exception):
     """
 
 
+class _Parts:
+    """Reports the copies of a batch in equal parts, one after each of at most `passes` passes."""
+
+    def __init__(self, copies: int, passes: int, on_progress: Callable[[int], None]) -> None:
+        self._copies, self._passes, self._on_progress = copies, passes, on_progress
+        self._done = self.reported = 0
+
+    def one_done(self) -> None:
+        self._done += 1
+        before = self.reported
+        self.reported = self._copies * min(self._done, self._passes) // self._passes
+        self._on_progress(self.reported - before)
+
+
 class VoteEngine:
     """Counts the votes of classifiers on noisy copies of images.
 
@@ -421,10 +435,18 @@ class VoteEngine:
         fitted: bool,
     ) -> Steps[None]:
         """Add a batch to the tally, and read the tally once it is complete."""
-        if jobs:
+        copies = sum(job.used for job in jobs)
+        if jobs and on_progress is not None and self.device.type == "cpu":
+            # A batch of photos takes minutes there. Nothing is interleaved.
+            passes = len(self._voters.members) * -(-len(jobs) * NOISE_BLOCK // self.forward_rows)
+            parts = _Parts(copies, passes, on_progress)
+            with self._voters.forward.reporting(parts.one_done):
+                yield from self._add_batch(tally, jobs, seed, fitted)
+            copies -= parts.reported
+        elif jobs:
             yield from self._add_batch(tally, jobs, seed, fitted)
         if on_progress is not None:
-            on_progress(sum(job.used for job in jobs))
+            on_progress(copies)
         if not tally.missing:
             finite = yield from tally.read(self._voters.forward.all_finite(self.device))
             refuse_non_finite(finite)

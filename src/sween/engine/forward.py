@@ -7,7 +7,7 @@ output for one row changes with the other rows is refused.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -49,6 +49,7 @@ class FixedShapeForward:
         self.num_classes = num_classes
         self._rows: int | None = None
         self._sum: torch.Tensor | None = None
+        self._on_pass: Callable[[], None] | None = None
         if rows is not None:
             self.fix_rows(rows)
 
@@ -86,6 +87,15 @@ class FixedShapeForward:
         finally:
             self._rows = before
 
+    @contextlib.contextmanager
+    def reporting(self, on_pass: Callable[[], None]) -> Iterator[None]:
+        """Call `on_pass` after each forward pass while the block runs."""
+        before, self._on_pass = self._on_pass, on_pass
+        try:
+            yield
+        finally:
+            self._on_pass = before
+
     def __call__(self, module: Forward, images: torch.Tensor) -> torch.Tensor:
         """Outputs (B, num_classes) for images (B, C, H, W)."""
         if len(images) <= self.rows:
@@ -121,6 +131,8 @@ class FixedShapeForward:
         output = module(part)
         if not isinstance(output, torch.Tensor) or output.shape != (self.rows, self.num_classes):
             raise _wrong_output(output, self.rows, self.num_classes)
+        if self._on_pass is not None:
+            self._on_pass()
         return self._watched(output if count == self.rows else output[:count])
 
     def _watched(self, output: torch.Tensor) -> torch.Tensor:
@@ -168,6 +180,11 @@ def _probed_places(rows: int) -> list[list[int]]:
     places = sorted({0, rows // 2, rows - 1})
     # All rows of a small batch together would leave none that changes.
     return [places] if len(places) < rows else [[place] for place in places]
+
+
+def probe_passes(rows: int) -> int:
+    """Forward passes of `check_row_independence`."""
+    return 1 + 3 * len(_probed_places(rows)) if rows > 1 else 0
 
 
 @torch.inference_mode()

@@ -1,22 +1,36 @@
 """Voters: classifiers built from the same members that vote on the same noise in one pass."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from sween.engine.exits import vote_with_exit
-from sween.engine.forward import FixedShapeForward, check_row_independence, probe_batch
+from sween.engine.forward import (
+    FixedShapeForward,
+    check_row_independence,
+    probe_batch,
+    probe_passes,
+)
 from sween.engine.prepare import Member, Preparation, explain_model_errors
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
 from sween.errors import BadInput, describe_type
 from sween.interleave import Steps, done
+from sween.progress import SECONDS_BETWEEN_LINES, format_rate, format_seconds
 
 _LOG = logging.getLogger(__name__)
+
+SECONDS_BEFORE_A_LINE = 2.0
+"""Of a probe, before its rate is shown."""
+
+QUICK_NUMBERS = 3 * 64 * 64
+"""Of values in an image: a few forward passes of larger ones take up to a minute on a CPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +155,13 @@ class Voters:
         shape = (self.forward.rows, *image.shape)
         for place, member in enumerate(self.members, start=1):
             if not member.is_current(shape):
-                self._say_what_is_prepared(place, image)
+                self._say(place, image)
                 member.refresh(probe_batch(image, self.forward.rows, sigma))
             if not member.is_probed(shape):
-                with explain_model_errors(member.module, image.shape):
+                with (
+                    self._passes_shown(place, image),
+                    explain_model_errors(member.module, image.shape),
+                ):
                     by_place = check_row_independence(
                         member,
                         self.forward,
@@ -154,12 +171,36 @@ class Voters:
                     )
                 member.note_probed(shape, by_place=by_place)
 
-    def _say_what_is_prepared(self, place: int, image: torch.Tensor) -> None:
-        if self.preparation.compile_mode(image.device) is None:
-            return  # takes no longer than a few forward passes
+    def _say(self, place: int, image: torch.Tensor, more: str = "") -> None:
+        """Say which network is prepared, where that takes longer than a moment."""
+        is_quick = image.numel() <= QUICK_NUMBERS
+        if is_quick and self.preparation.compile_mode(image.device) is None:
+            return  # a few forward passes
         which = f", network {place} of {len(self.members)}" if len(self.members) > 1 else ""
         size = "x".join(map(str, image.shape[1:]))
-        _LOG.info("preparing %s%s (%s px) on %s", self.name, which, size, image.device)
+        _LOG.info("preparing %s%s (%s px) on %s%s", self.name, which, size, image.device, more)
+
+    @contextlib.contextmanager
+    def _passes_shown(self, place: int, image: torch.Tensor) -> Iterator[None]:
+        """Say how fast the passes of a probe are; on a CPU those of photos take a minute."""
+        if image.device.type != "cpu":
+            yield
+            return
+        began, finished, total = time.monotonic(), 0, probe_passes(self.forward.rows)
+        due = began + SECONDS_BEFORE_A_LINE
+
+        def one_done() -> None:
+            nonlocal finished, due
+            finished, now = finished + 1, time.monotonic()
+            if now >= due and finished < total:
+                due = now + SECONDS_BETWEEN_LINES
+                rate = format_rate(finished * self.forward.rows / (now - began))
+                left = format_seconds((total - finished) * (now - began) / finished)
+                passes = f"{finished}/{total} passes of {self.forward.rows} images"
+                self._say(place, image, f": {passes}, {rate}, {left} left")
+
+        with self.forward.reporting(one_done):
+            yield
 
     def is_current(self, image_shape: Sequence[int]) -> bool:
         """Whether members, their state and the weights are as they were when prepared."""

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import textwrap
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ CHECKPOINT = "model.safetensors"
 
 MANIFEST_VERSION = 1
 _HEADER_KEY = "sween"
+_IMPORT = "convert it with `sween import`"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,14 +147,21 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[Manifest, dict[str, torch.
     except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemory(f"while {path} was read", error) from None
+        if zipfile.is_zipfile(path):
+            raise CheckpointError(
+                str(path),
+                expected="a safetensors file of sween",
+                got="a file of torch.save or another archive",
+                fix=_IMPORT,
+            ) from None
         raise CheckpointError(
             f"{path}: expected a whole safetensors file, got {str(error).splitlines()[0]}; it is "
             "truncated or not a checkpoint; write it again"
         ) from None
     if header is None:
         raise CheckpointError(
-            f"{path}: expected a sween manifest in the file's header, got none; save it with "
-            "sween.models.save_checkpoint"
+            f"{path}: expected a sween manifest in the file's header, got none; {_IMPORT}, or save "
+            "it with sween.models.save_checkpoint"
         )
     return _parse_manifest(header, path), tensors
 

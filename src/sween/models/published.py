@@ -16,9 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
-from sween.errors import BadInput, CheckpointError, first_line
+from sween.errors import BadInput, CheckpointError, UnknownName, first_line
+from sween.factories import FACTORY_FORM
 from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 
@@ -32,6 +35,10 @@ NORMALIZATIONS = {
 STATES = ("state_dict", "net", "model", "model_state_dict")
 """Where a dictionary of a training script has the weights."""
 
+_UNREADABLE = (
+    *(RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError),
+    SafetensorError,
+)
 _RENAMED = (
     (r"\bmodule\.", ""),
     (r"\b(downsample|skip|residual)\.", "shortcut."),
@@ -39,6 +46,7 @@ _RENAMED = (
 )
 
 Constants = tuple[Sequence[float], Sequence[float]]
+Plain = str | int | float | bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Published:
 
     tensors: Mapping[str, torch.Tensor]
     constants: Constants | None
-    about: Mapping[str, str | int | float | bool]
+    about: Mapping[str, Plain]
 
 
 def read_published(path: AnyPath) -> Published:
@@ -61,6 +69,23 @@ def read_published(path: AnyPath) -> Published:
 
     Raises:
         CheckpointError: the file is damaged, needs code to be read, or has no weights.
+    """
+    state, about = read_weights(path)
+    network, others = _split(state)
+    constants = _constants(others) if others else None
+    if others and constants is None:
+        raise CheckpointError(
+            f"{path}: {', '.join(sorted(others))}: expected the weights of one network, and at "
+            "most its normalisation, got other tensors; save the network's own state_dict"
+        )
+    return Published(network, constants, about)
+
+
+def read_weights(path: AnyPath) -> tuple[Mapping[str, torch.Tensor], Mapping[str, Plain]]:
+    """The tensors of a checkpoint under their own names, and its other entries if plain values.
+
+    Raises:
+        CheckpointError: see `read_published`.
     """
     path = Path(path)
     content = _load(path)
@@ -74,16 +99,7 @@ def read_published(path: AnyPath) -> Published:
             else type(content).__name__,
             fix="save model.state_dict() with torch.save",
         )
-    network, others = _split(state)
-    constants = _constants(others) if others else None
-    if others and constants is None:
-        raise CheckpointError(
-            f"{path}: {', '.join(sorted(others))}: expected the weights of one network, and at "
-            "most its normalisation, got other tensors; save the network's own state_dict"
-        )
-    about = content.items() if isinstance(content, Mapping) and content is not state else ()
-    plain = {str(k): v for k, v in about if isinstance(v, str | int | float | bool)}
-    return Published(network, constants, plain)
+    return state, {str(k): v for k, v in content.items() if isinstance(v, Plain)}
 
 
 def _load(path: Path) -> Any:
@@ -95,6 +111,8 @@ def _load(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(str(path), expected="a file", got="none", fix="check the path")
     try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         with torch.serialization.safe_globals(harmless):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -102,10 +120,10 @@ def _load(path: Path) -> Any:
             f"{path}: expected tensors and plain values, which can be read without running code, "
             f"got {_unsafe(error)}; save model.state_dict() with torch.save, and nothing else"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise CheckpointError(
-            f"{path}: expected a file written by torch.save, got {first_line(error)}; download it "
-            "again"
+            f"{path}: expected a file of torch.save or safetensors, got {first_line(error)}; "
+            "download it again"
         ) from None
 
 
@@ -195,14 +213,9 @@ def published_network(
     published = read_published(path)
     given = None if normalize is None else parse_normalization(normalize)
     constants = _one_of(published.constants, given, path)
-    if arch not in ARCHITECTURES or not ARCHITECTURES[arch].normalize:
-        known = [name for name, entry in ARCHITECTURES.items() if entry.normalize]
-        raise BadInput(
-            "arch",
-            expected=f"one of {', '.join(known)}",
-            got=arch,
-            fix="load your own into a module, and certify it in Python",
-        )
+    known = [name for name, entry in ARCHITECTURES.items() if entry.normalize]
+    if arch not in known:
+        raise UnknownName("architecture", arch, known, unlisted=FACTORY_FORM)
     if len(constants[0]) != image_shape[0]:
         raise BadInput(
             f"normalize: expected {image_shape[0]} channels, got {len(constants[0])}; pass a "
@@ -248,6 +261,19 @@ def _load_into(network: nn.Module, tensors: Mapping[str, torch.Tensor], *, where
             found.setdefault(name, tensor)  # which old versions of torch do not have
     if not any(".shortcut." in name and "tracked" not in name for name in found):
         found |= _identity_shortcuts(wanted)
+    problems = misfits(found, wanted)
+    if problems:
+        raise weights_do_not_fit(where, problems)
+    network.load_state_dict(
+        {
+            name: tensor.float() if tensor.is_floating_point() else tensor
+            for name, tensor in found.items()
+        }
+    )
+
+
+def misfits(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[str]:
+    """What is missing, unknown or of another shape."""
     problems = [f"no {name}" for name in wanted if name not in found]
     problems += [f"unknown {name}" for name in found if name not in wanted]
     problems += [
@@ -255,17 +281,15 @@ def _load_into(network: nn.Module, tensors: Mapping[str, torch.Tensor], *, where
         for name, tensor in wanted.items()
         if name in found and found[name].shape != tensor.shape
     ]
-    if problems:
-        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise CheckpointError(
-            f"{where}: weights do not fit ({'; '.join(problems[:3])}{more})",
-            fix="name the architecture that was trained, and its number of classes",
-        )
-    network.load_state_dict(
-        {
-            name: tensor.float() if tensor.is_floating_point() else tensor
-            for name, tensor in found.items()
-        }
+    return problems
+
+
+def weights_do_not_fit(where: str, problems: Sequence[str]) -> CheckpointError:
+    """The error that names the first of them."""
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    return CheckpointError(
+        f"{where}: weights do not fit ({'; '.join(problems[:3])}{more})",
+        fix="name the architecture that was trained, and its number of classes",
     )
 
 

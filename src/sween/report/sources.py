@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sween.attack import outcomes_file
-from sween.data import DATASETS, Dataset, load_dataset
-from sween.errors import BadInput, DataError, refuse_duplicates
+from sween.data import DATASETS, Dataset, as_dataset, as_image_set, load_dataset
+from sween.data.splits import listed_classes
+from sween.errors import BadInput, DataError, UnknownName, refuse_duplicates
 from sween.paths import AnyPath
 from sween.report.attacked import AttackedRun, load_attacked
 from sween.report.measured import MeasuredRun, load_run
@@ -132,16 +133,27 @@ def check_same_images(runs: Sequence[MeasuredRun]) -> None:
             )
 
 
-def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str, Dataset]:
+def read_datasets(
+    runs: Sequence[MeasuredRun], root: AnyPath | None, given: Mapping[str, object] | None = None
+) -> dict[str, Dataset]:
     """By the run's name, the data sets whose images can be shown.
 
-    These are the data sets that need no files or whose files are under the root. Only the images
-    that were certified are shown: a run on other pixels is refused. One root cannot hold the files
-    of two data sets: where it has those of one, runs on others are shown without images.
+    These are the data sets that are given by their names, need no files or have them under the
+    root. Only the images that were certified are shown: a run on other pixels is refused. One root
+    cannot hold the files of two data sets: where it has those of one, runs on others are shown
+    without images.
     """
     found, missing = dict[str, Dataset](), list[DataError]()
-    loaded = dict[str, Dataset]()
+    loaded, given = dict[str, Dataset](), given or {}
+    for name in given:
+        if name not in (names := sorted({run.dataset for run in runs})):
+            raise UnknownName("data set of the runs", name, names)
     for run in runs:
+        if run.dataset in given:
+            own = _as_certified(run, given[run.dataset])
+            if own.image_shape[0] in (1, 3):  # grey or colours
+                found[run.name] = own
+            continue
         entry = DATASETS.get(run.dataset)
         if entry is None or (entry.needs_root and root is None):
             continue
@@ -162,6 +174,16 @@ def read_datasets(runs: Sequence[MeasuredRun], root: AnyPath | None) -> dict[str
     return found
 
 
+def _as_certified(run: MeasuredRun, data: object) -> Dataset:
+    """A caller's data set, whose images must be those that the run certified."""
+    if not isinstance(data, Dataset):
+        images = as_image_set(data, name=run.dataset, indices=run.indices, quiet=True)
+        names = listed_classes(data) or None
+        data = as_dataset(images, images, name=run.dataset, class_names=names, test_only=True)
+    _check_pixels(run, data)
+    return data
+
+
 def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
     test = dataset.test
     if run.indices[-1] >= len(test):
@@ -180,5 +202,5 @@ def _check_pixels(run: MeasuredRun, dataset: Dataset) -> None:
                 f"{'labels' if key == 'labels' else 'test images'} of {run.dataset}",
                 expected=f"those that {run.name} certified ({key} {certified})",
                 got=found,
-                fix="pass the `data_root` that it was certified with",
+                fix="pass the data set or the `data_root` that it was certified with",
             )

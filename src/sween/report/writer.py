@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sween.data import Dataset
+from sween.data import DATASETS, Dataset
 from sween.errors import BadInput
 from sween.paths import AnyPath, as_paths
 from sween.report import canvas
@@ -36,6 +36,7 @@ def write_report(
     different_images: bool = False,
     log_format: LogFormat | None = None,
     data_root: AnyPath | None = None,
+    datasets: Mapping[str, object] | None = None,
 ) -> Path:
     """Write a page, tables, figures and paired comparisons of runs into a folder.
 
@@ -52,6 +53,8 @@ def write_report(
         different_images: allow runs of one data set on different images in one report.
         log_format: what published logs do not say themselves.
         data_root: folder with the data set's files, to show its images.
+        datasets: to show the images of data sets that are not sween's, each by the `name` that
+            `certify_dataset` got, in any form that it takes.
 
     Returns:
         The path of report.md.
@@ -68,12 +71,12 @@ def write_report(
     runs, attacked = sources.runs, sources.attacked
     if not different_images:
         check_same_images(runs)
-    datasets = read_datasets(runs, data_root)
+    shown = read_datasets(runs, data_root, datasets)
     tables = _tables(sources)
     logs = compare_logs(runs, sources.logs, radii=radii, common_only=different_images)
     log_tables = [log_table(compared) for _, compared in logs]
     files = ReportFiles()
-    page = render_page(runs, tables=[*tables, *log_tables], attacked=attacked, datasets=datasets)
+    page = render_page(runs, tables=[*tables, *log_tables], attacked=attacked, datasets=shown)
     files.add_text("report.html", page)
     certified = [certified_table([row for run in runs for row in run.rows])] if runs else []
     for table in [*certified, *tables]:
@@ -85,7 +88,7 @@ def write_report(
         "# Certified robustness\n",
         *_run_sections(sources, files),
         *map(markdown_section, [*tables, *log_tables]),
-        *_noise_sections(runs, datasets, files),
+        *_noise_sections(runs, shown, files),
         *([markdown_section(settings_table(runs))] if runs else []),
         *filter(None, [meaning_section(runs, tables)]),
     ]
@@ -138,8 +141,9 @@ def _noise_sections(
     for own in groups.values():
         dataset = datasets[own[0].name]
         others = {other.name for other in datasets.values() if other is not dataset}
-        # Two image folders have one name; the run's tells them apart.
-        name = own[0].name if dataset.name in others else dataset.name
+        # Two image folders have one name, and a caller's may suit no file; the run's does.
+        is_known = dataset.name in DATASETS and dataset.name not in others
+        name = dataset.name if is_known else own[0].name
         files.add_figures({f"noise-{name}": draw_noise(own, dataset)})
         sections.append(f"## What the networks see\n{figure_line('noise', name)}")
     return sections

@@ -37,10 +37,7 @@ def images_to_certify(
     skipped: Sequence[int],
     quiet: bool,
 ) -> ChosenImages:
-    """The images of `data` at `indices`, all by default; refuses those unfit for the classifier.
-
-    8-bit images are scaled as a loaded ensemble's training images were.
-    """
+    """The images of `data` at `indices`, all by default; refuses those unfit for the classifier."""
     if not isinstance(smoothed, SmoothedClassifier):
         raise ContractError(
             "smoothed",

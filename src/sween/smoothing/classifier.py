@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -336,6 +336,7 @@ class SmoothedClassifier:
         settings: CertifySettings | None = None,
         labels: Labels = None,
         indices: Indices = None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> list[Certificate]:
         """Certificates by Cohen et al.'s CERTIFY, with a fixed or an adaptive number of votes.
 
@@ -358,6 +359,7 @@ class SmoothedClassifier:
             labels: true classes, kept in the records.
             indices: of the images in their data set, also the keys of their noise; by default
                 numbered consecutively across calls.
+            on_progress: called with the number of noisy copies evaluated since the last call.
 
         Example:
             >>> import sween
@@ -385,10 +387,10 @@ class SmoothedClassifier:
         if settings is None and seed is None:
             options["seed"] = fresh_seed()
         settings = settings_of(settings, options, seed=None)
-        return [
-            voters[self.name]
-            for voters in self._certify(images, settings, labels, indices, watched=watched)
-        ]
+        found = self._certify(
+            images, settings, labels, indices, watched=watched, on_progress=on_progress
+        )
+        return [voters[self.name] for voters in found]
 
     def certify_one(self, image: Images, **options: Any) -> Certificate:
         """`certify` for one image.
@@ -474,6 +476,7 @@ class SmoothedClassifier:
         indices: Indices,
         *,
         watched: bool,
+        on_progress: Callable[[int], None] | None = None,
     ) -> list[dict[str, Certificate]]:
         batch = as_batch(images)
         truth = check_labels(labels, len(batch), self.num_classes)
@@ -484,7 +487,9 @@ class SmoothedClassifier:
             keys = self._keyed(batch, "certification", seed, indices)
             self.engine.prepare(batch[0])
             source = _Batch(batch, keys, truth)
-            found = pipeline.certify([self.engine], source, range(len(keys)), settings)
+            found = pipeline.certify(
+                [self.engine], source, range(len(keys)), settings, on_progress=on_progress
+            )
             return [{row.model: row for row in rows} for rows in found]
 
     def _predict(

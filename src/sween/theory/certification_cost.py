@@ -64,6 +64,7 @@ class CertificationCost:
         evaluations_per_second: of one device.
         gpus: devices that share the images.
         price: of an hour of one device; None if unknown.
+        device: kind of device that the rate is of, `cuda` or `cpu`.
     """
 
     images: int
@@ -73,6 +74,7 @@ class CertificationCost:
     evaluations_per_second: float
     gpus: int
     price: float | None
+    device: str = "cuda"
 
     @property
     def gpu_hours(self) -> Estimate:
@@ -99,14 +101,16 @@ class CertificationCost:
         }
 
     def __str__(self) -> str:
-        devices = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-        rate = f"at {self.evaluations_per_second:,.0f} evaluations/s per device"
+        kind = "GPU" if self.device == "cuda" else "machine"
+        devices = f"1 {kind}" if self.gpus == 1 else f"{self.gpus} {kind}s"
+        where = kind if self.device == "cuda" else "machine, on its CPU"
+        rate = f"at {self.evaluations_per_second:,.0f} evaluations/s per {where}"
         lines = [
             f"{self.images:,} images, from the votes on {self.pilot_images:,}; {rate}",
             _line("samples", self.samples, _count),
             _line("samples per image", self.samples.times(1 / self.images), _count),
             _line("member evaluations", self.evaluations, _count),
-            _line("GPU hours", self.gpu_hours, _hours),
+            _line(f"{kind} hours", self.gpu_hours, _hours),
             _line(f"time on {devices}", self.wall_clock_hours.times(3600), format_seconds),
         ]
         if self.money is not None:
@@ -137,6 +141,7 @@ def predict_cost(
     evaluations_per_second: float | None = None,
     gpus: int = 1,
     price: float | None = None,
+    device: str = "cuda",
 ) -> CertificationCost:
     """Predict what certifying images costs.
 
@@ -148,6 +153,7 @@ def predict_cost(
         evaluations_per_second: member evaluations on one device; by default those of the pilot.
         gpus: devices that share the images.
         price: of an hour of one device.
+        device: kind of device that the rate is of, `cuda` or `cpu`.
     """
     _check(pilot, images, evaluations_per_second, gpus, price)
     generator = numpy_generator(settings.seed, "cost")
@@ -172,6 +178,7 @@ def predict_cost(
         evaluations_per_second=evaluations_per_second,
         gpus=gpus,
         price=price,
+        device=device,
     )
 
 

@@ -22,6 +22,7 @@ _RANGES: dict[str, tuple[type, Callable[[Decimal], bool], str, str]] = {
     **dict.fromkeys(("members", "images", "samples"), _SIZE),
     "p": (Real, lambda x: 0 < x <= 1, "a number in (0, 1]", "try 0.9"),
     "runner_up": (Real, lambda x: 0 <= x <= 1, "a number in [0, 1]", "try 0.05"),
+    "radius": (Real, lambda x: x > 0, "a positive number", "try 0.5"),
     "n": (Integral, lambda x: 1 <= x <= 10**9, "a whole number from 1 to 1e9", _INTEGER),
 }
 

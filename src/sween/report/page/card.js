@@ -28,8 +28,12 @@ function makePicture(run, position) {
   const picture = gallery.picture[position];
   const name = `image ${gallery.index[position]}: ${run.classes[gallery.label[position]]}`;
   if (picture === null) {
-    return make("div", { class: "picture gap", role: "img", "aria-label": `${name}, not available` },
-      "image not available");
+    return make("div", {
+      class: "picture gap",
+      role: "img",
+      "aria-label": `${name}, not available`,
+      title: "A run has no pixels: sween report reads them with --data-root or --dataset",
+    }, "image not available");
   }
   return make("img", {
     class: gallery.reduced ? "picture smooth" : "picture",

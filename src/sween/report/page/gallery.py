@@ -79,6 +79,8 @@ class Gallery:
         if dataset is None:
             return [None] * len(indices), None
         images, white = dataset.test.pixels.load(indices), dataset.test.white
+        if images.is_floating_point():  # in [0, 1]
+            images, white = (255 * images).round().to(torch.uint8), 255
         urls = [to_data_url(image, white=white) for image in images]
         numbers = [self._numbers.setdefault(url, len(self._numbers)) for url in urls]
         return [*numbers], list(images.shape[1:])
