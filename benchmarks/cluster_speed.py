@@ -34,6 +34,7 @@ from sween.cluster import RayPool
 from sween.cluster.ray_pool import RayActor
 from sween.engine import Pool, VoteEngine, Votes
 from sween.engine.pool import Failed, Task, Traits
+from sween.malloc import keep_freed_memory
 from sween.run_folder import describe_environment, write_json
 from sween.runs import verify_folder
 from sween.sampling import CertifySettings
@@ -93,6 +94,7 @@ class TimedPool(RayPool):
 def overhead(images: int, n: int, rounds: int) -> dict[str, Any]:
     """One Ray worker against one process, by turns."""
     torch.set_num_threads(1)  # as in a worker
+    keep_freed_memory()  # as in a worker and in `sween certify`
     settings, seconds = CertifySettings(n=n), {"plain": list[float](), "ray": list[float]()}
     digits, idle = sween.load_dataset("digits").test.images(range(images)), list[float]()
     with TimedPool(1, device="cpu") as pool:

@@ -193,12 +193,11 @@ def from_row(kind: type[AnyRecord], row: Mapping[str, Any], *, where: str = "row
             f"{where}: schema: expected {kind.SCHEMA}, of {what}, got {row.get('schema')}; read it "
             "with the sween version that wrote it"
         )
-    missing = [name for name in checks if name not in row]
-    extra = [name for name in row if name not in {*checks, "schema", "checksum"}]
+    missing, extra = checks.keys() - row.keys(), row.keys() - checks.keys() - {"schema", "checksum"}
     if missing or extra:
         raise BadInput(
-            f"{where}: fields: expected those of {what}, got missing {missing}, unknown {extra}; "
-            "restore the file from its source"
+            f"{where}: fields: expected those of {what}, got missing {sorted(missing)}, "
+            f"unknown {sorted(extra)}; restore the file from its source"
         )
     wrong = [f"{name} {row[name]!r}" for name, fits in checks.items() if not fits(row[name])]
     if wrong:

@@ -1,5 +1,6 @@
 """Any pool writes the rows of one process, whatever becomes of its workers."""
 
+import queue
 import threading
 import time
 import types
@@ -14,14 +15,23 @@ import sween
 from sween.engine import dispatcher
 from sween.engine.dispatcher import MAX_LOSSES, Dispatcher
 from sween.engine.engine import PASSES_PER_BATCH
-from sween.engine.pool import Joined, Lost, Starting
+from sween.engine.pool import Counted, Joined, Lost, Starting, Task
+from sween.engine.votes import VoteRequest
 from sween.errors import BadInput
 from sween.sampling import CertifySettings
 from sween.seeding import noise_blocks
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from tests.cli.command import assert_refused
 from tests.cluster.certified import SETTINGS, certify, rows
-from tests.cluster.pools import FAKE, FakePool, MortalPool, OddPool, OutOfMemoryPool, ThreadPool
+from tests.cluster.pools import (
+    FAKE,
+    FakePool,
+    MortalPool,
+    OddPool,
+    OutOfMemoryPool,
+    ThreadPool,
+    votes_for,
+)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -82,6 +92,26 @@ def test_tasks_of_fast_workers_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sum(short) == sum(long) == 100 + 400_000
 
 
+def test_two_answers_at_once_do_not_make_a_worker_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process was busy when the first of them came; a huge task would be the result."""
+    now = 0.0
+    clock = types.SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
+    monkeypatch.setattr(dispatcher, "time", clock)
+    smoothed = SmoothedClassifier(nn.Flatten(), sigma=0.5, num_classes=10)
+    pool = SilentPool(1)
+    asking = Dispatcher(pool, smoothed.engine, quiet=True)
+    asking.start(torch.zeros(1, 2, 5))
+    request = VoteRequest(torch.zeros(1, 1, 2, 5), [0], "estimation", [400_000])
+    asking.submit(request, seed=0, rows=FAKE.rows, updates=queue.SimpleQueue())
+    sent = [pool.asked.get(timeout=10) for _ in range(dispatcher.TASKS_AHEAD)]
+    for answered, seconds in enumerate((1, 1, 1, 0, 1)):
+        now += seconds
+        pool.report(Counted(0, sent[answered].number, votes_for(sent[answered], 0)))
+        sent.append(pool.asked.get(timeout=10))
+    asking.close()
+    assert {sum(task.request.sizes) for task in sent} == {PASSES_PER_BATCH * FAKE.rows}
+
+
 def test_dead_workers_cost_nothing_but_time(tmp_path: Path) -> None:
     settings = SETTINGS["decide"]
     one = certify(tmp_path / "one", settings, None)
@@ -136,6 +166,17 @@ def test_workers_that_compute_differently_are_refused(
 def test_workers_that_compute_differently_with_smaller_passes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"rounding on .*: expected .*, got .*; .*same"):
         certify(tmp_path / "out", SETTINGS["fixed"], OutOfMemoryPool(2))
+
+
+class SilentPool(ThreadPool):
+    """A worker for which the test answers."""
+
+    def hire(self) -> None:
+        self.asked = queue.SimpleQueue[Task]()
+        self.report(Joined(0, FAKE))
+
+    def submit(self, worker: int, task: Task) -> None:
+        self.asked.put(task)
 
 
 class LatePool(ThreadPool):

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
+from submitit.core.utils import DelayedSubmission
+from submitit.slurm.slurm import SlurmInfoWatcher
 
+from sween.cluster import slurm
 from sween.cluster.slurm import SlurmOptions, certify_in_jobs
 from sween.errors import BadInput
+from sween.run_folder import write_json
 from sween.runs import verify_folder
 from tests.cli.command import assert_refused, succeed
-from tests.cluster import failing
+from tests.cluster import failing, noting
 
 ZOO = "digits-sween3-gaussian-sigma0.50"
 SLURM = "--engine slurm --executor local --jobs 2"
@@ -112,14 +117,17 @@ def test_another_number_of_jobs_and_another_run_are_refused(tmp_path: Path) -> N
         certify_in_jobs(failing.main, [], other, options, images=3)
 
 
-def test_an_array_is_submitted_to_slurm_with_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cluster that accepts the array and reports that both jobs failed at once."""
+Sacct = Callable[[str], int]
+
+
+@pytest.fixture
+def sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sacct:
+    """A cluster that accepts jobs 12, 13...; call it with a script that prints their states."""
     commands = {
-        "sbatch": f'cp "$1" {tmp_path}/submitted.sh; echo Submitted batch job 12',
+        "sbatch": f'cp "$1" {tmp_path}/submitted.sh; echo >> {tmp_path}/submissions; '
+        f"echo Submitted batch job $((11 + $(wc -l < {tmp_path}/submissions)))",
         "srun": "true",
-        "sacct": "echo 'JobID|State|NodeList'; echo '12_0|FAILED|a'; echo '12_1|FAILED|a'",
+        "sacct": f"echo 'JobID|State|NodeList'; cd {tmp_path}; . ./known",
     }
     for name, script in commands.items():
         path = tmp_path / "bin" / name
@@ -127,6 +135,14 @@ def test_an_array_is_submitted_to_slurm_with_its_options(
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(submitit.SlurmJob, "watcher", SlurmInfoWatcher())  # with no other jobs
+    monkeypatch.setitem(slurm.EXECUTORS, "slurm", 0.01)
+    return (tmp_path / "known").write_text
+
+
+def test_an_array_is_submitted_to_slurm_with_its_options(tmp_path: Path, sacct: Sacct) -> None:
+    """Both jobs fail at once."""
+    sacct("echo '12_0|FAILED|a'; echo '12_1|FAILED|a'")
     options = SlurmOptions(
         jobs=2, partition="gpu", minutes=30, gpus_per_job=4, options={"account": "me"}
     )
@@ -137,6 +153,62 @@ def test_an_array_is_submitted_to_slurm_with_its_options(
     for option in wanted:
         assert f"#SBATCH --{option}\n" in submitted
     assert _jobs(tmp_path / "out") == {"1": "12_0", "2": "12_1"}
+
+
+def test_a_job_that_sacct_never_knew_ends_the_run(
+    tmp_path: Path, sacct: Sacct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sacct("echo '12_0|RUNNING|a'")
+    monkeypatch.setattr(slurm, "UNKNOWN_SECONDS", 0.1)
+    with pytest.raises(BadInput, match=r"job 12_1: expected a job that sacct knows, got no word"):
+        _certify_in_slurm(tmp_path / "out")
+
+
+def test_a_driver_killed_before_it_records_its_jobs_leaves_none_that_run_twice(
+    tmp_path: Path, sacct: Sacct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, ran = tmp_path / "out", tmp_path / "ran"
+    monkeypatch.setenv("RAN", str(ran))
+    until_the_second = "[ $(wc -l < submissions) = 1 ] && state=RUNNING || state=FAILED"
+    sacct(f"{until_the_second}; echo 12_0'|'$state'|'a; echo '13|FAILED|a'")
+    with monkeypatch.context() as killing:
+
+        def killed(path: Path, content: dict[str, Any]) -> None:
+            if content["jobs"]:
+                raise KeyboardInterrupt
+            write_json(path, content)
+
+        killing.setattr(slurm, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _certify_in_slurm(out)
+    assert _jobs(out) == {}
+    _run_job(out, "12_0", monkeypatch)  # started before the next driver, which follows it
+    with pytest.raises(BadInput, match="2 of 2 jobs failed"):
+        _certify_in_slurm(out)
+    assert _jobs(out) == {"1": "12_0", "2": "13"}
+    _run_job(out, "12_1", monkeypatch)  # too late
+    _run_job(out, "13", monkeypatch)
+    _run_job(out, "12_0", monkeypatch)  # requeued
+    assert ran.read_text().splitlines() == ["1/2", "2/2", "1/2"]
+
+
+def _certify_in_slurm(out: Path) -> None:
+    options = SlurmOptions(jobs=2)
+    certify_in_jobs(noting.main, ["certify"], out, options, images=8, quiet=True)
+
+
+def _run_job(out: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cluster does with a submitted job."""
+    array, _, task = job.partition("_")
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SLURM_JOB_ID", array)
+    for name, value in (("SLURM_ARRAY_JOB_ID", array), ("SLURM_ARRAY_TASK_ID", task)):
+        if task:
+            monkeypatch.setenv(name, value)
+        else:
+            monkeypatch.delenv(name, raising=False)
+    paths = submitit.SlurmJob[None](out / "shards" / "logs" / "%j", job).paths
+    DelayedSubmission.load(paths.submitted_pickle).result()
 
 
 @pytest.fixture

@@ -44,6 +44,15 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
+def _totals(name: str, purpose: str) -> np.ndarray:
+    """(images, blocks + 1, classes): votes in all the blocks before."""
+    shape = (RUNS, LARGEST // STEP)
+    generator = numpy_generator(0, f"urn {name} {purpose}")
+    blocks = generator.multinomial(STEP, PROBABILITIES[name], shape)
+    return np.concatenate([np.zeros_like(blocks[:, :1]), blocks.cumsum(axis=1)], axis=1)
+
+
 class Urns:
     """Draws whole noise blocks of votes; each (purpose, image, block) has its own, as noise has."""
 
@@ -55,15 +64,9 @@ class Urns:
     def __init__(self, name: str, *, shared: bool = False) -> None:
         self.p = np.asarray(PROBABILITIES[name])
         self.totals = {
-            purpose: self._totals(f"{name} {'selection' if shared else purpose}")
+            purpose: _totals(name, "selection" if shared else purpose)
             for purpose in ("selection", "estimation")
         }
-
-    def _totals(self, key: str) -> np.ndarray:
-        """(images, blocks + 1, classes): votes in all the blocks before."""
-        shape = (RUNS, LARGEST // STEP)
-        blocks = numpy_generator(0, f"urn {key}").multinomial(STEP, self.p, shape)
-        return np.concatenate([np.zeros_like(blocks[:, :1]), blocks.cumsum(axis=1)], axis=1)
 
     def images_together(self, n: int) -> int:
         return RUNS
@@ -100,6 +103,7 @@ class Urns:
         return false
 
 
+@functools.cache  # what one test has computed, the next need not
 def remembered(bound: Callable[..., Any]) -> Callable[..., Any]:
     """A function of arrays that computes each value once."""
     known: dict[object, Any] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from sween.data import load_dataset
 from sween.errors import BadInput, CheckFailed, CheckpointError, UnknownName
 from sween.records import read_rows
 from sween.training import TrainConfig, train, train_many
@@ -88,28 +89,33 @@ def test_a_teacher_is_asked_once(
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
 
 
-_SCRIPT = """
+def train_digits(method: str, out: Path) -> None:
+    extra: dict[str, Any] = {"copies": 4} if method == "macer" else {}
+    recipe = TrainConfig(
+        dataset="digits", arch="digits-conv", sigma=0.5, method=method, epochs=8, **extra
+    )
+    train(recipe, load_dataset("digits"), out, quiet=True)
+
+
+_SCRIPT = f"""
 import sys
 from pathlib import Path
-from sween.data import load_dataset
-from sween.training import TrainConfig, train
 from sween.training import trainer
+from {__name__} import train_digits
 trainer.SECONDS_BETWEEN_STATES = 0.0
-method, out = sys.argv[1:]
-extra = {"copies": 4} if method == "macer" else {}
-train(TrainConfig(dataset="digits", arch="digits-conv", sigma=0.5, method=method, epochs=8,
-                  **extra), load_dataset("digits"), Path(out), quiet=True)
+train_digits(sys.argv[1], Path(sys.argv[2]))
 """
 
 
 @pytest.mark.parametrize("method", ["gaussian", pytest.param("macer", marks=pytest.mark.slow)])
 def test_a_killed_run_resumes(tmp_path: Path, method: str) -> None:
-    command = [sys.executable, "-c", _SCRIPT, method]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True)
+    train_digits(method, tmp_path / "whole")
     killed = tmp_path / "killed"
+    command = [sys.executable, "-c", _SCRIPT, method, str(killed)]
+    as_here = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     kills = 0
     for rows in (1, 3, 6):
-        process = subprocess.Popen([*command, str(killed)])
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=as_here)
         path = killed / "metrics.jsonl"
         while process.poll() is None and (len(read_rows(path)) if path.exists() else 0) < rows:
             time.sleep(0.01)
@@ -118,7 +124,7 @@ def test_a_killed_run_resumes(tmp_path: Path, method: str) -> None:
             kills += 1
         process.wait()
     assert kills > 0
-    subprocess.run([*command, str(killed)], check=True)
+    train_digits(method, killed)
     assert same(weights(tmp_path / "whole"), weights(killed))
     assert measured(tmp_path / "whole") == measured(killed)
 

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from sween.malloc import keep_freed_memory
+
 INTERRUPTED = 130
 
 _STOPPED = "sween: interrupted; run the same command again to resume train, certify or attack\n"
@@ -20,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: verb and options; None for those of this process, run as a command.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    keep_freed_memory()
     try:
         with _leaving_at_once() if arguments is None else contextlib.nullcontext():
             from sween.cli.app import import_verb, run_verb

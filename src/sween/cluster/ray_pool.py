@@ -27,6 +27,7 @@ from sween.engine.pool import (
 )
 from sween.engine.votes import Votes
 from sween.errors import BadInput, MissingExtra, SweenError, first_line
+from sween.malloc import keep_freed_memory
 
 MAX_STILLBIRTHS = 3
 """Workers that may die one after another before they join until the run ends."""
@@ -42,6 +43,7 @@ class RayActor:
     """
 
     def __init__(self, device: str) -> None:
+        keep_freed_memory()
         self._device = device
 
     def start(self) -> None:

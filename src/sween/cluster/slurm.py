@@ -6,10 +6,14 @@ shards, so that the driver can leave at any time; the next one follows the jobs 
 and submits what is missing.
 """
 
+import contextlib
 import dataclasses
 import json
+import os
+import secrets
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +49,9 @@ SLURM_KEYS = {
 
 MINUTES = 240
 """The default time limit of a job."""
+
+UNKNOWN_SECONDS = 600.0
+"""How long sacct may know nothing of a job, as is usual just after sbatch, before the run ends."""
 
 _REQUEUES = 1_000
 """Time limits that a job may reach; each time it has made progress."""
@@ -117,10 +124,29 @@ class ShardCommand(submitit.helpers.Checkpointable):
     def __init__(self, main: Callable[[Sequence[str]], int]) -> None:
         self._main = main
 
-    def __call__(self, arguments: Sequence[str]) -> None:
+    def __call__(self, arguments: Sequence[str], claim: Path) -> None:
+        job = submitit.JobEnvironment().job_id
+        if _first_claimant(claim, job) != job:
+            sys.stdout.write("another job was submitted in place of this one\n")
+            return
         code = self._main(arguments)
         if code:
             raise RuntimeError(f"sween exited with {code}")
+
+
+_NO_JOB = "none"
+
+
+def _first_claimant(claim: Path, claimant: str) -> str:
+    """Who may certify a shard: the first to ask. A symbolic link is made once, and whole.
+
+    A driver that is killed between sbatch and its record leaves jobs that no record names. The next
+    driver claims their shards, so that these jobs do nothing should they ever start; where a job
+    was first, the link says which.
+    """
+    with contextlib.suppress(FileExistsError):
+        claim.symlink_to(claimant)
+    return os.readlink(claim)
 
 
 def certify_in_jobs(
@@ -156,6 +182,7 @@ def certify_in_jobs(
     while True:
         with FolderLock(array.folder):  # no two drivers submit the same shard
             array.read()
+            array.find_unrecorded_jobs()
             left = array.left()
             if not left and not array.running():
                 merged = merge_runs(array.folders.values(), out)
@@ -187,7 +214,7 @@ class _Array:
         self.folders = {
             number: self.folder / f"{number}-of-{options.jobs}" for number in self.shards
         }
-        self._record = self.folder / JOBS
+        self._record, self._logs = self.folder / JOBS, self.folder / "logs"
         if (out / "config.toml").exists() and not self._record.exists():
             raise CheckpointError(
                 str(out),
@@ -196,6 +223,7 @@ class _Array:
                 fix="choose another folder",
             )
         self._own = dict[str, submitit.Job[None]]()
+        self._unknown_since = dict[str, float]()
         self._asked = {"command": shlex.join(arguments), "model": fingerprint}
         self.read()
         self._counted = {number: _Rows(folder) for number, folder in self.folders.items()}
@@ -203,12 +231,14 @@ class _Array:
     def read(self) -> None:
         """Read which jobs were submitted, by this driver or another."""
         self.jobs: dict[int, submitit.Job[None]] = {}
+        self._content: dict[str, Any] = {}
         if not self._record.exists():
             return
         try:
             content = json.loads(self._record.read_text(encoding="utf-8"))
             count, executor = int(content["shards"]), str(content["executor"])
             ids = {int(number): str(job) for number, job in content["jobs"].items()}
+            content["submitting"] = dict(content.get("submitting", {}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(
                 str(self._record),
@@ -223,9 +253,8 @@ class _Array:
                 got=f"{len(self.shards)} by executor {self.options.executor}",
                 fix="use those, or another folder",
             )
-        kind = submitit.SlurmJob if executor == "slurm" else submitit.LocalJob
-        for number, job in ids.items():
-            self.jobs[number] = self._own.get(job) or kind(self.folder / "logs" / "%j", job)
+        self._content = content
+        self.jobs = {number: self._job(job) for number, job in ids.items()}
         for name, own in self._asked.items():
             if content.get(name) != own and (self._begun() or self.running()):
                 # Jobs refuse the shards of another run, but complete shards are given to no job.
@@ -235,6 +264,21 @@ class _Array:
                     got=f"`{own}`",
                     fix="use that, or another folder",
                 )
+
+    def _job(self, job: str) -> "submitit.Job[None]":
+        kind = submitit.SlurmJob if self.options.executor == "slurm" else submitit.LocalJob
+        return self._own.get(job) or kind(self._logs / "%j", job)
+
+    def find_unrecorded_jobs(self) -> None:
+        """Take over or revoke the jobs of a driver that was killed before it had recorded them."""
+        submitting = self._content.pop("submitting", {})
+        for number, claim in submitting.items():
+            job = _first_claimant(self._logs / claim, _NO_JOB)
+            self._content["jobs"].pop(number, None)
+            self._content["jobs"] |= {number: job} if job != _NO_JOB else {}
+        if submitting:
+            write_json(self._record, self._content)
+            self.read()
 
     def _begun(self) -> dict[int, Path]:
         """The folders of shards that have started."""
@@ -272,22 +316,29 @@ class _Array:
             return
         options = self.options
         kind = submitit.SlurmExecutor if options.executor == "slurm" else submitit.LocalExecutor
-        executor = kind(self.folder / "logs" / "%j", max_num_timeout=_REQUEUES)
+        executor = kind(self._logs / "%j", max_num_timeout=_REQUEUES)
         executor.update_parameters(**options.parameters())
         own = [
             [*self.arguments, "--shard", str(self.shards[n]), "--out", str(self.folders[n])]
             for n in numbers
         ]
-        jobs = executor.map_array(ShardCommand(self.main), own)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        claims = {n: f"claim-{secrets.token_hex(8)}" for n in numbers}
+        self._write(submitting=claims)
+        paths = [self._logs / claim for claim in claims.values()]
+        jobs = executor.map_array(ShardCommand(self.main), own, paths)
         self.jobs |= dict(zip(numbers, jobs, strict=True))
         self._own |= {job.job_id: job for job in jobs}
+        self._write()
+
+    def _write(self, **more: Mapping[int, str]) -> None:
         content = {
             "shards": len(self.shards),
-            "executor": options.executor,
+            "executor": self.options.executor,
             **self._asked,
             "jobs": {str(number): job.job_id for number, job in sorted(self.jobs.items())},
         }
-        write_json(self._record, content)
+        write_json(self._record, content | more)
 
     def follow(self, file: str, advance: Advance) -> None:
         """Show the progress of all jobs until the last of them has ended.
@@ -303,10 +354,29 @@ class _Array:
             advance(sum(counts.values()) - before, note)
             if not running:
                 break
+            self._refuse_unknown(running)
             time.sleep(EXECUTORS[self.options.executor])
         stuck = [number for number in self.left() if counts[number] == started[number]]
         if stuck:
             self._fail(stuck)
+
+    def _refuse_unknown(self, numbers: Sequence[int]) -> None:
+        """Raise if sacct knows nothing of a job for long; submitit would wait for it forever."""
+        if self.options.executor == "local":
+            return
+        now, before = time.monotonic(), self._unknown_since
+        jobs = [self.jobs[number] for number in numbers]
+        unknown = [job.job_id for job in jobs if job.state == "UNKNOWN"]
+        self._unknown_since = {job: before.get(job, now) for job in unknown}
+        for job, since in self._unknown_since.items():
+            if now > since + UNKNOWN_SECONDS:
+                raise BadInput(
+                    f"job {job}",
+                    expected="a job that sacct knows",
+                    got=f"no word of it in {UNKNOWN_SECONDS / 60:.0f} minutes",
+                    fix=f"once squeue lists none of the jobs in {self._record}, delete that file "
+                    "and run the same command again",
+                )
 
     def _states(self, numbers: Sequence[int]) -> str:
         """How many jobs of some shards are in each state, such as 3 pending, 13 running."""

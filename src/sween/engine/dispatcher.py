@@ -32,6 +32,9 @@ TASKS_AHEAD = 2
 TASK_SECONDS = 0.5
 """Tasks that would take less are made larger, up to this: sending one costs about 2 ms."""
 
+ANSWERS_TIMED = 16
+"""Answers that tell how long a block takes: one alone may have waited for this process."""
+
 MAX_LOSSES = 5
 """Workers that may die with the same blocks before these are held to be the reason."""
 
@@ -189,6 +192,7 @@ class Dispatcher:
         self._backlog, self._numbers = Backlog(), itertools.count()
         self._tasks: dict[int, dict[int, _Sent]] = {}
         self._last_answers: dict[int, float] = {}
+        self._timed = deque[tuple[float, int]](maxlen=ANSWERS_TIMED)
         self._seconds_per_block = math.inf
         self._starting = set[int]()
         self._traits: Traits | None = None
@@ -342,11 +346,13 @@ class Dispatcher:
             blocks.pending.add(blocks, counted.answer, row)
 
     def _time(self, worker: int, sent: "_Sent") -> None:
-        """Learn how long a block takes from the answer to one of the tasks in a worker's queue."""
+        """Learn how long a block takes from the answers to the tasks in the workers' queues."""
         now = time.monotonic()
         began = max(sent.at, self._last_answers.get(worker, 0.0))
         self._last_answers[worker] = now
-        self._seconds_per_block = max(now - began, 1e-9) / sum(map(len, sent.blocks))
+        self._timed.append((now - began, sum(map(len, sent.blocks))))
+        seconds, blocks = map(sum, zip(*self._timed, strict=True))
+        self._seconds_per_block = max(seconds, 1e-9) / blocks
 
     def _assign(self) -> None:
         """Give queued blocks to the workers with the fewest tasks."""

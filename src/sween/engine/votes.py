@@ -1,6 +1,7 @@
 """Votes: requested, counted on the device, and read back by voter name."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -67,10 +68,16 @@ class Votes:
     def of(self, voter: str, image: int) -> ImageVotes:
         """One voter's votes on the image at that position of the request."""
         place = self.voters.index(voter)
-        counts = tuple(self.counts[place, image].tolist())
+        counts, evaluations = self._lists
         scores = None if self.scores is None else pairs_of(self.scores[image].tolist())
-        evaluations = int(self.evaluations[place, image])
-        return ImageVotes(counts, evaluations, self.drawn[image], scores)
+        return ImageVotes(
+            tuple(counts[place][image]), evaluations[place][image], self.drawn[image], scores
+        )
+
+    @functools.cached_property
+    def _lists(self) -> tuple[list[list[list[int]]], list[list[int]]]:
+        """Counts and evaluations; elements of a tensor are slow to read one by one."""
+        return self.counts.tolist(), self.evaluations.tolist()
 
     def by_voter(self, image: int) -> dict[str, ImageVotes]:
         """The votes on one image, by voter name."""

@@ -233,5 +233,5 @@ def _certificate(
         seconds=0.0,
         model=voter,
         seed=settings.seed,
-        **dataclasses.asdict(decision),
+        **vars(decision),
     )

@@ -5,11 +5,13 @@
 // Compile with -DSTAGE=N -DSOURCE="path" as a shared library; `launch(blocks, arguments)` runs it and
 // returns the number of faults: races, out-of-bounds or misaligned accesses, uninitialised reads.
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -43,21 +45,23 @@ long faults;
 constexpr int kStack = 1 << 17;
 
 struct Lane {
-    ucontext_t context;
-    std::vector<char> stack;
-    bool done, at_barrier;
+    jmp_buf place;
+    bool started, done, at_barrier;
     u32 *registers, offset, b0, b1;  // what a warp-wide instruction reads and writes
     const u32 *a;
     float *sums;
 };
 
 std::vector<Lane> lanes;
-ucontext_t scheduler;
+jmp_buf scheduler;
 int current, block;
 std::vector<int> arrived, turn;
 std::function<void()> body;
 
-void give_way() { swapcontext(&lanes[current].context, &scheduler); }
+// A jump leaves the signal mask alone; swapcontext would ask the kernel to set it each time.
+void give_way() {
+    if (!_setjmp(lanes[current].place)) _longjmp(scheduler, 1);
+}
 
 // Waits for the other lanes of the warp; the last to arrive does the work for all.
 template <class Work>
@@ -107,7 +111,21 @@ void write_shared(u32 offset, Value value, int thread) {
 void enter() {
     body();
     lanes[current].done = true;
-    give_way();
+    _longjmp(scheduler, 1);
+}
+
+// Runs the current lane until it gives way.
+[[gnu::noinline]] void resume(char *stack) {
+    Lane &lane = lanes[current];
+    if (_setjmp(scheduler)) return;
+    if (lane.started) _longjmp(lane.place, 1);
+    lane.started = true;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = kStack;
+    makecontext(&context, enter, 0);
+    setcontext(&context);
 }
 
 float to_float(u32 both, int which) {
@@ -213,13 +231,7 @@ void run_block() {
     turn.assign(block_size / 32, 0);
     std::memset(shared, 0xff, sizeof shared);  // uninitialised memory reads as NaN
     for (Word &word : words) word = Word{kNobody, kNobody, false};
-    for (Lane &lane : lanes) {
-        lane.stack.resize(kStack);
-        getcontext(&lane.context);
-        lane.context.uc_stack.ss_sp = lane.stack.data();
-        lane.context.uc_stack.ss_size = kStack;
-        makecontext(&lane.context, enter, 0);
-    }
+    static const std::unique_ptr<char[]> stacks(new char[std::size_t(block_size) * kStack]);
     for (;;) {
         int waiting = 0, done = 0;
         for (int warp = 0; warp < block_size / 32; warp++) {
@@ -228,7 +240,7 @@ void run_block() {
                 for (current = warp * 32; current < warp * 32 + 32; current++) {
                     if (lanes[current].done || lanes[current].at_barrier) continue;
                     moved = true;
-                    swapcontext(&scheduler, &lanes[current].context);
+                    resume(&stacks[std::size_t(current) * kStack]);
                 }
             }
         }
