@@ -39,7 +39,14 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Three stages of n blocks with 16, 32 and 64 channels, times `width`; normalised input."""
+    """Three stages of n blocks with 16, 32 and 64 channels, times `width`; normalised input.
+
+    Attributes:
+        activation_ranges: the largest input of the first convolution and of each 3x3 convolution of
+            the blocks that 8-bit integers hold, float32 (2 * blocks + 1,); None: not measured.
+    """
+
+    activation_ranges: torch.Tensor | None
 
     def __init__(self, depth: int, num_classes: int, channels: int = 3, *, width: int = 1) -> None:
         super().__init__()
@@ -52,6 +59,7 @@ class CifarResNet(nn.Module):
         self.stage2 = self._stage(first, second, blocks, stride=2)
         self.stage3 = self._stage(second, third, blocks, stride=2)
         self.fc = nn.Linear(third, num_classes)
+        self.register_buffer("activation_ranges", None)
         initialise(self)
 
     @staticmethod
