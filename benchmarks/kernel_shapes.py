@@ -2,6 +2,8 @@
 
     python benchmarks/kernel_shapes.py --arch resnet20 --arch resnet110 --out FILE
 
+In float16 and in int8.
+
 Stage by stage, since each is limited by something else.
 """
 
@@ -11,24 +13,27 @@ import torch
 from kernel_timing import options_of, timings, write_results
 
 from sween.engine.kernels import launcher
-from sween.engine.kernels.shape import Shape
+from sween.engine.kernels.shape import IntegerShape, Shape
 
 
 def main() -> None:
     options, device = options_of(__doc__), torch.device("cuda")
     shapes = {
-        f"rows {rows} images {images}": Shape(rows, images)
+        f"{precision} rows {rows} images {images}": kind(rows, images)
+        for precision, kind in (("float16", Shape), ("int8", IntegerShape))
         for rows, images in itertools.product((2, 4), (2, 4))
     }
     results: list[dict[str, object]] = []
-    known: dict[str, torch.Tensor] = {}
+    known: dict[tuple[str, type], torch.Tensor] = {}
     forms = {form: launcher(device, shape) for form, shape in shapes.items()}
     for timing in timings(options, forms):
-        wanted, shape = known.setdefault(timing.arch, timing.outputs), shapes[timing.form]
+        shape = shapes[timing.form]
+        wanted = known.setdefault((timing.arch, type(shape)), timing.outputs)
         finite = bool(torch.isfinite(timing.outputs).all())
         results.append(
             {
                 **timing.describe(),
+                "precision": "int8" if isinstance(shape, IntegerShape) else "float16",
                 "shape": {"rows": shape.rows, "images": shape.images},
                 "same_outputs": finite and torch.equal(timing.outputs, wanted),
             }

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from sween.bench import calibrate_batch_norm
-from sween.engine.kernels import FusedResNet
+from sween.engine.kernels import FusedQuantizedResNet, FusedResNet, IntegerShape, QuantizedResNet
 from sween.engine.kernels.cifar_resnet import Argument, Launch
 from sween.models import count_flops, create_model
 from sween.run_folder import describe_environment, write_json
@@ -95,7 +95,11 @@ def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterato
         flops = 2 * count_flops(model, IMAGE_SHAPE)
         for form, launch in forms.items():
             timed = Timed(launch)
-            fused = FusedResNet(model, timed)
+            fused: FusedResNet
+            if isinstance(launch.shape, IntegerShape):
+                fused = FusedQuantizedResNet(QuantizedResNet(model), timed, images.device)
+            else:
+                fused = FusedResNet(model, timed)
             outputs = fused(images)
             timed.milliseconds()
             for _ in range(options.repeats):

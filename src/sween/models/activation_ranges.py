@@ -32,7 +32,8 @@ def measure_ranges(module: nn.Module, batches: Iterable[torch.Tensor]) -> None:
         for batch in batches:
             module(batch)
     for network in networks:
-        ranges = [found[conv] for conv in _convolutions(network)]
+        # An input that is always 0 has any range.
+        ranges = [found[conv] or 1.0 for conv in _convolutions(network)]
         device = network.conv1.weight.device
         network.activation_ranges = torch.tensor(ranges, dtype=torch.float32, device=device)
 

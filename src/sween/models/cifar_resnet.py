@@ -1,5 +1,8 @@
 """The paper's CIFAR ResNets of depth 6n + 2 (He et al. 2016), with 1x1-convolution shortcuts."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -61,6 +64,15 @@ class CifarResNet(nn.Module):
         self.fc = nn.Linear(third, num_classes)
         self.register_buffer("activation_ranges", None)
         initialise(self)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """A checkpoint has activation ranges only if they were measured."""
+        if f"{prefix}activation_ranges" in state_dict:
+            blocks = len(self.stage1) + len(self.stage2) + len(self.stage3)
+            self.activation_ranges = self.fc.weight.new_zeros(2 * blocks + 1)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @staticmethod
     def _stage(channels_in: int, channels_out: int, blocks: int, stride: int) -> nn.Sequential:

@@ -17,17 +17,11 @@ from sween.engine.kernels.source import read_source
 from sween.models.activation_ranges import measure_ranges
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
-from tests.engine.kernels.conftest import compiler
+from tests.engine.kernels.conftest import INTEGER_SHAPES
 from tests.engine.kernels.emulation import Emulator
 from tests.engine.kernels.networks import default_dtype, with_statistics
 
 CPU = torch.device("cpu")
-SHAPES = [IntegerShape(rows=2, images=2), IntegerShape(rows=4, images=4)]
-
-
-@pytest.fixture(scope="module", params=SHAPES, ids=str)
-def emulator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
 
 
 def _images(count: int, seed: int = 0) -> torch.Tensor:
@@ -73,39 +67,43 @@ def _with_option_a(module: nn.Sequential) -> nn.Sequential:
 @pytest.mark.parametrize(("depth", "num_classes"), [(8, 10), (14, 100)])
 @torch.no_grad()
 def test_kernels_give_the_bits_of_the_simulation(
-    emulator: Emulator, depth: int, num_classes: int
+    integer_emulator: Emulator, depth: int, num_classes: int
 ) -> None:
     network = QuantizedResNet(_network(depth, num_classes, seed=depth))
-    images, before = _images(3), emulator.faults
+    images, before = _images(3), integer_emulator.faults
     wanted = network(images)
     assert len(torch.unique(wanted)) > 5
-    assert torch.equal(FusedQuantizedResNet(network, emulator, CPU)(images), wanted)
-    assert emulator.faults == before  # no races
+    assert torch.equal(FusedQuantizedResNet(network, integer_emulator, CPU)(images), wanted)
+    assert integer_emulator.faults == before  # no races
 
 
 @torch.no_grad()
-def test_shortcuts_that_pad_channels(emulator: Emulator) -> None:
+def test_shortcuts_that_pad_channels(integer_emulator: Emulator) -> None:
     network = QuantizedResNet(_with_option_a(_network(8)))
     images = _images(2)
-    assert torch.equal(FusedQuantizedResNet(network, emulator, CPU)(images), network(images))
+    assert torch.equal(
+        FusedQuantizedResNet(network, integer_emulator, CPU)(images), network(images)
+    )
 
 
 @torch.no_grad()
-def test_activations_beyond_their_ranges_saturate(emulator: Emulator) -> None:
+def test_activations_beyond_their_ranges_saturate(integer_emulator: Emulator) -> None:
     module = _network(8)
     ranges = _resnet(module).activation_ranges
     assert ranges is not None
     ranges.mul_(0.3)
     network, images = QuantizedResNet(module), _images(2)
     assert not torch.equal(network(images), QuantizedResNet(_network(8))(images))
-    assert torch.equal(FusedQuantizedResNet(network, emulator, CPU)(images), network(images))
+    assert torch.equal(
+        FusedQuantizedResNet(network, integer_emulator, CPU)(images), network(images)
+    )
 
 
 @torch.no_grad()
-def test_selected_images_match_the_full_batch(emulator: Emulator) -> None:
+def test_selected_images_match_the_full_batch(integer_emulator: Emulator) -> None:
     wanted = torch.tensor([False, True, True, False, True])
     network, images = QuantizedResNet(_network(8)), _images(5)
-    fused = FusedQuantizedResNet(network, emulator, CPU)
+    fused = FusedQuantizedResNet(network, integer_emulator, CPU)
     everything = fused(images)
     some = fused.selected(images, Selection.of(wanted), at_once=2)
     assert torch.equal(some, everything * wanted[:, None])
@@ -155,7 +153,7 @@ def test_blocks_fit_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", INTEGER_SHAPES, ids=str)
 def test_the_source_compiles_with_few_spills(
     tmp_path: Path, stage: int, shape: IntegerShape
 ) -> None:
