@@ -8,6 +8,9 @@ from torch import nn
 
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 
+SMALLEST = 1e-3
+"""Range of inputs that are next to always 0: its inverse must fit into float16."""
+
 
 @torch.no_grad()
 def measure_ranges(module: nn.Module, batches: Iterable[torch.Tensor]) -> None:
@@ -32,8 +35,7 @@ def measure_ranges(module: nn.Module, batches: Iterable[torch.Tensor]) -> None:
         for batch in batches:
             module(batch)
     for network in networks:
-        # An input that is always 0 has any range.
-        ranges = [found[conv] or 1.0 for conv in _convolutions(network)]
+        ranges = [max(found[conv], SMALLEST) for conv in _convolutions(network)]
         device = network.conv1.weight.device
         network.activation_ranges = torch.tensor(ranges, dtype=torch.float32, device=device)
 

@@ -218,24 +218,31 @@ static inline float as_float(u32 bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
-static inline u32 as_bits(float value) {
-    u32 bits;
-    std::memcpy(&bits, &value, 4);
-    return bits;
-}
 static inline float add(float a, float b) { return a + b; }
 static inline float times(float a, float b) { return a * b; }
 static inline float times_add(float a, float b, float c) { return std::fma(a, b, c); }
 static inline float clamp(float value) { return std::min(std::max(value, 0.0f), 1.0f); }
-static inline u32 join_bytes(u32 a, u32 b, u32 c, u32 d) {
-    return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
-}
-
 static inline u32 pack(float low, float high) { return from_float(low) | from_float(high) << 16; }
 static inline float relu(float value) { return value < 0 ? 0 : value; }
 static inline u32 pack_relu(float low, float high) { return pack(relu(low), relu(high)); }
 static inline void unpack(u32 both, float &low, float &high) {
     low = to_float(both, 0), high = to_float(both, 1);
+}
+
+// Sums and products of two float16 are rounded as if once: float32 has twice their bits and two more.
+static inline u32 add_relu(u32 a, u32 b) {
+    return pack_relu(to_float(a, 0) + to_float(b, 0), to_float(a, 1) + to_float(b, 1));
+}
+static inline u32 times_clamp(u32 a, u32 b) {
+    return pack(clamp(to_float(a, 0) * to_float(b, 0)), clamp(to_float(a, 1) * to_float(b, 1)));
+}
+static inline u32 to_bytes(u32 low, u32 high) {
+    u32 bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        const double exact = to_float(i < 2 ? low : high, i % 2) * 255.0;
+        bytes |= (static_cast<u32>(std::nearbyint(exact)) & 255) << (8 * i);
+    }
+    return bytes;
 }
 static inline uint4 load(const uint4 *where) { return *where; }
 

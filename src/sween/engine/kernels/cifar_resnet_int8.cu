@@ -2,15 +2,17 @@
 //
 // Convolutions multiply bytes, 0 to 255, by weights of -127 to 127. Their sums are whole numbers, so
 // their order does not matter, and every other operation is rounded as IEEE 754 says: quantized.py
-// computes the same logits, bit for bit, on any device. What shortcuts carry is float16.
+// computes the same logits, bit for bit. What shortcuts carry is float16.
 //
 // A sum starts from the bits of MAGIC plus the bias. As long as it stays within 2^22 of that, which
-// quantized.py ensures, its bits are those of the float MAGIC + sum: no conversion is needed.
+// quantized.py ensures, its bits are those of the float MAGIC + sum: no conversion is needed. Likewise a
+// float16 between 1024 and 2048 has its whole part in its low bits.
 //
 // Bytes are in planes of 16 channels; float16 values in planes of 16 channels without a border. The
-// order of weights (packing.py) gives a lane four consecutive channels of two tiles. `constants` has
+// order of weights (packing_int8.py) gives a lane four consecutive channels of two tiles. `constants` has
 // three rows per convolution: how sums start, their scales, and in the first place of the third row
-// the factor from activations to the unit interval whose 255 steps are the next layer's bytes.
+// the factor from activations to the unit interval whose 255 steps are the next layer's bytes, twice
+// in float16.
 //
 // Follows convolution.cu. Compile with the definitions of cifar_resnet.cu.
 
@@ -20,7 +22,6 @@ DEVICE uint2 read_pair(u32 offset) { return *reinterpret_cast<uint2 *>(shared + 
 DEVICE void write(u32 offset, uint2 value) { *reinterpret_cast<uint2 *>(shared + offset) = value; }
 
 DEVICE float as_float(u32 bits) { return __uint_as_float(bits); }
-DEVICE u32 as_bits(float value) { return __float_as_uint(value); }
 
 // Rounded once each, and never joined by the compiler.
 DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
@@ -28,9 +29,23 @@ DEVICE float times(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float times_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE float clamp(float value) { return __saturatef(value); }  // to [0, 1]
 
-// The low bytes of four words.
-DEVICE u32 join_bytes(u32 a, u32 b, u32 c, u32 d) {
-    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+// Pairs of float16.
+DEVICE u32 add_relu(u32 a, u32 b) {
+    u32 both;
+    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(both) : "r"(a), "r"(0x3c003c00), "r"(b));
+    return both;
+}
+DEVICE u32 times_clamp(u32 a, u32 b) {
+    u32 both;
+    asm("mul.rn.sat.f16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
+    return both;
+}
+
+// Two pairs of the unit interval times 255, rounded to four bytes: a * 255 + 1024 in float16.
+DEVICE u32 to_bytes(u32 low, u32 high) {
+    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(low) : "r"(0x5bf85bf8), "r"(0x64006400));
+    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(high) : "r"(0x5bf85bf8), "r"(0x64006400));
+    return __byte_perm(low, high, 0x6420);
 }
 
 #endif
@@ -50,66 +65,71 @@ DEVICE void load_own(u32 (&own)[PAIRS][4], const uint4 *row, int channel) {
     }
 }
 
-// Sum k of a lane's four for pixel `half` of 2 and plane j.
-template <int NT>
-DEVICE u32 &one_of(u32 (&sums)[NT][4], int j, int half, int k) {
-    return sums[2 * j + k / 2][2 * half + k % 2];
-}
-
 template <int MT, int NT>
 DEVICE void start(u32 (&sums)[MT][NT][4], const u32 (&from)[NT / 2][4]) {
     UNROLL for (int i = 0; i < MT * NT * 4; i++) {
-        const int k = i % 4, half = i / 4 % 2, j = i / 8 % (NT / 2), m = i / 8 / (NT / 2);
-        one_of(sums[m], j, half, k) = from[j][k];
+        const int m = i / 4 / NT, n = i / 4 % NT;
+        sums[m][n][i % 4] = from[n / 2][n % 2 * 2 + i % 2];
     }
 }
 
 // What a convolution makes of its sums, for the lane's own channels.
 template <int PAIRS>
 struct Scales {
-    u32 own[PAIRS][4];
-    float next;
-
-    // The sum times its scale, rounded once: scales have two bits less than a float, so that their
-    // product with MAGIC is exact.
-    MEMBER float scaled(const Scales &s, u32 sum, int j, int k) {
-        const float scale = as_float(s.own[j][k]);
-        return times_add(as_float(sum), scale, -MAGIC * scale);
-    }
+    u32 own[PAIRS][4], next;
 };
 
 template <int C, int PAIRS>
 DEVICE void load_scales(Scales<PAIRS> &scales, const uint4 *constants, int channel) {
     load_own(scales.own, constants + C / 4, channel);
-    scales.next = as_float(load(constants + C / 2).x);
+    scales.next = load(constants + C / 2).x;
 }
 
-// Four values of the unit interval as bytes.
-DEVICE u32 to_bytes(const float (&unit)[4]) {
-    u32 word[4];
-    UNROLL for (int k = 0; k < 4; k++) word[k] = as_bits(times_add(unit[k], 255, MAGIC));
-    return join_bytes(word[0], word[1], word[2], word[3]);
+// The sum times its scale, rounded once: scales have two bits less than a float, so that their
+// product with MAGIC is exact.
+DEVICE float scaled(u32 sum, u32 scale) {
+    return times_add(as_float(sum), as_float(scale), -MAGIC * as_float(scale));
 }
 
-// Sums through relu into the bytes at `out`; the factor for the next layer is in the scales.
-template <int PAIRS>
-DEVICE u32 inner_bytes(const Scales<PAIRS> &scales, const u32 (&sum)[4], int j) {
+// A lane's four scaled sums of plane j and one of its two pixels, as float16.
+template <int NT>
+DEVICE uint2 branch(const u32 (&sums)[NT][4], const Scales<NT / 2> &scales, int j, int half) {
+    float value[4];
+    UNROLL for (int k = 0; k < 4; k++) {
+        value[k] = scaled(sums[2 * j + k / 2][2 * half + k % 2], scales.own[j][k]);
+    }
+    return uint2{pack(value[0], value[1]), pack(value[2], value[3])};
+}
+
+// The same through relu as bytes; the factor for the next layer is in the scales.
+template <int NT>
+DEVICE u32 inner_bytes(const u32 (&sums)[NT][4], const Scales<NT / 2> &scales, int j, int half) {
     float unit[4];
-    UNROLL for (int k = 0; k < 4; k++) unit[k] = clamp(Scales<PAIRS>::scaled(scales, sum[k], j, k));
-    return to_bytes(unit);
+    UNROLL for (int k = 0; k < 4; k++) {
+        unit[k] = clamp(scaled(sums[2 * j + k / 2][2 * half + k % 2], scales.own[j][k]));
+    }
+    return to_bytes(pack(unit[0], unit[1]), pack(unit[2], unit[3]));
 }
 
+// Where the i-th pixel that a lane has of consecutive tiles is, from its first one.
+template <int S>
+struct Away {
+    MEMBER int y(int i) { return i / 2 + (S == 8 ? i % 2 * 4 : 0); }
+    MEMBER int x(int i) { return S == 8 ? 0 : i % 2 * 8; }
+};
+
+// Sums through relu into the bytes at `out`.
 template <class Out, int MT, int NT>
-DEVICE void finish_inner(
-    u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out, int tile, int channel) {
+DEVICE void finish_inner(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out,
+    int tile, int channel) {
+    using A = Away<Out::size>;
+    int y, x;
+    place<Out::size>(tile, lane_index() >> 2, y, x);
+    out += Out::at(y + 1, x + 1) + (lane_index() & 3) * 4 + channel / 16 * Out::plane;
     UNROLL for (int j = 0; j < NT / 2; j++) {
         UNROLL for (int i = 0; i < 2 * MT; i++) {
-            int y, x;
-            place<Out::size>(tile + i / 2, (lane_index() >> 2) + 8 * (i % 2), y, x);
-            const u32 pixel = out + Out::at(y + 1, x + 1) + (lane_index() & 3) * 4;
-            u32 own[4];
-            UNROLL for (int k = 0; k < 4; k++) own[k] = one_of(sums[i / 2], j, i % 2, k);
-            write(pixel + (channel / 16 + j) * Out::plane, inner_bytes(scales, own, j));
+            const u32 bytes = inner_bytes(sums[i / 2], scales, j, i % 2);
+            write(out + Out::at(A::y(i), A::x(i)) + j * Out::plane, bytes);
         }
     }
 }
@@ -117,57 +137,42 @@ DEVICE void finish_inner(
 // Sums through relu into the float16 values at `kept`, which are added first with `residual`, and
 // into the bytes at `out`.
 template <class Out, int MT, int NT>
-DEVICE void finish_outer(u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out, u32 kept,
-    int tile, int channel, bool residual) {
+DEVICE void finish_outer(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out,
+    u32 kept, int tile, int channel, bool residual) {
+    using A = Away<Out::size>;
+    constexpr u32 plane = Out::size * Out::size * FLOAT_PIXEL;
+    int y, x;
+    place<Out::size>(tile, lane_index() >> 2, y, x);
+    out += Out::at(y + 1, x + 1) + (lane_index() & 3) * 4 + channel / 16 * Out::plane;
+    kept += (y * Out::size + x) * FLOAT_PIXEL + (lane_index() & 3) * 8 + channel / 16 * plane;
     UNROLL for (int j = 0; j < NT / 2; j++) {
-        const int plane = channel / 16 + j;
         UNROLL for (int i = 0; i < 2 * MT; i++) {
-            int y, x;
-            place<Out::size>(tile + i / 2, (lane_index() >> 2) + 8 * (i % 2), y, x);
-            const u32 pixel = out + Out::at(y + 1, x + 1) + (lane_index() & 3) * 4;
-            const u32 own = kept + (plane * Out::size * Out::size + y * Out::size + x) * FLOAT_PIXEL +
-                            (lane_index() & 3) * 8;
-            float value[4], unit[4];
-            UNROLL for (int k = 0; k < 4; k++) {
-                u32 sum = one_of(sums[i / 2], j, i % 2, k);
-                value[k] = Scales<NT / 2>::scaled(scales, sum, j, k);
-            }
-            if (residual) {
-                const uint2 before = read_pair(own);
-                float old[4];
-                unpack(before.x, old[0], old[1]);
-                unpack(before.y, old[2], old[3]);
-                UNROLL for (int k = 0; k < 4; k++) value[k] = add(value[k], old[k]);
-            }
-            write(own, uint2{pack_relu(value[0], value[1]), pack_relu(value[2], value[3])});
-            UNROLL for (int k = 0; k < 4; k++) unit[k] = clamp(times(value[k], scales.next));
-            write(pixel + plane * Out::plane, to_bytes(unit));
+            const u32 own = kept + (A::y(i) * Out::size + A::x(i)) * FLOAT_PIXEL + j * plane;
+            const uint2 more = branch(sums[i / 2], scales, j, i % 2);
+            uint2 all = residual ? read_pair(own) : uint2{0, 0};
+            all = uint2{add_relu(more.x, all.x), add_relu(more.y, all.y)};
+            write(own, all);
+            const u32 low = times_clamp(all.x, scales.next), high = times_clamp(all.y, scales.next);
+            write(out + Out::at(A::y(i), A::x(i)) + j * Out::plane, to_bytes(low, high));
         }
     }
 }
 
 // Sums into device memory: bytes through relu, or float16 values without.
 template <int S, bool BYTES, int MT, int NT>
-DEVICE void leave(u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 *image, int tile,
+DEVICE void leave(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 *image, int tile,
     int channel) {
-    UNROLL for (int m = 0; m < MT; m++) {
-        UNROLL for (int half = 0; half < 2; half++) {
-            int y, x;
-            place<S>(tile + m, (lane_index() >> 2) + 8 * half, y, x);
-            UNROLL for (int j = 0; j < NT / 2; j++) {
-                const int i = (channel / 16 + j) * S * S + y * S + x, quarter = lane_index() & 3;
-                u32 own[4];
-                UNROLL for (int k = 0; k < 4; k++) own[k] = one_of(sums[m], j, half, k);
-                if (BYTES) {
-                    image[i * 4 + quarter] = inner_bytes(scales, own, j);
-                } else {
-                    float value[4];
-                    UNROLL for (int k = 0; k < 4; k++) {
-                        value[k] = Scales<NT / 2>::scaled(scales, own[k], j, k);
-                    }
-                    reinterpret_cast<uint2 *>(image)[i * 4 + quarter] =
-                        uint2{pack(value[0], value[1]), pack(value[2], value[3])};
-                }
+    using A = Away<S>;
+    int y, x;
+    place<S>(tile, lane_index() >> 2, y, x);
+    const int first = (channel / 16 * S * S + y * S + x) * 4 + (lane_index() & 3);
+    UNROLL for (int j = 0; j < NT / 2; j++) {
+        UNROLL for (int i = 0; i < 2 * MT; i++) {
+            const int own = first + (j * S * S + A::y(i) * S + A::x(i)) * 4;
+            if (BYTES) {
+                image[own] = inner_bytes(sums[i / 2], scales, j, i % 2);
+            } else {
+                reinterpret_cast<uint2 *>(image)[own] = branch(sums[i / 2], scales, j, i % 2);
             }
         }
     }
@@ -261,8 +266,9 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
             above[c] = clamp(unit);
             below[c] = clamp(-unit);
         }
-        const float low[4] = {above[0], above[1], above[2], below[0]}, high[4] = {below[1], below[2]};
-        write(inner + M::at(i / 32 + 1, i % 32 + 1), uint4{to_bytes(low), to_bytes(high), 0, 0});
+        const u32 low = to_bytes(pack(above[0], above[1]), pack(above[2], below[0]));
+        const u32 high = to_bytes(pack(below[1], below[2]), 0);
+        write(inner + M::at(i / 32 + 1, i % 32 + 1), uint4{low, high, 0, 0});
     }
     barrier();
 

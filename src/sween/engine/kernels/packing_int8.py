@@ -67,6 +67,6 @@ def _stage(
 
 
 def _constants(conv: IntegerConvolution) -> torch.Tensor:
-    """How sums start, their scales and the factor for the next layer, as int32."""
-    next = torch.full_like(conv.scale, conv.next)
-    return torch.cat([conv.bias + MAGIC_BITS, conv.scale.view(torch.int32), next.view(torch.int32)])
+    """How sums start, their scales and pairs of the factor for the next layer, as int32."""
+    next = torch.full((len(conv.scale), 2), conv.next, dtype=torch.float16).view(torch.int32)
+    return torch.cat([conv.bias + MAGIC_BITS, conv.scale.view(torch.int32), next.flatten()])

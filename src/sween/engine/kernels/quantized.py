@@ -38,8 +38,8 @@ class IntegerConvolution:
         bias: int32 (out,), added to the sums.
         scale: float32 (out,), by which sums are multiplied.
         stride: of the pixels.
-        next: from the outputs to the unit interval that the next layer's bytes divide; the first
-            convolution of a block has it in its scale.
+        next: from activations to the unit interval that the next layer's bytes divide, a float16;
+            the first convolution of a block has it in its scale.
     """
 
     weight: torch.Tensor
@@ -70,7 +70,7 @@ class IntegerConvolution:
             (bias / scale).round().to(torch.int32),
             ((scale * factor).float().view(torch.int32) & _TWO_BITS_LESS).view(torch.float32),
             conv.stride[0],
-            float(torch.tensor(next, dtype=torch.float32)),
+            next,
         )
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -96,8 +96,8 @@ class QuantizedResNet:
         assert isinstance(normalize, Normalize)
         assert isinstance(model, CifarResNet)
         assert model.activation_ranges is not None
-        ranges = model.activation_ranges.tolist()
-        factors = [1 / own for own in ranges]
+        factors = (1 / model.activation_ranges).half().tolist()
+        ranges = [1 / factor for factor in factors]
         self.mean = normalize.mean.flatten().float()
         self.factor = (factors[0] / normalize.std.flatten()).float()
         first = fold(model.conv1, model.bn1)
@@ -111,7 +111,7 @@ class QuantizedResNet:
             assert isinstance(block, BasicBlock)
             range_in, range_inside = ranges[2 * i + 1 : 2 * i + 3]
             one, two = block_convs(block)
-            inner = IntegerConvolution.of(one, range_in, factor=1 / range_inside)
+            inner = IntegerConvolution.of(one, range_in, factor=factors[2 * i + 2])
             # The last outputs are averaged, not multiplied.
             next = factors[2 * i + 3] if i + 1 < len(blocks) else 0.0
             self.blocks.append((inner, IntegerConvolution.of(two, range_inside, next=next)))
@@ -124,15 +124,15 @@ class QuantizedResNet:
     @torch.no_grad()
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         unit = (images - self.mean[:, None, None]) * self.factor[:, None, None]
-        outputs = self.first(_bytes(torch.cat([unit, -unit], 1)))
-        kept, next = functional.relu(outputs).half(), self.first.next
+        kept, next = _float16(self.first(_bytes(torch.cat([unit, -unit], 1)))), self.first.next
+        kept = functional.relu(kept)
         for i, (inner, outer) in enumerate(self.blocks):
-            inputs = _bytes(outputs * next)
+            inputs = _bytes(kept * next)
             if i in self.shortcuts:
-                kept = self.shortcuts[i](inputs).half()
-            outputs = outer(_bytes(inner(inputs))) + kept.float()
-            kept, next = functional.relu(outputs).half(), outer.next
-        return self._logits(kept.float().flatten(2))
+                kept = _float16(self.shortcuts[i](inputs))
+            branch = _float16(outer(_bytes(inner(inputs))))
+            kept, next = functional.relu(_float16(branch + kept)), outer.next
+        return self._logits(kept.flatten(2))
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Of (N, 64, 64) pixels, with sums in the kernel's order."""
@@ -146,6 +146,14 @@ class QuantizedResNet:
         return logits
 
 
+def _float16(values: torch.Tensor) -> torch.Tensor:
+    """Rounded to float16, held as float32.
+
+    Sums and products of two such numbers, rounded to float32 first, come out as if rounded once.
+    """
+    return values.half().float()
+
+
 def _bytes(unit: torch.Tensor) -> torch.Tensor:
-    """0 to 255, held as float32; in float64, since the kernel rounds only once."""
-    return (unit.clamp(0, 1).double() * STEPS).round().float()
+    """Float16 values of the unit interval as 0 to 255, held as float32."""
+    return (_float16(unit.clamp(0, 1)) * STEPS).round()
