@@ -118,13 +118,11 @@ struct Away {
     MEMBER int x(int i) { return S == 8 ? 0 : i % 2 * 8; }
 };
 
-// Sums through relu into the bytes at `out`.
+// Sums through relu into the bytes at `out`; (y, x) is the lane's first pixel.
 template <class Out, int MT, int NT>
-DEVICE void finish_inner(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out,
-    int tile, int channel) {
+DEVICE void finish_inner(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out, int y,
+    int x, int channel) {
     using A = Away<Out::size>;
-    int y, x;
-    place<Out::size>(tile, lane_index() >> 2, y, x);
     out += Out::at(y + 1, x + 1) + (lane_index() & 3) * 4 + channel / 16 * Out::plane;
     UNROLL for (int j = 0; j < NT / 2; j++) {
         UNROLL for (int i = 0; i < 2 * MT; i++) {
@@ -138,11 +136,9 @@ DEVICE void finish_inner(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &sca
 // into the bytes at `out`.
 template <class Out, int MT, int NT>
 DEVICE void finish_outer(const u32 (&sums)[MT][NT][4], const Scales<NT / 2> &scales, u32 out,
-    u32 kept, int tile, int channel, bool residual) {
+    u32 kept, int y, int x, int channel, bool residual) {
     using A = Away<Out::size>;
     constexpr u32 plane = Out::size * Out::size * FLOAT_PIXEL;
-    int y, x;
-    place<Out::size>(tile, lane_index() >> 2, y, x);
     out += Out::at(y + 1, x + 1) + (lane_index() & 3) * 4 + channel / 16 * Out::plane;
     kept += (y * Out::size + x) * FLOAT_PIXEL + (lane_index() & 3) * 8 + channel / 16 * plane;
     UNROLL for (int j = 0; j < NT / 2; j++) {
@@ -282,16 +278,16 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
         load_scales<16>(scales, constants, 0);
         const bool second = i & 1;
         ROLLED for (int k = 0; k < 8; k += ROWS) {
-            const int tile = k / 4 * 32 + warp_index() * 4 + k % 4;
-            int y, x;
-            place<32>(tile, lane_index() & 15, y, x);
+            // Tiles of 16 pixels: 4 rows on the left, and on the right.
+            const int y = warp_index() * 4 + k % 4, x = k / 4 * 16, own = x + (lane_index() >> 2);
+            const u32 row = (second ? inner : outer) + M::at(y, x + (lane_index() & 15));
             u32 sums[ROWS][2][4];
             start<ROWS, 2>(sums, from);
-            convolve_pairs<M, ROWS>(sums, (second ? inner : outer) + M::at(y, x), b);
+            convolve_pairs<M, ROWS>(sums, row, b);
             if (second) {
-                finish_outer<M>(sums, scales, outer, kept, tile, 0, i > 0);
+                finish_outer<M>(sums, scales, outer, kept, y, own, 0, i > 0);
             } else {
-                finish_inner<M>(sums, scales, inner, tile, 0);
+                finish_inner<M>(sums, scales, inner, y, own, 0);
             }
         }
         weights += PAIRS_OF_TAPS * 32;
@@ -327,10 +323,12 @@ DEVICE void convolve_block(u32 outer, u32 inner, u32 kept, int tile, int channel
     convolve<M>(sums, second ? inner : outer, tile, weights + channel / 16 * 32);
     Scales<NT / 2> scales;
     load_scales<M::channels>(scales, constants, channel);
+    int y, x;
+    place<M::size>(tile, lane_index() >> 2, y, x);
     if (second) {
-        finish_outer<M>(sums, scales, outer, kept, tile, channel, true);
+        finish_outer<M>(sums, scales, outer, kept, y, x, channel, true);
     } else {
-        finish_inner<M>(sums, scales, inner, tile, channel);
+        finish_inner<M>(sums, scales, inner, y, x, channel);
     }
 }
 
