@@ -52,7 +52,7 @@ def quantize(
     check_dataset(loaded, dataset)
     count = len(dataset.train)
     if not 1 <= whole_number("images", images) <= count:
-        raise BadInput("images", expected=f"1 to {count}", got=images, fix="try 250")
+        raise BadInput("images", expected=f"1 to {count}", got=images, fix=f"try {min(250, count)}")
     device = device_of(loaded)
 
     def noisy() -> Iterator[torch.Tensor]:
