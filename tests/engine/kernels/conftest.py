@@ -9,7 +9,10 @@ from sween.engine.kernels.shape import IntegerShape, Shape
 from tests.engine.kernels.emulation import Emulator
 
 SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
-INTEGER_SHAPES = [IntegerShape(rows=2, images=2), IntegerShape(rows=4, images=4)]
+INTEGER_SHAPES = [
+    IntegerShape(rows=2, images=2),
+    pytest.param(IntegerShape(rows=4, images=4), marks=pytest.mark.slow),
+]
 
 
 def compiler() -> str:
