@@ -2,11 +2,13 @@
 
     python benchmarks/kernel_ablation.py --arch resnet20 --arch resnet110 --out FILE
 
+With --precision int8, those of quantised networks.
+
 What is left out overlaps with the rest, so the shares are not a sum: a stage that is as slow
 without its products does not wait for them. Outputs of the cut kernels mean nothing.
 """
 
-from kernel_timing import options_of, timings, write_results
+from kernel_timing import SHAPES, options_of, timings, write_results
 
 from sween.engine.kernels.launch import STAGES, Launcher, compile_kernel
 from sween.engine.kernels.shape import Shape
@@ -15,6 +17,16 @@ from sween.engine.kernels.source import read_source
 # From a primitive of convolution.cu to one that keeps its operands alive and costs next to nothing.
 CUTS: dict[str, tuple[str, str]] = {
     "nothing": ("", ""),
+    "products of bytes": (
+        """    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));""",
+        """    asm volatile("{.reg .b32 t; xor.b32 t, %1, %2; xor.b32 t, t, %3; xor.b32 t, t, %4;"
+                 "xor.b32 t, t, %5; xor.b32 %0, t, %6;}"
+                 : "+r"(sum[0])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));""",
+    ),
     "products": (
         """    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -39,17 +51,17 @@ CUTS: dict[str, tuple[str, str]] = {
 }
 
 
-def cut_source(what: str) -> str:
+def cut_source(what: str, shape: Shape) -> str:
     """The kernels' source without one kind of work."""
-    source, (old, new) = read_source(), CUTS[what]
+    source, (old, new) = read_source(shape.files), CUTS[what]
     if source.count(old) != 1 and old:
         raise ValueError(f"{what}: the primitive is not in convolution.cu any more")
     return source.replace(old, new) if old else source
 
 
-def launcher_without(what: str) -> Launcher:
+def launcher_without(what: str, shape: Shape) -> Launcher:
     """The kernels, compiled without one kind of work."""
-    shape, source = Shape(), cut_source(what)
+    source = cut_source(what, shape)
     kernels = {}
     for stage in STAGES:
         kernels[stage] = compile_kernel(source, f"stage{stage}", shape.definitions(stage))
@@ -59,7 +71,9 @@ def launcher_without(what: str) -> Launcher:
 
 def main() -> None:
     options = options_of(__doc__)
-    forms = {f"without {what}": launcher_without(what) for what in CUTS}
+    shape = SHAPES[options.precision]()
+    other = "products" if options.precision == "int8" else "products of bytes"
+    forms = {f"without {what}": launcher_without(what, shape) for what in CUTS if what != other}
     results = [
         {**timing.describe(), "without": timing.form.removeprefix("without ")}
         for timing in timings(options, forms)

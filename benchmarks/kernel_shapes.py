@@ -2,22 +2,23 @@
 
     python benchmarks/kernel_shapes.py --arch resnet20 --arch resnet110 --out FILE
 
+With --precision int8, those of quantised networks.
+
 Stage by stage, since each is limited by something else.
 """
 
 import itertools
 
 import torch
-from kernel_timing import options_of, timings, write_results
+from kernel_timing import SHAPES, options_of, timings, write_results
 
 from sween.engine.kernels import launcher
-from sween.engine.kernels.shape import Shape
 
 
 def main() -> None:
     options, device = options_of(__doc__), torch.device("cuda")
     shapes = {
-        f"rows {rows} images {images}": Shape(rows, images)
+        f"rows {rows} images {images}": SHAPES[options.precision](rows, images)
         for rows, images in itertools.product((2, 4), (2, 4))
     }
     results: list[dict[str, object]] = []

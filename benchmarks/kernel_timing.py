@@ -11,12 +11,16 @@ from pathlib import Path
 import torch
 
 from sween.bench import calibrate_batch_norm
-from sween.engine.kernels import FusedResNet
+from sween.engine.kernels import FusedQuantizedResNet, FusedResNet, IntegerShape, QuantizedResNet
 from sween.engine.kernels.cifar_resnet import Argument, Launch
+from sween.engine.kernels.shape import Shape
 from sween.models import count_flops, create_model
 from sween.run_folder import describe_environment, write_json
 
 IMAGE_SHAPE = (3, 32, 32)
+
+SHAPES: dict[str, type[Shape]] = {"float16": Shape, "int8": IntegerShape}
+"""Kernels by their precision."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +83,7 @@ def options_of(description: str | None) -> argparse.Namespace:
     """The command line of a benchmark of the kernels."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--arch", action="append")
+    parser.add_argument("--precision", choices=SHAPES, default="float16")
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
@@ -95,7 +100,11 @@ def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterato
         flops = 2 * count_flops(model, IMAGE_SHAPE)
         for form, launch in forms.items():
             timed = Timed(launch)
-            fused = FusedResNet(model, timed)
+            fused = (
+                FusedQuantizedResNet(QuantizedResNet(model), timed, images.device)
+                if options.precision == "int8"
+                else FusedResNet(model, timed)
+            )
             outputs = fused(images)
             timed.milliseconds()
             for _ in range(options.repeats):
@@ -110,5 +119,5 @@ def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterato
 def write_results(options: argparse.Namespace, results: Sequence[Mapping[str, object]]) -> None:
     """Write the results, with the machine they were measured on."""
     if options.out is not None:
-        content = {"rows": options.rows, "results": results, "environment": describe_environment()}
-        write_json(options.out, content)
+        content = {"rows": options.rows, "precision": options.precision, "results": results}
+        write_json(options.out, {**content, "environment": describe_environment()})

@@ -22,7 +22,7 @@ from tests.cli.conftest import IMAGES, Made
 from tests.cli.rows import rows_of
 
 VERBS = (
-    *("demo", "train", "weigh", "certify", "predict", "attack"),
+    *("demo", "train", "weigh", "quantize", "certify", "predict", "attack"),
     *("report", "verify", "plan", "zoo", "bench", "reproduce", "doctor"),
 )
 THEOREM = "--eta 0.05 --lipschitz 1 --classes 10 --phi-norm 2 --beta 2.51"

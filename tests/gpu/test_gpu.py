@@ -10,10 +10,19 @@ import torch
 
 import sween
 from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
+from sween.bench import calibrate_batch_norm
 from sween.engine import VoteRequest, forward
 from sween.engine import votes as votes_module
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
-from sween.engine.kernels import FusedResNet, NoiseKernels, NoiseLauncher, launcher
+from sween.engine.kernels import (
+    FusedQuantizedResNet,
+    FusedResNet,
+    IntegerShape,
+    NoiseKernels,
+    NoiseLauncher,
+    QuantizedResNet,
+    launcher,
+)
 from sween.engine.noise import NoiseKind
 from sween.engine.prepare import Member, Preparation
 from sween.ensemble import ExitPolicy, WeightedEnsemble
@@ -159,6 +168,33 @@ def test_kernels_count_exactly(depth: int) -> None:
     for _ in range(10):
         assert torch.equal(fused(images), model.double()(images.double()).float())
         model.float()
+
+
+@pytest.mark.parametrize("shape", [IntegerShape(2, 2), IntegerShape(4, 4)], ids=str)
+@torch.no_grad()
+def test_kernels_in_integers_give_the_bits_of_the_simulation(shape: IntegerShape) -> None:
+    model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32), seed=1)
+    images = _images(37) + 0.5 * torch.randn(
+        37, 3, 32, 32, generator=torch.Generator().manual_seed(1)
+    )
+    network = QuantizedResNet(calibrate_batch_norm(model, (3, 32, 32)))
+    device = torch.device("cuda")
+    fused = FusedQuantizedResNet(network, launcher(device, shape), device)
+    assert torch.equal(fused(images.to(device)).cpu(), network(images))
+
+
+def test_a_member_in_integers() -> None:
+    model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32), seed=1)
+    smoothed = SmoothedClassifier(
+        calibrate_batch_norm(model, (3, 32, 32)).cuda(),
+        sigma=0.5,
+        num_classes=10,
+        precision="int8",
+    )
+    (first,) = smoothed.certify(_images(1), n0=100, n=5_000, seed=0)
+    (again,) = smoothed.certify(_images(1), n0=100, n=5_000, seed=0)
+    assert first.precision == "int8+fused"
+    assert _counts([first]) == _counts([again])
 
 
 @pytest.mark.parametrize("compile", [False, True])

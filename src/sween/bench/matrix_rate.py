@@ -22,11 +22,12 @@ def matrix_rate(device: torch.device, arithmetic: str) -> float:
 
     Args:
         device: where it is computed.
-        arithmetic: as in records: float32, tf32, float16 or bfloat16, and how it was compiled.
+        arithmetic: as in records: float32, tf32, float16, bfloat16 or int8, and how it was
+            compiled. A CPU computes int8 in float32.
     """
-    name = arithmetic.partition(",")[0].partition("+")[0]
-    dtype = getattr(torch, name.replace("tf32", "float32"))
-    with torch.inference_mode(), _tf32(name == "tf32"):
+    name = arithmetic.partition(",")[0].partition("+")[0].replace("tf32", "float32")
+    dtype = torch.float32 if (name, device.type) == ("int8", "cpu") else getattr(torch, name)
+    with torch.inference_mode(), _tf32(arithmetic.startswith("tf32")):
         return max(
             _rate(torch.randn(size, size, device=device).to(dtype))
             for size in SIZES[device.type]
@@ -36,7 +37,10 @@ def matrix_rate(device: torch.device, arithmetic: str) -> float:
 
 def _rate(matrix: torch.Tensor) -> float:
     def multiply() -> None:
-        matrix @ matrix
+        if matrix.dtype == torch.int8:
+            torch._int_mm(matrix, matrix)
+        else:
+            matrix @ matrix
         if matrix.device.type == "cuda":
             torch.cuda.synchronize(matrix.device)  # microseconds, of a product's milliseconds
 

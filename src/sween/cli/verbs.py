@@ -15,6 +15,7 @@ VERBS = {
     "demo": "Train, weigh, certify and report on the bundled digits.",
     "train": "Train candidates with Gaussian noise.",
     "weigh": "Solve for the ensemble weights on the held-out split.",
+    "quantize": "Measure the ranges of activations for int8 precision.",
     "certify": "Certify test images and print their certified accuracy.",
     "predict": "Predict the class of each image, or abstain.",
     "attack": "Search for adversarial examples of test images.",

@@ -24,7 +24,10 @@ from sween.engine.cuda_graph import Forward, captured, compiled
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_convolutions import fuse_convolutions
 from sween.engine.kernels import (
+    FusedQuantizedResNet,
     FusedResNet,
+    IntegerShape,
+    QuantizedResNet,
     Selection,
     as_cifar_resnet,
     is_cifar_resnet,
@@ -43,7 +46,7 @@ from sween.errors import (
 )
 from sween.models.evaluation_mode import parts_of
 
-PRECISIONS = ("auto", "float32", "float16", "bfloat16")
+PRECISIONS = ("auto", "float32", "float16", "bfloat16", "int8")
 
 COMPILE_MODES = ("fast", "max")
 """How members are compiled: `fast` starts in seconds, by cuDNN's fused convolutions, what stands
@@ -60,12 +63,22 @@ SAME_OUTPUT = 1e-4
 """Rounding changes outputs by far less, in units of `class_scales`; randomness, or a module that
 mixes its batch, by far more."""
 
-_CHANGE_WITH_PLACE = {"float32": SAME_OUTPUT, "tf32": 2.5e-3, "float16": 2.5e-3, "bfloat16": 2e-2}
+_CHANGE_WITH_PLACE = {
+    "float32": SAME_OUTPUT,
+    "tf32": 2.5e-3,
+    "float16": 2.5e-3,
+    "bfloat16": 2e-2,
+    "int8": 0.0,
+}
 """How far an output may change with the place of its row in the batch, in units of `class_scales`:
-about twice the most that was seen of float16 on an H200 (0.0012); bfloat16 has three bits less."""
+about twice the most that was seen of float16 on an H200 (0.0012); bfloat16 has three bits less.
+Sums of integers are exact."""
 
-_CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
+_CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3, torch.int8: 0.3}
 """How far preparation may change outputs, relative to their range: more is not just rounding."""
+
+ROWS_SIMULATED = 8
+"""Of a batch, on which kernels in integers are compared with the exact simulation on the CPU."""
 
 
 _DONE = {
@@ -83,8 +96,10 @@ class Preparation:
 
     Attributes:
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
+            int8 is for CIFAR ResNets whose activation ranges were measured (`sween quantize`).
         compile: whether to compile, by default only on a GPU; or how, see `COMPILE_MODES`. True
-            is `max` on a CPU, where there is nothing that `fast` could do.
+            is `max` on a CPU, where there is nothing that `fast` could do. Makes no difference to
+            int8.
     """
 
     precision: str = "auto"
@@ -116,11 +131,12 @@ class Preparation:
 
     def compile_mode(self, device: torch.device) -> str | None:
         """One of `COMPILE_MODES`, or None: not compiled."""
+        asked = None if self.precision == "int8" else self.compile
         if device.type != "cuda":
-            return "max" if self.compile in (True, "max") else None
-        if self.compile is None or self.compile is True:
+            return "max" if asked in (True, "max") else None
+        if asked is None or asked is True:
             return DEFAULT_COMPILE_MODE
-        return self.compile or None
+        return asked or None
 
     def change_with_place(self, device: torch.device) -> float:
         """How far rounding may change an output with the place of its row in the batch."""
@@ -296,6 +312,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     with explain_model_errors(module, images.shape[1:]):
         wanted = module(images)
     _refuse_random(wanted, module(images))
+    if dtype == torch.int8:
+        return _in_integers(module, preparation, images, wanted)
     allowed = _CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
     ready = InArithmetic(folded, device, dtype)
@@ -304,14 +322,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         folded = module
         ready = InArithmetic(folded, device, dtype)
         change = _change(ready(images), wanted)
-        if dtype != torch.float32 and not change <= allowed:
-            raise ContractError(
-                "model",
-                expected=f"outputs in {str(dtype).removeprefix('torch.')} that differ from those "
-                f"in its own arithmetic by at most {allowed:g} of their range",
-                got=f"{change:.2g}",
-                fix="use float32 precision; turn off dropout and anything else that is random",
-            )
+        if dtype != torch.float32:
+            _refuse_change(change, dtype)
     plain = Prepared(ready, False, preparation.describe(device), ready.shared)
     mode = preparation.compile_mode(device)
     if mode is None:
@@ -340,6 +352,63 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             refuse_broken_device(error)
             warn_fallback(f"the model cannot be {_DONE[how]}", error)
     return plain
+
+
+def _refuse_change(change: float, dtype: torch.dtype) -> None:
+    allowed = _CHANGE_ALLOWED[dtype]
+    if not change <= allowed:
+        raise ContractError(
+            "model",
+            expected=f"outputs in {str(dtype).removeprefix('torch.')} that differ from those "
+            f"in its own arithmetic by at most {allowed:g} of their range",
+            got=f"{change:.2g}",
+            fix="use float32 precision; turn off dropout and anything else that is random",
+        )
+
+
+def _in_integers(
+    module: nn.Module, preparation: Preparation, images: torch.Tensor, wanted: torch.Tensor
+) -> Prepared:
+    """A CIFAR ResNet in 8-bit integers; no other form computes the same."""
+    device, few = images.device, images[:ROWS_SIMULATED]
+    network = QuantizedResNet(_with_ranges(module, images.shape[1:]))
+    simulated = network(few.cpu()).to(device)
+    # Bytes would hide what is not finite.
+    finite = bool(torch.isfinite(wanted).all())
+    _refuse_change(_change(simulated, wanted[: len(few)]) if finite else math.inf, torch.int8)
+    if device.type == "cpu" and not supports(device):
+        return Prepared(network, False, preparation.describe(device))
+    try:
+        if not supports(device):
+            raise RuntimeError(f"no custom kernels for {device}")
+        run = FusedQuantizedResNet(network, launcher(device, IntegerShape()), device)
+        if not torch.equal(run(few), simulated):
+            raise RuntimeError("outputs that differ from those of the exact simulation")
+        _check_order(run, images)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers fail in many ways
+        refuse_broken_device(error)
+        raise ContractError(
+            "precision int8",
+            expected="a device that runs its kernels",
+            got=describe_error(error),
+            fix="use float16 precision",
+        ) from error
+    return Prepared(run, True, preparation.describe(device, "fused"))
+
+
+def _with_ranges(module: nn.Module, image_shape: Sequence[int]) -> nn.Module:
+    """The module, if it can run in integers."""
+    got, fix = f"{type(module).__name__} for {tuple(image_shape)} images", "use another precision"
+    if is_cifar_resnet(module, image_shape):
+        ranges = module.state_dict().get("1.activation_ranges")
+        if ranges is not None and bool((ranges > 0).all() & ranges.isfinite().all()):
+            return module
+        got = "no ranges" if ranges is None else f"ranges {ranges.min():.3g} to {ranges.max():.3g}"
+        fix = "measure them with sween quantize"
+    expected = "a registered CIFAR ResNet with its activation ranges"
+    raise ContractError("precision int8", expected=expected, got=got, fix=fix)
 
 
 def _same_in_float32(device: torch.device, change: float) -> float:
@@ -443,11 +512,22 @@ def explain_model_errors(module: nn.Module, image_shape: Sequence[int]) -> Itera
 def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> None:
     """Refuse custom kernels whose outputs are wrong, for example because of a race.
 
-    The arithmetic is the same but for the order of sums, so the outputs must be close to torch's;
-    and they must not change at all from call to call or with an image's position in the batch.
+    The arithmetic is the same but for the order of sums, so the outputs must be close to torch's.
     """
-    outputs, wanted = run(images), plain(images)
+    outputs, wanted = _check_order(run, images), plain(images)
     spread = float(wanted.max() - wanted.min())
+    difference = float((outputs - wanted).abs().max())
+    if difference > KERNEL_TOLERANCE * spread:
+        raise RuntimeError(f"its outputs differ from torch's by {_share(difference, spread):.2g} "
+                           "of their range")  # fmt: skip
+
+
+def _check_order(run: FusedResNet, images: torch.Tensor) -> torch.Tensor:
+    """The outputs of custom kernels.
+
+    They must not change at all from call to call or with an image's position in the batch.
+    """
+    outputs = run(images)
     if not torch.equal(run(images), outputs) or not torch.equal(
         run(images.flip(0)).flip(0), outputs
     ):
@@ -456,10 +536,7 @@ def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> No
     selected = run.selected(images, Selection.of(some), at_once=len(images))
     if not torch.equal(selected, outputs * some[:, None]):
         raise RuntimeError("its outputs for a selection of images differ from those for all")
-    difference = float((outputs - wanted).abs().max())
-    if difference > KERNEL_TOLERANCE * spread:
-        raise RuntimeError(f"its outputs differ from torch's by {_share(difference, spread):.2g} "
-                           "of their range")  # fmt: skip
+    return outputs
 
 
 def refuse_broken_device(error: Exception) -> None:

@@ -5,8 +5,9 @@ import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,16 +72,8 @@ def _names(manifests: Sequence[Manifest]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def weigh(
-    loaded: LoadedEnsemble,
-    dataset: Dataset,
-    *,
-    method: str = METHODS[0],
-    samples: int = 100,
-    seed: int = 0,
-    quiet: bool = False,
-) -> WeightSolution:
-    """Solve the weights of a loaded ensemble on the data set's weight-solving split."""
+def check_dataset(loaded: LoadedEnsemble, dataset: Dataset) -> None:
+    """Refuse a data set that is not the members' own, or has no training images."""
     if dataset.name != loaded.dataset:
         raise BadInput(
             "dataset", expected=loaded.dataset, got=dataset.name, fix="use the members' data set"
@@ -96,6 +89,19 @@ def weigh(
             "images at the members' size"
         )
     dataset.check_trainable()
+
+
+def weigh(
+    loaded: LoadedEnsemble,
+    dataset: Dataset,
+    *,
+    method: str = METHODS[0],
+    samples: int = 100,
+    seed: int = 0,
+    quiet: bool = False,
+) -> WeightSolution:
+    """Solve the weights of a loaded ensemble on the data set's weight-solving split."""
+    check_dataset(loaded, dataset)
     return solve_weights(
         loaded,
         dataset.weights.held_in_memory(),
@@ -202,13 +208,30 @@ def write_ensemble(
     for run, member in zip(runs, loaded.member_names, strict=True):
         source = run / "model.safetensors" if run.is_dir() else run
         shutil.copyfile(source, building / "members" / f"{member}.safetensors")
+    write_config(loaded, loaded.manifests, dataclasses.asdict(solution), building)
+
+
+def write_config(
+    loaded: LoadedEnsemble,
+    manifests: Sequence[Manifest],
+    solution: Mapping[str, Any],
+    building: Path,
+) -> None:
+    """Write config.toml and environment.json into a folder of `new_ensemble`.
+
+    Args:
+        loaded: the ensemble.
+        manifests: of the checkpoints in the folder.
+        solution: the weights, and how they were solved.
+        building: the folder.
+    """
     config = {
         "kind": "ensemble",
         "dataset": loaded.dataset,
         "sigma": loaded.sigma,
         "members": list(loaded.member_names),
-        "fingerprints": [manifest.fingerprint for manifest in loaded.manifests],
-        **dataclasses.asdict(solution),
+        "fingerprints": [manifest.fingerprint for manifest in manifests],
+        **solution,
     }
     write_json(building / "environment.json", describe_environment())
     write_text(building / "config.toml", to_toml(config))

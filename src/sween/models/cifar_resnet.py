@@ -1,5 +1,8 @@
 """The paper's CIFAR ResNets of depth 6n + 2 (He et al. 2016), with 1x1-convolution shortcuts."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -39,7 +42,14 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Three stages of n blocks with 16, 32 and 64 channels, times `width`; normalised input."""
+    """Three stages of n blocks with 16, 32 and 64 channels, times `width`; normalised input.
+
+    Attributes:
+        activation_ranges: the largest input of the first convolution and of each 3x3 convolution of
+            the blocks that 8-bit integers hold, float32 (2 * blocks + 1,); None: not measured.
+    """
+
+    activation_ranges: torch.Tensor | None
 
     def __init__(self, depth: int, num_classes: int, channels: int = 3, *, width: int = 1) -> None:
         super().__init__()
@@ -52,7 +62,17 @@ class CifarResNet(nn.Module):
         self.stage2 = self._stage(first, second, blocks, stride=2)
         self.stage3 = self._stage(second, third, blocks, stride=2)
         self.fc = nn.Linear(third, num_classes)
+        self.register_buffer("activation_ranges", None)
         initialise(self)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """A checkpoint has activation ranges only if they were measured."""
+        if f"{prefix}activation_ranges" in state_dict:
+            blocks = len(self.stage1) + len(self.stage2) + len(self.stage3)
+            self.activation_ranges = self.fc.weight.new_zeros(2 * blocks + 1)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @staticmethod
     def _stage(channels_in: int, channels_out: int, blocks: int, stride: int) -> nn.Sequential:

@@ -21,7 +21,7 @@ UNLABELED = "none"
 
 DEVICES = ("cpu", "cuda")
 
-ARITHMETICS = ("float32", "tf32", "float16", "bfloat16")
+ARITHMETICS = ("float32", "tf32", "float16", "bfloat16", "int8")
 
 
 class SubjectConfig:

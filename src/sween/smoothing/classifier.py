@@ -82,6 +82,7 @@ class SmoothedClassifier:
         weightings: other weights of the same members by name, to certify as well.
         other_exits: other exits of the same ensemble, to certify as well.
         precision: float32, float16 or bfloat16; auto is float16 on a GPU and float32 on a CPU.
+            int8 is for CIFAR ResNets that `sween quantize` has prepared.
         compile: whether to compile the model, on a GPU by default; or how: `fast`, the default on
             a GPU, starts in seconds and changes nothing on a CPU; `max` searches for the fastest
             kernels for minutes.

@@ -5,10 +5,14 @@ import shutil
 import pytest
 
 from sween.engine import prepare
-from sween.engine.kernels.shape import Shape
+from sween.engine.kernels.shape import IntegerShape, Shape
 from tests.engine.kernels.emulation import Emulator
 
 SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
+INTEGER_SHAPES = [
+    IntegerShape(rows=2, images=2),
+    pytest.param(IntegerShape(rows=4, images=4), marks=pytest.mark.slow),
+]
 
 
 def compiler() -> str:
@@ -27,6 +31,14 @@ def emulators(tmp_path_factory: pytest.TempPathFactory) -> list[Emulator]:
 @pytest.fixture(params=range(len(SHAPES)), ids=[str(shape) for shape in SHAPES])
 def any_emulator(request: pytest.FixtureRequest, emulators: list[Emulator]) -> Emulator:
     return emulators[int(request.param)]
+
+
+@pytest.fixture(scope="session", params=INTEGER_SHAPES, ids=str)
+def integer_emulator(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Emulator:
+    """Of the kernels in 8-bit integers."""
+    return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
 
 
 @pytest.fixture

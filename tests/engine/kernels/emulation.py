@@ -28,12 +28,13 @@ class Emulator:
         self.shape, self.faults = shape, 0
         self._libraries = {}
         path = folder / "kernels.cu"
-        path.write_text(source or read_source(), encoding="utf-8")
+        path.write_text(source or read_source(shape.files), encoding="utf-8")
         for stage in (1, 2, 3):
             library = folder / f"stage{stage}.so"
             definitions = [*shape.definitions(stage), f'-DSOURCE="{path}"']
             definitions.append(f"-DSHARED_BYTES={shape.shared_bytes(stage)}")
-            options = ["-O2", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
+            options = ["-O2", "-std=c++17", "-Wno-unknown-pragmas", "-ffp-contract=off"]
+            options += ["-shared", "-fPIC"]
             options.append("-U_FORTIFY_SOURCE")  # with it, jumps from one stack to another abort
             subprocess.run([compiler, *options, *definitions, EMULATOR, "-o", library], check=True)
             self._libraries[stage] = ctypes.CDLL(str(library))

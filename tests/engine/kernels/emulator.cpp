@@ -8,6 +8,8 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -16,6 +18,9 @@
 #include <vector>
 
 typedef unsigned int u32;
+struct uint2 {
+    u32 x, y;
+};
 struct uint4 {
     u32 x, y, z, w;
 };
@@ -50,6 +55,7 @@ struct Lane {
     u32 *registers, offset, b0, b1;  // what a warp-wide instruction reads and writes
     const u32 *a;
     float *sums;
+    u32 *integer_sums;
 };
 
 std::vector<Lane> lanes;
@@ -151,6 +157,8 @@ static inline float read_float(u32 offset) { return read_shared<float>(offset, c
 static inline void write(u32 offset, u32 value) { write_shared(offset, value, current); }
 static inline void write(u32 offset, float value) { write_shared(offset, value, current); }
 static inline void write(u32 offset, uint4 value) { write_shared(offset, value, current); }
+static inline uint2 read_pair(u32 offset) { return read_shared<uint2>(offset, current); }
+static inline void write(u32 offset, uint2 value) { write_shared(offset, value, current); }
 
 static inline void barrier() {
     lanes[current].at_barrier = true;
@@ -196,11 +204,63 @@ static inline void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 
     });
 }
 
+static inline void multiply_add(u32 (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    Lane &own = lanes[current];
+    own.integer_sums = sum, own.a = a, own.b0 = b0, own.b1 = b1;
+    together([](Lane *warp) {
+        int left[16][32], right[32][8];
+        for (int lane = 0; lane < 32; lane++) {
+            for (int byte = 0; byte < 4; byte++) {
+                const int row = lane / 4, column = lane % 4 * 4 + byte, shift = 8 * byte;
+                for (int part = 0; part < 4; part++) {
+                    left[row + part % 2 * 8][column + part / 2 * 16] =
+                        static_cast<unsigned char>(warp[lane].a[part] >> shift);
+                }
+                right[column][row] = static_cast<signed char>(warp[lane].b0 >> shift);
+                right[column + 16][row] = static_cast<signed char>(warp[lane].b1 >> shift);
+            }
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            for (int part = 0; part < 4; part++) {
+                const int row = lane / 4 + part / 2 * 8, column = lane % 4 * 2 + part % 2;
+                for (int k = 0; k < 32; k++) {
+                    warp[lane].integer_sums[part] += left[row][k] * right[k][column];
+                }
+            }
+        }
+    });
+}
+
+static inline float as_float(u32 bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+static inline float add(float a, float b) { return a + b; }
+static inline float times(float a, float b) { return a * b; }
+static inline float times_add(float a, float b, float c) { return std::fma(a, b, c); }
+static inline float clamp(float value) { return std::min(std::max(value, 0.0f), 1.0f); }
 static inline u32 pack(float low, float high) { return from_float(low) | from_float(high) << 16; }
 static inline float relu(float value) { return value < 0 ? 0 : value; }
 static inline u32 pack_relu(float low, float high) { return pack(relu(low), relu(high)); }
 static inline void unpack(u32 both, float &low, float &high) {
     low = to_float(both, 0), high = to_float(both, 1);
+}
+
+// Sums and products of two float16 are rounded as if once: float32 has twice their bits and two more.
+static inline u32 add_relu(u32 a, u32 b) {
+    return pack_relu(to_float(a, 0) + to_float(b, 0), to_float(a, 1) + to_float(b, 1));
+}
+static inline u32 times_clamp(u32 a, u32 b) {
+    return pack(clamp(to_float(a, 0) * to_float(b, 0)), clamp(to_float(a, 1) * to_float(b, 1)));
+}
+static inline u32 to_bytes(u32 low, u32 high) {
+    u32 bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        const double exact = to_float(i < 2 ? low : high, i % 2) * 255.0;
+        bytes |= (static_cast<u32>(std::nearbyint(exact)) & 255) << (8 * i);
+    }
+    return bytes;
 }
 static inline uint4 load(const uint4 *where) { return *where; }
 

@@ -4,15 +4,25 @@ Compiled on first use by the compiler that ships with torch; the tests run the s
 emulation.
 """
 
-from sween.engine.kernels.cifar_resnet import FusedResNet, Selection, is_cifar_resnet
+from sween.engine.kernels.cifar_resnet import (
+    FusedQuantizedResNet,
+    FusedResNet,
+    Selection,
+    is_cifar_resnet,
+)
 from sween.engine.kernels.launch import NoiseLauncher, launcher, supports
 from sween.engine.kernels.noise import NoiseKernels
+from sween.engine.kernels.quantized import QuantizedResNet
 from sween.engine.kernels.recognise import as_cifar_resnet
+from sween.engine.kernels.shape import IntegerShape
 
 __all__ = [
+    "FusedQuantizedResNet",
     "FusedResNet",
+    "IntegerShape",
     "NoiseKernels",
     "NoiseLauncher",
+    "QuantizedResNet",
     "Selection",
     "as_cifar_resnet",
     "is_cifar_resnet",

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from sween.engine.kernels.packing import Stage, pack_stages
+from sween.engine.kernels.packing_int8 import pack_integer_stages
+from sween.engine.kernels.quantized import QuantizedResNet
 from sween.engine.kernels.shape import Shape
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
@@ -86,6 +88,9 @@ class FusedResNet:
         launch: runs the kernels.
     """
 
+    inner_type = torch.float16
+    """Of the activations inside a block between two stages."""
+
     @torch.no_grad()
     def __init__(self, module: nn.Module, launch: Launch) -> None:
         assert isinstance(module, nn.Sequential)
@@ -140,12 +145,12 @@ class FusedResNet:
             raise ValueError(f"expected float32 (N, 3, 32, 32), got {images.dtype} {images.shape}")
         first, second, third = self._stages
 
-        def halves(channels: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-            shape = (2, count, channels, size, size)
-            inner, outer = torch.empty(shape, dtype=torch.float16, device=images.device)
-            return inner, outer
+        def between(channels: int, size: int) -> list[torch.Tensor]:
+            shape = (count, channels, size, size)
+            types = (self.inner_type, torch.float16)
+            return [torch.empty(shape, dtype=own, device=images.device) for own in types]
 
-        middle, last = halves(32, 16), halves(64, 8)
+        middle, last = between(32, 16), between(64, 8)
         self._run(1, count, [images, self._normalize, *_of(first), *middle, *chosen])
         self._run(2, count, [*middle, *_of(second), *last, *chosen[1:]])
         tail: list[Argument] = [self._linear, self._linear_bias, logits, logits.shape[1], count]
@@ -155,6 +160,26 @@ class FusedResNet:
         if images:
             blocks = -(-images // self._launch.shape.images_per_block(stage))
             self._launch(stage, blocks, arguments)
+
+
+class FusedQuantizedResNet(FusedResNet):
+    """A quantised network on kernels in 8-bit integers, bit for bit.
+
+    Args:
+        network: to run.
+        launch: runs the kernels of an `IntegerShape`.
+        device: that will run it.
+    """
+
+    inner_type = torch.uint8
+
+    def __init__(self, network: QuantizedResNet, launch: Launch, device: torch.device) -> None:
+        self._launch = launch
+        first, second, third = (stage.to(device) for stage in pack_integer_stages(network))
+        self._stages = first, second, third
+        self._normalize = torch.cat([network.mean, network.factor]).to(device)
+        self._linear = network.linear.to(device)
+        self._linear_bias = network.linear_bias.to(device)
 
 
 def _of(stage: Stage) -> list[Argument]:

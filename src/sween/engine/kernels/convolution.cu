@@ -45,6 +45,14 @@ DEVICE void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// sum (16x8, int32) += a (16x32, unsigned bytes) * b (32x8, signed bytes)
+DEVICE void multiply_add(u32 (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 DEVICE u32 pack(float low, float high) {
     u32 both;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -74,12 +82,13 @@ DEVICE uint4 load(const uint4 *where) { return __ldg(where); }
 DEVICE int lane_index() { return thread_index() & 31; }
 DEVICE int warp_index() { return thread_index() >> 5; }
 
-// Activations of one image in shared memory: C channels of S x S pixels and their border.
-template <int C, int S>
+// Activations of one image in shared memory: C channels of S x S pixels and their border. A pixel has 16
+// bytes in each plane, of as many channels as they hold.
+template <int C, int S, int PER_PLANE = 8>
 struct Map {
-    static constexpr int channels = C, size = S, width = S + 2;
+    static constexpr int channels = C, size = S, width = S + 2, planes = C / PER_PLANE;
     static constexpr int plane = width * width * 16;  // bytes
-    static constexpr int bytes = C / 8 * plane;
+    static constexpr int bytes = planes * plane;
     static constexpr int border = width * width - S * S;  // pixels
 
     MEMBER u32 at(int y, int x) { return (y * width + x) * 16; }
@@ -125,18 +134,18 @@ DEVICE void start(float (&sums)[MT][NT][4], const float *bias) {
 }
 
 // sums += 16 pixels by 16 channels, times the weights of NT tiles of channels.
-template <int NT>
-DEVICE void multiply(float (&sums)[NT][4], const u32 (&a)[4], const uint4 (&b)[NT / 2]) {
+template <int NT, class Sum>
+DEVICE void multiply(Sum (&sums)[NT][4], const u32 (&a)[4], const uint4 (&b)[NT / 2]) {
     UNROLL for (int j = 0; j < NT / 2; j++) {
         multiply_add(sums[2 * j], a, b[j].x, b[j].y);
         multiply_add(sums[2 * j + 1], a, b[j].z, b[j].w);
     }
 }
 
-// One column of three taps and 16 input channels, for MT tiles a row apart, from the lane's own row.
+// One column of three taps and two planes of input channels, for MT tiles a row apart, from the lane's own row.
 // A row of pixels is read once, for all the tiles whose taps touch it.
-template <class In, int MT, int NT>
-DEVICE void multiply_column(float (&sums)[MT][NT][4], u32 row, const uint4 (&b)[3][NT / 2]) {
+template <class In, int MT, int NT, class Sum>
+DEVICE void multiply_column(Sum (&sums)[MT][NT][4], u32 row, const uint4 (&b)[3][NT / 2]) {
     UNROLL for (int y = 0; y < MT + 2; y++) {
         u32 a[4];
         load_matrices(a, row + In::at(y, 0));
@@ -156,12 +165,12 @@ DEVICE void load_column(uint4 (&b)[3][NT / 2], const uint4 *own) {
 }
 
 // A 3x3 convolution that keeps the size; the weights are those of the first channel wanted.
-template <class In, int MT, int NT>
-DEVICE void convolve(float (&sums)[MT][NT][4], u32 in, int tile, const uint4 *weights) {
+template <class In, int MT, int NT, class Sum>
+DEVICE void convolve(Sum (&sums)[MT][NT][4], u32 in, int tile, const uint4 *weights) {
     const u32 row = row_of<In, 1, In::size>(in, tile);
     const uint4 *own = weights + lane_index();
     ROLLED for (int column = 0; column < 3; column++) {
-        ROLLED for (int k = 0; k < In::channels / 16; k++) {
+        ROLLED for (int k = 0; k < In::planes / 2; k++) {
             uint4 b[3][NT / 2];
             load_column<In::channels, NT>(b, own);
             multiply_column<In, MT, NT>(sums, row + In::at(0, column) + k * 2 * In::plane, b);
@@ -171,8 +180,8 @@ DEVICE void convolve(float (&sums)[MT][NT][4], u32 in, int tile, const uint4 *we
 }
 
 // A 3x3 or 1x1 convolution that halves the size and doubles the channels.
-template <class In, int SIDE, int MT, int NT>
-DEVICE void convolve_down(float (&sums)[MT][NT][4], u32 in, int tile, const uint4 *weights) {
+template <class In, int SIDE, int MT, int NT, class Sum>
+DEVICE void convolve_down(Sum (&sums)[MT][NT][4], u32 in, int tile, const uint4 *weights) {
     constexpr int channels_out = In::channels * 2;
     u32 rows[MT];
     UNROLL for (int m = 0; m < MT; m++) {
@@ -180,7 +189,7 @@ DEVICE void convolve_down(float (&sums)[MT][NT][4], u32 in, int tile, const uint
     }
     const uint4 *own = weights + lane_index();
     ROLLED for (int column = 0; column < SIDE; column++) {
-        UNROLL for (int k = 0; k < In::channels / 16; k++) {
+        UNROLL for (int k = 0; k < In::planes / 2; k++) {
             UNROLL for (int tap = 0; tap < SIDE; tap++) {
                 uint4 b[NT / 2];
                 UNROLL for (int j = 0; j < NT / 2; j++) b[j] = load(own + j * 32);
@@ -244,7 +253,7 @@ DEVICE void clear_borders(int planes, int threads) {
 // One image's activations from device memory, as stored by `leave`; all loads are in flight at once.
 template <class M, int THREADS>
 DEVICE void take(u32 out, const uint4 *image, int thread) {
-    constexpr int pixels = M::size * M::size, turns = M::channels / 8 * pixels / THREADS;
+    constexpr int pixels = M::size * M::size, turns = M::planes * pixels / THREADS;
     uint4 own[turns];
     UNROLL for (int turn = 0; turn < turns; turn++) own[turn] = load(image + turn * THREADS + thread);
     UNROLL for (int turn = 0; turn < turns; turn++) {

@@ -69,7 +69,7 @@ class NoiseLauncher:
 
 @functools.cache
 def _kernel(stage: int, shape: Shape, device_index: int) -> Any:
-    kernel = compile_kernel(read_source(), f"stage{stage}", shape.definitions(stage))
+    kernel = compile_kernel(read_source(shape.files), f"stage{stage}", shape.definitions(stage))
     kernel.set_shared_memory_config(shape.shared_bytes(stage))
     return kernel
 

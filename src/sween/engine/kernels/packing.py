@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch import nn
@@ -38,11 +39,18 @@ def pack_first(weight: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One kernel's weights and biases, and how many convolutions keep its number of channels."""
+    """One kernel's weights and biases, and how many convolutions keep its number of channels.
+
+    The biases of integers come with their scales.
+    """
 
     weights: torch.Tensor
     bias: torch.Tensor
     convolutions: int
+
+    def to(self, device: torch.device) -> Self:
+        weights, bias = self.weights.to(device), self.bias.to(device)
+        return dataclasses.replace(self, weights=weights, bias=bias)
 
 
 def pack_stages(model: CifarResNet) -> tuple[Stage, Stage, Stage]:
@@ -52,12 +60,12 @@ def pack_stages(model: CifarResNet) -> tuple[Stage, Stage, Stage]:
     the next kernel begins with that block's second convolution.
     """
     blocks = [[*stage] for stage in (model.stage1, model.stage2, model.stage3)]
-    first = _fold(model.conv1, model.bn1)
-    own = [conv for block in blocks[0] for conv in _block_convs(block)]
-    stages = [_stage([first], own, _downsampling_convs(blocks[1][0]))]
+    first = fold(model.conv1, model.bn1)
+    own = [conv for block in blocks[0] for conv in block_convs(block)]
+    stages = [_stage([first], own, downsampling_convs(blocks[1][0]))]
     for stage in (1, 2):
-        own = [conv for block in blocks[stage] for conv in _block_convs(block)][1:]
-        stages.append(_stage([], own, _downsampling_convs(blocks[2][0]) if stage == 1 else []))
+        own = [conv for block in blocks[stage] for conv in block_convs(block)][1:]
+        stages.append(_stage([], own, downsampling_convs(blocks[2][0]) if stage == 1 else []))
     return stages[0], stages[1], stages[2]
 
 
@@ -72,18 +80,20 @@ def _biases(convolutions: Iterable[nn.Conv2d]) -> torch.Tensor:
     return torch.cat([bias.float() for bias in biases if bias is not None])
 
 
-def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    """A convolution with its batch norm, in evaluation mode."""
     return fuse_conv_bn_eval(copy.deepcopy(conv).eval(), copy.deepcopy(norm).eval())
 
 
-def _block_convs(block: BasicBlock) -> list[nn.Conv2d]:
-    return [_fold(block.conv1, block.bn1), _fold(block.conv2, block.bn2)]
+def block_convs(block: BasicBlock) -> list[nn.Conv2d]:
+    """The two 3x3 convolutions of a block."""
+    return [fold(block.conv1, block.bn1), fold(block.conv2, block.bn2)]
 
 
-def _downsampling_convs(block: BasicBlock) -> list[nn.Conv2d]:
+def downsampling_convs(block: BasicBlock) -> list[nn.Conv2d]:
     """The convolutions of a block that read the previous stage's output."""
     assert isinstance(block.shortcut, nn.Sequential)
     conv, norm = block.shortcut
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d)
-    return [_fold(block.conv1, block.bn1), _fold(conv, norm)]
+    return [fold(block.conv1, block.bn1), fold(conv, norm)]

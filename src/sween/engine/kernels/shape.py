@@ -1,6 +1,9 @@
 """How the kernels divide their work into thread blocks."""
 
 import dataclasses
+from typing import ClassVar
+
+from sween.engine.kernels.source import INTEGERS, NETWORKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,6 +14,9 @@ class Shape:
         rows: image rows that a warp of stage 1 processes at once, 2 or 4.
         images: images per block in stage 3, 2 or 4.
     """
+
+    files: ClassVar[tuple[str, ...]] = NETWORKS
+    """The source, for `read_source`."""
 
     rows: int = 2
     images: int = 2
@@ -30,3 +36,16 @@ class Shape:
         """Shared memory per block: two buffers for the activations of its images, with borders."""
         channels, width = {1: (16, 34), 2: (32, 18), 3: (64, 10)}[stage]
         return self.images_per_block(stage) * 2 * channels * width * width * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerShape(Shape):
+    """That of the kernels in 8-bit integers."""
+
+    files: ClassVar[tuple[str, ...]] = INTEGERS
+
+    def shared_bytes(self, stage: int) -> int:
+        """Two buffers of bytes with borders, and what shortcuts carry in float16."""
+        channels, width = {1: (16, 32), 2: (32, 16), 3: (64, 8)}[stage]
+        pixels, with_border = width * width, (width + 2) * (width + 2)
+        return self.images_per_block(stage) * 2 * channels * (with_border + pixels)

@@ -3,10 +3,11 @@
 import importlib.resources
 
 NETWORKS = ("convolution.cu", "cifar_resnet.cu")
+INTEGERS = ("convolution.cu", "cifar_resnet_int8.cu")
 NOISE = ("noise.cu",)
 
 
 def read_source(files: tuple[str, ...] = NETWORKS) -> str:
-    """CUDA C++ without includes; for NETWORKS, `Shape.definitions` selects the stage."""
+    """CUDA C++ without includes; for networks, `Shape.definitions` selects the stage."""
     folder = importlib.resources.files("sween.engine.kernels")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in files)
