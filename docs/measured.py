@@ -81,6 +81,28 @@ def acr_beside_paper(results: Path, dataset: str) -> str:
     return markdown(["training", "ensemble", *heads], 2, lines)
 
 
+def beside_peers(results: Path, dataset: str) -> str:
+    """Our ensembles next to what others published, by noise level and ACR."""
+    file = results.parent / "configs" / "published" / "record.toml"
+    lines = []
+    for row in tomllib.loads(file.read_text())["record"]:
+        if "acr" in row:
+            accuracies = [f"{value:.1f}" for value in row.get("accuracies", ())]
+            cells = [row["model"], row["source"], row["images"], *(accuracies or ["-"] * 9)]
+            lines.append((row["sigma"], row["acr"], cells))
+    for folder, training, sigma in runs(results, dataset):
+        ensembles = [row for row in load(folder).rows if row.kind == "ensemble"]
+        own = max((row for row in ensembles if "+" not in row.model), key=lambda row: row.acr)
+        accuracies = [f"{100 * value:.1f}" for value in own.accuracies]
+        lines.append(
+            (sigma, own.acr, [f"**{own.model}, {training}**", "ours", "888:1888", *accuracies])
+        )
+    lines.sort(key=lambda line: line[:2])
+    ordered = [[f"{sigma:.2f}", *cells, format_radius(acr)] for sigma, acr, cells in lines]
+    radii = [f"{0.25 * step:.2f}" for step in range(9)]
+    return markdown(["σ", "model", "by", "test images", *radii, "ACR"], 4, ordered)
+
+
 def _counterpart(training: str) -> str:
     """What the paper's rows are set against: its MACER rows, for objectives it does not have."""
     return "gaussian" if training == "gaussian" else "macer"
@@ -288,6 +310,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "methods": methods,
     "beside-paper": beside_paper,
     "acr-beside-paper": acr_beside_paper,
+    "beside-peers": beside_peers,
     "leads": leads,
     "adaptive": adaptive,
     "sampling": sampling,

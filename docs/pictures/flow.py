@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from shades import HERE, Shades, save_both
 
+from sween.cli.verbs import VERBS
+
 ROOMS = (
     ("data", "digits, cifar10,\nfolders, any\ntorch data set", "images\nin [0,1]"),
     ("models", "networks by name,\nnormalisation inside,\ncheckpoints", "logits"),
@@ -29,12 +31,13 @@ BELOW = "   ·   ".join(
     )
 )
 BESIDE = "   ·   ".join(
-    ("also:   training (makes members)", "cluster (many machines)", "zoo, theory, bench, demo")
+    (
+        "also:   training (makes members)",
+        "cluster (many machines)",
+        "zoo, theory, reproduce, bench, demo, doctor",
+    )
 )
-VERBS = (
-    "train import weigh certify merge predict attack report verify plan zoo bench reproduce doctor"
-)
-ABOVE = "cli:   " + "   ".join(["demo", *VERBS.split()])
+ABOVE = "cli:   " + "   ".join(VERBS)
 
 
 def _box(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(shell|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -57,5 +58,12 @@ def test_the_tutorial_reaches_a_certificate_for_an_image_of_ones_own(
     assert claimed
     assert float(found[1]) == pytest.approx(float(claimed[1]), abs=0.05)
     assert (empty / "report" / "report.html").is_file()
+    assert seconds < 600, "ten minutes, with the installation"
+    (command,) = re.findall(r"^sween predict .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    Image.open("mine.png").convert("RGB").save("mine.png")
+    ran = subprocess.run(
+        ["bash", "-ec", f"{command} --convert"], env=environment, capture_output=True, text=True
+    )
+    assert ANSWER.search(ran.stdout), ran.stderr
     with capsys.disabled():
         sys.stdout.write(f"\nthe tutorial took {seconds:.0f} s\n")

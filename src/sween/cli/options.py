@@ -39,7 +39,9 @@ ImageSize = Annotated[
 ]
 Convert = Annotated[
     bool,
-    typer.Option("--convert", help="convert grayscale, palette, CMYK or alpha image files to RGB"),
+    typer.Option(
+        "--convert", help="convert image files of other colour modes to the network's: RGB or gray"
+    ),
 ]
 SkipUnreadable = Annotated[
     bool,
