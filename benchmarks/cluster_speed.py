@@ -42,7 +42,18 @@ from sween.smoothing.dataset import iter_certificates
 
 SLEEPERS = 64
 PROCESSES = 4
-TRAITS = Traits("simulated", "", "", "cpu", "float32", "", 100, 100, whole_blocks=1, full_blocks=1)
+TRAITS = Traits(
+    host="simulated",
+    sween=sween.__version__,
+    torch=torch.__version__,
+    device="cpu",
+    precision="float32",
+    rounding="",
+    rows_asked=100,
+    rows=100,
+    whole_blocks=1,
+    full_blocks=1,
+)
 """As of CIFAR images on a CPU: a forward pass is one noise block."""
 
 

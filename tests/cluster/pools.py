@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import sween
 from sween.engine import VoteEngine, Votes
 from sween.engine.pool import Counted, Event, Failed, Joined, Lost, PoolWorker, Task, Traits
 from sween.errors import SweenError
@@ -137,7 +138,18 @@ class FakePool(ThreadPool):
         return Counted(worker, task.number, votes_for(task, int(task.rows < FAKE.rows)))
 
 
-FAKE = Traits("here", "1", "1", "cpu", "float32", "bits", 200, 200, whole_blocks=2, full_blocks=2)
+FAKE = Traits(
+    host="here",
+    sween=sween.__version__,
+    torch=torch.__version__,
+    device="cpu",
+    precision="float32",
+    rounding="bits",
+    rows_asked=200,
+    rows=200,
+    whole_blocks=2,
+    full_blocks=2,
+)
 
 
 def votes_for(task: Task, label: int, classes: int = 10) -> Votes:

@@ -163,6 +163,22 @@ def test_workers_that_compute_differently_are_refused(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(("trait", "value"), [("sween", "0.0.1"), ("torch", "1.0")])
+def test_workers_with_other_versions_than_this_process_are_refused(
+    trait: str, value: str, tmp_path: Path
+) -> None:
+    """Even if they all agree: the run records the versions of this process."""
+    out = tmp_path / "out"
+    with pytest.raises(BadInput, match=f"{trait} on .*: expected .*, got {value}; .*same"):
+        certify(out, SETTINGS["fixed"], OddPool(1, **{trait: value}))
+    assert not out.exists()
+
+
+def test_workers_may_have_another_build_of_torch(tmp_path: Path) -> None:
+    build = torch.__version__.partition("+")[0] + "+cu999"
+    certify(tmp_path / "out", SETTINGS["fixed"], OddPool(1, torch=build))
+
+
 def test_workers_that_compute_differently_with_smaller_passes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"rounding on .*: expected .*, got .*; .*same"):
         certify(tmp_path / "out", SETTINGS["fixed"], OutOfMemoryPool(2))

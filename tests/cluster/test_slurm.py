@@ -155,6 +155,40 @@ def test_an_array_is_submitted_to_slurm_with_its_options(tmp_path: Path, sacct: 
     assert _jobs(tmp_path / "out") == {"1": "12_0", "2": "12_1"}
 
 
+def test_jobs_that_sbatch_refuses_are_one_line_and_leave_the_folder_free(
+    tmp_path: Path, sacct: Sacct
+) -> None:
+    sacct("true")
+    (tmp_path / "bin" / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: error: invalid partition specified: foo' >&2\nexit 1\n"
+    )
+    out, options = tmp_path / "out", SlurmOptions(jobs=2, partition="foo")
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"sbatch accepts the jobs, got .*invalid partition"):
+            certify_in_jobs(failing.main, ["certify"], out, options, images=8, quiet=True)
+        assert not [path for path in out.rglob("*") if path.is_file()]
+
+
+def test_gpus_are_for_jobs_of_a_cluster(tmp_path: Path, sacct: Sacct) -> None:
+    """And a job that asked for them does not certify on a CPU."""
+    with pytest.raises(BadInput, match="gpus_per_job: expected none with executor local"):
+        SlurmOptions(jobs=2, executor="local", gpus_per_job=1)
+    sacct("echo '12_0|FAILED|a'; echo '12_1|FAILED|a'")
+    with pytest.raises(BadInput, match="job 12_0"):
+        certify_in_jobs(
+            failing.main,
+            ["certify"],
+            tmp_path,
+            SlurmOptions(jobs=2, gpus_per_job=1),
+            images=8,
+            quiet=True,
+        )
+    pickled = [*tmp_path.rglob("*_submitted.pkl")]
+    assert len(pickled) == 2
+    for path in pickled:
+        assert DelayedSubmission.load(path).args[0][-2:] == ["--device", "cuda"]
+
+
 def test_a_job_that_sacct_never_knew_ends_the_run(
     tmp_path: Path, sacct: Sacct, monkeypatch: pytest.MonkeyPatch
 ) -> None:

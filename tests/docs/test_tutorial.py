@@ -59,7 +59,7 @@ def test_the_tutorial_reaches_a_certificate_for_an_image_of_ones_own(
     assert float(found[1]) == pytest.approx(float(claimed[1]), abs=0.05)
     assert (empty / "report" / "report.html").is_file()
     assert seconds < 600, "ten minutes, with the installation"
-    (command,) = re.findall(r"^sween predict .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    command = re.findall(r"^sween predict .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[0]
     Image.open("mine.png").convert("RGB").save("mine.png")
     ran = subprocess.run(
         ["bash", "-ec", f"{command} --convert"], env=environment, capture_output=True, text=True

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.arguments import whole_number
-from sween.errors import BadInput, CheckpointError, MissingExtra, UnknownName
+from sween.errors import BadInput, CheckpointError, MissingExtra, UnknownName, first_line
 from sween.locks import FolderLock
 from sween.paths import AnyPath, as_folder
 from sween.progress import Advance, track
@@ -90,6 +90,13 @@ class SlurmOptions:
                 expected="sbatch on this machine",
                 got="none",
                 fix="run the command on a login node of the cluster",
+            )
+        if self.executor == "local" and self.gpus_per_job:
+            raise BadInput(
+                "gpus_per_job",
+                expected="none with executor local, whose jobs all see the GPUs of this machine",
+                got=self.gpus_per_job,
+                fix="leave it out",
             )
         self.parameters()
 
@@ -322,14 +329,36 @@ class _Array:
             [*self.arguments, "--shard", str(self.shards[n]), "--out", str(self.folders[n])]
             for n in numbers
         ]
+        if options.gpus_per_job and "--device" not in self.arguments:
+            # A job that was given none is to fail, and not to certify on a CPU.
+            own = [[*words, "--device", "cuda"] for words in own]
         self._logs.mkdir(parents=True, exist_ok=True)
         claims = {n: f"claim-{secrets.token_hex(8)}" for n in numbers}
         self._write(submitting=claims)
         paths = [self._logs / claim for claim in claims.values()]
-        jobs = executor.map_array(ShardCommand(self.main), own, paths)
+        try:
+            jobs = executor.map_array(ShardCommand(self.main), own, paths)
+        except submitit.core.utils.FailedJobError as error:
+            self._forget_submission()
+            raise BadInput(
+                "engine slurm",
+                expected="that sbatch accepts the jobs",
+                got=first_line(error),
+                fix="check partition, time limit and further options of sbatch",
+            ) from None
         self.jobs |= dict(zip(numbers, jobs, strict=True))
         self._own |= {job.job_id: job for job in jobs}
         self._write()
+
+    def _forget_submission(self) -> None:
+        """Leave the folder as it was before jobs were refused."""
+        unnamed = [own for own in self._logs.glob("*.pkl") if "_" not in own.stem]  # by a job
+        for file in (*unnamed, *self._logs.glob(".submission_file_*.sh")):
+            file.unlink()
+        if self.jobs:
+            self._write()
+        else:
+            self._record.unlink()
 
     def _write(self, **more: Mapping[int, str]) -> None:
         content = {

@@ -9,6 +9,7 @@ into the queue.
 import dataclasses
 import itertools
 import math
+import platform
 import queue
 import threading
 import time
@@ -25,6 +26,7 @@ from sween.engine.votes import VoteRequest, Votes
 from sween.errors import BadInput, PreparationWarning
 from sween.progress import track
 from sween.seeding import NOISE_BLOCK
+from sween.version import __version__
 
 TASKS_AHEAD = 2
 """Tasks at a worker: while it counts one, the next is already there."""
@@ -298,6 +300,7 @@ class Dispatcher:
 
     def _join(self, worker: int, traits: Traits) -> None:
         if self._traits is None:
+            _refuse_other(_without_build(traits), _with_own_versions(traits))
             self._traits, self.rows = traits, traits.rows
         _refuse_other(traits, self._traits)
         self._shrink(traits)
@@ -403,6 +406,19 @@ def _joint(task: Sequence[Blocks]) -> VoteRequest:
         [blocks.first for blocks in task],
         scored or None,
     )
+
+
+def _without_build(traits: Traits) -> Traits:
+    """With torch's version alone: this machine may have the build for CPUs, a worker a GPU's."""
+    return dataclasses.replace(traits, torch=traits.torch.partition("+")[0])
+
+
+def _with_own_versions(traits: Traits) -> Traits:
+    """As a worker with the versions of this process, which records the run, would be."""
+    own = dataclasses.replace(
+        traits, host=platform.node(), sween=__version__, torch=torch.__version__
+    )
+    return _without_build(own)
 
 
 def _refuse_other(traits: Traits, wanted: Traits) -> None:
