@@ -329,9 +329,10 @@ class _Array:
             [*self.arguments, "--shard", str(self.shards[n]), "--out", str(self.folders[n])]
             for n in numbers
         ]
-        if options.gpus_per_job and "--device" not in self.arguments:
+        on_gpus = ["--device", "cuda"]
+        if options.gpus_per_job and on_gpus[0] not in self.arguments:
             # A job that was given none is to fail, and not to certify on a CPU.
-            own = [[*words, "--device", "cuda"] for words in own]
+            own = [[*words, *on_gpus] for words in own]
         self._logs.mkdir(parents=True, exist_ok=True)
         claims = {n: f"claim-{secrets.token_hex(8)}" for n in numbers}
         self._write(submitting=claims)
