@@ -3,7 +3,7 @@
 glibc returns the free end of its heap to the kernel as soon as it is twice as large as the largest
 buffer it has seen, and a forward pass frees more than that: the next one then faults every page in
 again. Whether it does depends on what else lies on the heap, so that two processes with the same
-work differed by a third in speed.
+work may differ in speed.
 """
 
 import ctypes
