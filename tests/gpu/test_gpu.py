@@ -21,8 +21,11 @@ from sween.engine.kernels import (
     NoiseKernels,
     NoiseLauncher,
     QuantizedResNet,
+    WideQuantizedResNet,
+    WideShape,
     launcher,
 )
+from sween.engine.kernels.shape import Shape
 from sween.engine.noise import NoiseKind
 from sween.engine.prepare import Member, Preparation
 from sween.ensemble import ExitPolicy, WeightedEnsemble
@@ -170,16 +173,23 @@ def test_kernels_count_exactly(depth: int) -> None:
         model.float()
 
 
-@pytest.mark.parametrize("shape", [IntegerShape(2, 2), IntegerShape(4, 4)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [IntegerShape(2, 2), IntegerShape(4, 4), *(WideShape(width=width) for width in (2, 3, 4))],
+    ids=str,
+)
 @torch.no_grad()
-def test_kernels_in_integers_give_the_bits_of_the_simulation(shape: IntegerShape) -> None:
-    model = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32), seed=1)
+def test_kernels_in_integers_give_the_bits_of_the_simulation(shape: Shape) -> None:
+    arch, kind = "resnet20", FusedQuantizedResNet
+    if isinstance(shape, WideShape):
+        arch, kind = f"resnet20x{shape.width}", WideQuantizedResNet
+    model = create_model(arch, num_classes=10, image_shape=(3, 32, 32), seed=1)
     images = _images(37) + 0.5 * torch.randn(
         37, 3, 32, 32, generator=torch.Generator().manual_seed(1)
     )
     network = QuantizedResNet(calibrate_batch_norm(model, (3, 32, 32)))
     device = torch.device("cuda")
-    fused = FusedQuantizedResNet(network, launcher(device, shape), device)
+    fused = kind(network, launcher(device, shape), device)
     assert torch.equal(fused(images.to(device)).cpu(), network(images))
 
 

@@ -29,6 +29,8 @@ from sween.engine.kernels import (
     IntegerShape,
     QuantizedResNet,
     Selection,
+    WideQuantizedResNet,
+    WideShape,
     as_cifar_resnet,
     is_cifar_resnet,
     launcher,
@@ -376,12 +378,15 @@ def _in_integers(
     # Bytes would hide what is not finite.
     finite = bool(torch.isfinite(wanted).all())
     _refuse_change(_change(simulated, wanted[: len(few)]) if finite else math.inf, torch.int8)
-    if device.type == "cpu" and not supports(device):
+    wide = network.width > 1
+    shape = WideShape(width=network.width) if wide else IntegerShape()
+    if device.type == "cpu" and not supports(device, shape):
         return Prepared(network, False, preparation.describe(device))
     try:
-        if not supports(device):
+        if not supports(device, shape):
             raise RuntimeError(f"no custom kernels for {device}")
-        run = FusedQuantizedResNet(network, launcher(device, IntegerShape()), device)
+        kind = WideQuantizedResNet if wide else FusedQuantizedResNet
+        run = kind(network, launcher(device, shape), device)
         if not torch.equal(run(few), simulated):
             raise RuntimeError("outputs that differ from those of the exact simulation")
         _check_order(run, images)
@@ -401,7 +406,7 @@ def _in_integers(
 def _with_ranges(module: nn.Module, image_shape: Sequence[int]) -> nn.Module:
     """The module, if it can run in integers."""
     got, fix = f"{type(module).__name__} for {tuple(image_shape)} images", "use another precision"
-    if is_cifar_resnet(module, image_shape):
+    if is_cifar_resnet(module, image_shape, wide=True):
         ranges = module.state_dict().get("1.activation_ranges")
         if ranges is not None and bool((ranges > 0).all() & ranges.isfinite().all()):
             return module

@@ -5,13 +5,18 @@ import shutil
 import pytest
 
 from sween.engine import prepare
-from sween.engine.kernels.shape import IntegerShape, Shape
+from sween.engine.kernels.shape import IntegerShape, Shape, WideShape
 from tests.engine.kernels.emulation import Emulator
 
 SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
 INTEGER_SHAPES = [
     IntegerShape(rows=2, images=2),
     pytest.param(IntegerShape(rows=4, images=4), marks=pytest.mark.slow),
+]
+WIDE_SHAPES = [
+    WideShape(width=3),  # its channels are padded
+    pytest.param(WideShape(width=2), marks=pytest.mark.slow),
+    pytest.param(WideShape(width=4), marks=pytest.mark.slow),
 ]
 
 
@@ -38,6 +43,14 @@ def integer_emulator(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Emulator:
     """Of the kernels in 8-bit integers."""
+    return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
+
+
+@pytest.fixture(scope="session", params=WIDE_SHAPES, ids=str)
+def wide_emulator(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Emulator:
+    """Of the kernels for wide networks."""
     return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
 
 

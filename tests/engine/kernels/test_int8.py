@@ -128,7 +128,7 @@ class _Nonsense:
 def _prepare_with(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[prepare.Prepared, nn.Module, torch.Tensor]:
-    monkeypatch.setattr(prepare, "supports", lambda device: True)
+    monkeypatch.setattr(prepare, "supports", lambda device, shape=None: True)
     monkeypatch.setattr(prepare, "launcher", lambda device, shape: launch)
     module, images = _module(), _images(4)
     return prepare.prepare(module, INT8, images), module, images

@@ -8,13 +8,14 @@ from sween.engine.kernels.cifar_resnet import (
     FusedQuantizedResNet,
     FusedResNet,
     Selection,
+    WideQuantizedResNet,
     is_cifar_resnet,
 )
 from sween.engine.kernels.launch import NoiseLauncher, launcher, supports
 from sween.engine.kernels.noise import NoiseKernels
 from sween.engine.kernels.quantized import QuantizedResNet
 from sween.engine.kernels.recognise import as_cifar_resnet
-from sween.engine.kernels.shape import IntegerShape
+from sween.engine.kernels.shape import IntegerShape, WideShape
 
 __all__ = [
     "FusedQuantizedResNet",
@@ -24,6 +25,8 @@ __all__ = [
     "NoiseLauncher",
     "QuantizedResNet",
     "Selection",
+    "WideQuantizedResNet",
+    "WideShape",
     "as_cifar_resnet",
     "is_cifar_resnet",
     "launcher",

@@ -7,16 +7,19 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from sween.engine.kernels.packing import Stage, pack_stages
+from sween.engine.kernels.packing import Stage, pack_stages, width_of
 from sween.engine.kernels.packing_int8 import pack_integer_stages
 from sween.engine.kernels.quantized import QuantizedResNet
-from sween.engine.kernels.shape import Shape
+from sween.engine.kernels.shape import Shape, WideShape
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 
 Argument = torch.Tensor | int
 
 IMAGE_SHAPE = (3, 32, 32)
+
+WIDTHS = (1, 2, 3, 4)
+"""Of networks that run in integers."""
 
 
 class Launch(Protocol):
@@ -46,10 +49,10 @@ class Selection:
         return cls(rows.int(), wanted.sum(dtype=torch.int32)[None])
 
 
-def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
+def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int], *, wide: bool = False) -> bool:
     """Whether a module is a registered CIFAR ResNet behind its normalisation, for 32 x 32 images.
 
-    Exact types only: a subclass may behave differently.
+    Exact types only: a subclass may behave differently. With `wide`, any of `WIDTHS` will do.
     """
     if type(module) is not nn.Sequential or tuple(image_shape) != IMAGE_SHAPE:
         return False
@@ -61,7 +64,9 @@ def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int]) -> bool:
     return (
         normalize.mean.numel() == normalize.std.numel() == len(IMAGE_SHAPE)
         and not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-        and _convolutions(model) == _convolutions(CifarResNet(_depth(model), model.fc.out_features))
+        and (width := width_of(model)) in (WIDTHS if wide else WIDTHS[:1])
+        and _convolutions(model)
+        == _convolutions(CifarResNet(_depth(model), model.fc.out_features, width=width))
     )
 
 
@@ -141,8 +146,7 @@ class FusedResNet:
 
         `chosen`: the selected rows, their number, and the first of them to compute.
         """
-        if images.shape[1:] != IMAGE_SHAPE or images.dtype != torch.float32:
-            raise ValueError(f"expected float32 (N, 3, 32, 32), got {images.dtype} {images.shape}")
+        _check_images(images)
         first, second, third = self._stages
 
         def between(channels: int, size: int) -> list[torch.Tensor]:
@@ -180,6 +184,47 @@ class FusedQuantizedResNet(FusedResNet):
         self._normalize = torch.cat([network.mean, network.factor]).to(device)
         self._linear = network.linear.to(device)
         self._linear_bias = network.linear_bias.to(device)
+
+
+class WideQuantizedResNet(FusedQuantizedResNet):
+    """A wide quantised network on kernels in 8-bit integers, bit for bit.
+
+    Args:
+        network: to run.
+        launch: runs the kernels of a `WideShape`.
+        device: that will run it.
+    """
+
+    def _pass(
+        self,
+        images: torch.Tensor,
+        logits: torch.Tensor,
+        count: int,
+        chosen: Sequence[Argument],
+    ) -> None:
+        _check_images(images)
+        shape = self._launch.shape
+        assert isinstance(shape, WideShape)
+        first, second, third = self._stages
+
+        def activations(stage: int, dtype: torch.dtype) -> torch.Tensor:
+            size, channels = 64 >> stage, shape.channels(stage)
+            rows = -(-count // shape.images_per_block(stage)) * shape.images_per_block(stage)
+            return torch.empty(rows, channels, size, size, dtype=dtype, device=images.device)
+
+        # The kernels of stages 2 and 3 change what shortcuts carry in place.
+        carried = [activations(stage, torch.float16) for stage in (1, 2, 3)]
+        inner = [activations(stage, torch.uint8) for stage in (2, 3)]
+        begin = [images, self._normalize, *_of(first), carried[0], inner[0], carried[1]]
+        self._run(1, count, [*begin, *chosen])
+        self._run(2, count, [inner[0], carried[1], *_of(second), inner[1], carried[2], *chosen[1:]])
+        tail: list[Argument] = [self._linear, self._linear_bias, logits, logits.shape[1], count]
+        self._run(3, count, [inner[1], carried[2], *_of(third), *tail, *chosen])
+
+
+def _check_images(images: torch.Tensor) -> None:
+    if images.shape[1:] != IMAGE_SHAPE or images.dtype != torch.float32:
+        raise ValueError(f"expected float32 (N, 3, 32, 32), got {images.dtype} {images.shape}")
 
 
 def _of(stage: Stage) -> list[Argument]:

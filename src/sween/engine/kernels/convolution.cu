@@ -179,10 +179,9 @@ DEVICE void convolve(Sum (&sums)[MT][NT][4], u32 in, int tile, const uint4 *weig
     }
 }
 
-// A 3x3 or 1x1 convolution that halves the size and doubles the channels.
-template <class In, int SIDE, int MT, int NT, class Sum>
+// A 3x3 or 1x1 convolution that halves the size and, unless told otherwise, doubles the channels.
+template <class In, int SIDE, int CHANNELS_OUT = In::channels * 2, int MT, int NT, class Sum>
 DEVICE void convolve_down(Sum (&sums)[MT][NT][4], u32 in, int tile, const uint4 *weights) {
-    constexpr int channels_out = In::channels * 2;
     u32 rows[MT];
     UNROLL for (int m = 0; m < MT; m++) {
         rows[m] = row_of<In, 2, In::size / 2>(in, tile + m) + (SIDE == 3 ? 0 : In::at(1, 1));
@@ -198,7 +197,7 @@ DEVICE void convolve_down(Sum (&sums)[MT][NT][4], u32 in, int tile, const uint4 
                     load_matrices(a, rows[m] + In::at(tap, column) + k * 2 * In::plane);
                     multiply<NT>(sums[m], a, b);
                 }
-                own += channels_out / 16 * 32;
+                own += CHANNELS_OUT / 16 * 32;
             }
         }
     }

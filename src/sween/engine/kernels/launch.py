@@ -21,13 +21,13 @@ STAGES = (1, 2, 3)
 _COMPILING = threading.Lock()
 
 
-def supports(device: torch.device) -> bool:
+def supports(device: torch.device, shape: Shape | None = None) -> bool:
     """Whether a device can run the kernels: NVIDIA, at least CAPABILITY, enough shared memory."""
     if device.type != "cuda" or torch.version.hip or not hasattr(torch.cuda, "_compile_kernel"):
         return False
     properties = torch.cuda.get_device_properties(device)
     room = int(getattr(properties, "shared_memory_per_block_optin", 0))
-    needed = max(Shape().shared_bytes(stage) for stage in STAGES)
+    needed = max((shape or Shape()).shared_bytes(stage) for stage in STAGES)
     return (properties.major, properties.minor) >= CAPABILITY and room >= needed
 
 

@@ -80,6 +80,11 @@ def _biases(convolutions: Iterable[nn.Conv2d]) -> torch.Tensor:
     return torch.cat([bias.float() for bias in biases if bias is not None])
 
 
+def width_of(model: CifarResNet) -> int:
+    """How many times the channels of the paper's networks."""
+    return model.conv1.out_channels // 16
+
+
 def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     """A convolution with its batch norm, in evaluation mode."""
     return fuse_conv_bn_eval(copy.deepcopy(conv).eval(), copy.deepcopy(norm).eval())

@@ -1,5 +1,6 @@
-"""Packs a quantised network in the order in which `cifar_resnet_int8.cu` reads it."""
+"""Packs a quantised network in the order in which the kernels in integers read it."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -43,30 +44,53 @@ def pair_taps(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack_integer_stages(network: QuantizedResNet) -> tuple[Stage, Stage, Stage]:
-    """The parameters of the three kernels; see `pack_stages`."""
+    """The parameters of the three kernels; see `pack_stages`.
+
+    Channels of a wide network are padded to a multiple of 32, with weights of 0.
+    """
     convs = [conv for block in network.blocks for conv in block]
     (second, to_second), (third, to_third) = sorted(network.shortcuts.items())
     second, third = 2 * second, 2 * third
     own = [convs[:second], convs[second + 1 : third], convs[third + 1 :]]
     last = [[convs[second], to_second], [convs[third], to_third], []]
     return (
-        _stage([network.first, *own[0]], last[0], len(own[0])),
-        _stage(own[1], last[1], len(own[1])),
-        _stage(own[2], last[2], len(own[2])),
+        _stage([network.first, *own[0]], last[0], len(own[0]), network.width),
+        _stage(own[1], last[1], len(own[1]), network.width),
+        _stage(own[2], last[2], len(own[2]), network.width),
     )
 
 
 def _stage(
-    own: Sequence[IntegerConvolution], last: Sequence[IntegerConvolution], convolutions: int
+    own: Sequence[IntegerConvolution],
+    last: Sequence[IntegerConvolution],
+    convolutions: int,
+    width: int,
 ) -> Stage:
-    weights = [conv.weight for conv in (*own, *last)]
-    few = len(own[0].weight) == 16
-    packed = [pack_bytes(pair_taps(weight) if few else weight) for weight in weights]
-    constants = torch.cat([_constants(conv) for conv in (*own, *last)])
+    multiple = 16 if width == 1 else 32
+    convs = [_padded(conv, multiple) for conv in (*own, *last)]
+    weights = [conv.weight for conv in convs]
+    packed = [
+        pack_bytes(pair_taps(weight) if weight.shape[1] <= 16 else weight) for weight in weights
+    ]
+    constants = torch.cat([_constants(conv, MAGIC_BITS if width == 1 else 0) for conv in convs])
     return Stage(torch.cat(packed), constants, convolutions)
 
 
-def _constants(conv: IntegerConvolution) -> torch.Tensor:
+def _padded(conv: IntegerConvolution, multiple: int) -> IntegerConvolution:
+    """With a multiple of output channels, and of input channels if it has more than 16."""
+    out, into = conv.weight.shape[:2]
+    more = -out % multiple
+    return dataclasses.replace(
+        conv,
+        weight=functional.pad(
+            conv.weight, (0, 0, 0, 0, 0, -into % 32 if into > 16 else 0, 0, more)
+        ),
+        bias=functional.pad(conv.bias, (0, more)),
+        scale=functional.pad(conv.scale, (0, more)),
+    )
+
+
+def _constants(conv: IntegerConvolution, start: int) -> torch.Tensor:
     """How sums start, their scales and pairs of the factor for the next layer, as int32."""
     next = torch.full((len(conv.scale), 2), conv.next, dtype=torch.float16).view(torch.int32)
-    return torch.cat([conv.bias + MAGIC_BITS, conv.scale.view(torch.int32), next.flatten()])
+    return torch.cat([conv.bias + start, conv.scale.view(torch.int32), next.flatten()])

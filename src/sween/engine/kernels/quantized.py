@@ -1,20 +1,21 @@
 """The CIFAR ResNets in 8-bit integers, exactly as `cifar_resnet_int8.cu` computes them.
 
-Inputs of convolutions are bytes: 255 steps from 0 to a range that is fixed for each of them
-(`CifarResNet.activation_ranges`). Weights are -127 to 127 with a scale per output channel, biases
-whole numbers of the same scale. Sums are whole numbers of less than 2**22, exact in float32. What
-shortcuts carry is float16. No step depends on the order of a sum that rounds, so that this code and
-the kernels agree bit for bit.
+Wide ones are computed by `wide_resnet_int8.cu`. Inputs of convolutions are bytes: 255 steps from 0
+to a range that is fixed for each of them (`CifarResNet.activation_ranges`). Weights are -127 to 127
+with a scale per output channel, biases whole numbers of the same scale. Sums are whole numbers,
+exact in float32. What shortcuts carry is float16. No step depends on the order of a sum that
+rounds, so that this code and the kernels agree bit for bit.
 """
 
 import copy
 import dataclasses
+import functools
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from sween.engine.kernels.packing import block_convs, downsampling_convs, fold
+from sween.engine.kernels.packing import block_convs, downsampling_convs, fold, width_of
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
 
@@ -23,6 +24,9 @@ STEPS = 255
 
 LARGEST_SUM = 2**22
 """Sums and their partial sums are smaller; the kernels read them as the bits of floats."""
+
+LARGEST_WIDE_SUM = 2**24
+"""Of wide networks, whose kernels convert them: float32 has all whole numbers up to this one."""
 
 _TWO_BITS_LESS = ~3
 """Of the bits of a float32. Scales have two bits less than a float, so that the kernels can remove
@@ -50,11 +54,17 @@ class IntegerConvolution:
 
     @classmethod
     def of(
-        cls, conv: nn.Conv2d, range_in: float, *, factor: float = 1.0, next: float = 0.0
+        cls,
+        conv: nn.Conv2d,
+        range_in: float,
+        *,
+        largest_sum: int,
+        factor: float = 1.0,
+        next: float = 0.0,
     ) -> "IntegerConvolution":
         """Round a float64 convolution of activations from 0 to `range_in`.
 
-        Its outputs are multiplied by `factor`.
+        Its outputs are multiplied by `factor`; sums stay below `largest_sum`.
         """
         assert conv.bias is not None
         weight, bias = conv.weight.detach() * range_in / STEPS, conv.bias.detach()
@@ -62,7 +72,7 @@ class IntegerConvolution:
         # A channel with small weights and a large bias has a larger scale.
         extreme = STEPS * torch.maximum(flat.clamp(min=0).sum(1), -flat.clamp(max=0).sum(1))
         rounding = STEPS * flat.shape[1] / 2 + 1
-        needed = (extreme + bias.abs()) / (LARGEST_SUM - rounding)
+        needed = (extreme + bias.abs()) / (largest_sum - rounding)
         scale = torch.maximum(flat.abs().amax(1) / 127, needed)
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         return cls(
@@ -96,6 +106,11 @@ class QuantizedResNet:
         assert isinstance(normalize, Normalize)
         assert isinstance(model, CifarResNet)
         assert model.activation_ranges is not None
+        self.width = width_of(model)
+        rounded = functools.partial(
+            IntegerConvolution.of,
+            largest_sum=LARGEST_SUM if self.width == 1 else LARGEST_WIDE_SUM,
+        )
         factors = (1 / model.activation_ranges).half().tolist()
         ranges = [1 / factor for factor in factors]
         self.mean = normalize.mean.flatten().float()
@@ -103,7 +118,7 @@ class QuantizedResNet:
         first = fold(model.conv1, model.bn1)
         # A pixel's value above its mean and its value below it are two channels.
         first.weight = nn.Parameter(torch.cat([first.weight, -first.weight], 1))
-        self.first = IntegerConvolution.of(first, ranges[0], next=factors[1])
+        self.first = rounded(first, ranges[0], next=factors[1])
         self.blocks: list[tuple[IntegerConvolution, IntegerConvolution]] = []
         self.shortcuts: dict[int, IntegerConvolution] = {}
         blocks = [*model.stage1, *model.stage2, *model.stage3]
@@ -111,13 +126,13 @@ class QuantizedResNet:
             assert isinstance(block, BasicBlock)
             range_in, range_inside = ranges[2 * i + 1 : 2 * i + 3]
             one, two = block_convs(block)
-            inner = IntegerConvolution.of(one, range_in, factor=factors[2 * i + 2])
+            inner = rounded(one, range_in, factor=factors[2 * i + 2])
             # The last outputs are averaged, not multiplied.
             next = factors[2 * i + 3] if i + 1 < len(blocks) else 0.0
-            self.blocks.append((inner, IntegerConvolution.of(two, range_inside, next=next)))
+            self.blocks.append((inner, rounded(two, range_inside, next=next)))
             if isinstance(block.shortcut, nn.Sequential):
                 around = downsampling_convs(block)[1]
-                self.shortcuts[i] = IntegerConvolution.of(around, range_in)
+                self.shortcuts[i] = rounded(around, range_in)
         self.linear = model.fc.weight.detach().float().t().contiguous()
         self.linear_bias = model.fc.bias.detach().float()
 
@@ -135,7 +150,7 @@ class QuantizedResNet:
         return self._logits(kept.flatten(2))
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Of (N, 64, 64) pixels, with sums in the kernel's order."""
+        """Of (N, channels, 64) pixels, with sums in the kernel's order."""
         even, odd = torch.zeros_like(pixels[:, :, 0]), torch.zeros_like(pixels[:, :, 0])
         for i in range(0, pixels.shape[2], 2):
             even, odd = even + pixels[:, :, i], odd + pixels[:, :, i + 1]

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from sween.engine.kernels.source import INTEGERS, NETWORKS
+from sween.engine.kernels.source import INTEGERS, NETWORKS, WIDE_INTEGERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,3 +49,39 @@ class IntegerShape(Shape):
         channels, width = {1: (16, 32), 2: (32, 16), 3: (64, 8)}[stage]
         pixels, with_border = width * width, (width + 2) * (width + 2)
         return self.images_per_block(stage) * 2 * channels * (with_border + pixels)
+
+
+@dataclasses.dataclass(frozen=True)
+class WideShape(Shape):
+    """That of the kernels in 8-bit integers for wide networks.
+
+    Attributes:
+        width: how many times the channels of the paper's networks, at least 2.
+    """
+
+    files: ClassVar[tuple[str, ...]] = WIDE_INTEGERS
+
+    width: int = 2
+
+    def channels(self, stage: int) -> int:
+        """Of a stage: a multiple of 32, what a warp computes at once."""
+        return -(-(8 << stage) * self.width // 32) * 32
+
+    def definitions(self, stage: int) -> list[str]:
+        channels, following = self.channels(stage), self.channels(stage + 1)
+        numbers = {"STAGE": stage, "CHANNELS": channels, "NEXT": following}
+        numbers["WARPS"] = self.threads(stage) // 32
+        return ["-DWIDE", *(f"-D{name}={number}" for name, number in numbers.items())]
+
+    def threads(self, stage: int) -> int:
+        if stage == 1:
+            return 256
+        return 96 if self.channels(stage) % 128 and self.channels(stage) > 64 else 128
+
+    def images_per_block(self, stage: int) -> int:
+        return 2 if stage == 3 else 1
+
+    def shared_bytes(self, stage: int) -> int:
+        """Two buffers of bytes with borders."""
+        size = 64 >> stage
+        return self.images_per_block(stage) * 2 * self.channels(stage) * (size + 2) * (size + 2)

@@ -3,7 +3,8 @@
 import importlib.resources
 
 NETWORKS = ("convolution.cu", "cifar_resnet.cu")
-INTEGERS = ("convolution.cu", "cifar_resnet_int8.cu")
+INTEGERS = ("convolution.cu", "integers.cu", "cifar_resnet_int8.cu")
+WIDE_INTEGERS = ("convolution.cu", "integers.cu", "wide_resnet_int8.cu")
 NOISE = ("noise.cu",)
 
 
