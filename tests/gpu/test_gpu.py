@@ -9,15 +9,19 @@ import pytest
 import torch
 
 import sween
+from sween.attack import gradients
 from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
 from sween.bench import calibrate_batch_norm
 from sween.engine import VoteRequest, forward
 from sween.engine import votes as votes_module
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import (
+    FusedGradients,
     FusedQuantizedResNet,
     FusedResNet,
+    GradientShape,
     IntegerShape,
+    MaskShape,
     NoiseKernels,
     NoiseLauncher,
     QuantizedResNet,
@@ -389,20 +393,38 @@ def test_exact_copies_are_on_the_grid() -> None:
         assert abs(float(steps.std()) / (255 * 0.5) - 1) < 0.02
 
 
-def test_attackers_gradients_compile_and_come_again() -> None:
+@pytest.mark.parametrize("depth", [8, 20])
+def test_kernels_of_gradients_count_exactly(depth: int) -> None:
+    model = of_whole_numbers(depth, seed=depth).cuda().requires_grad_(False)
+    images = torch.randint(-3, 4, (2001, 3, 32, 32), device="cuda").float()
+    vector = torch.randint(-2, 3, (2001, 10), device="cuda").float()
+    vector[:, 0] = 16  # the largest, so that no scale rounds
+    launchers = [launcher(images.device, shape) for shape in (MaskShape(), GradientShape())]
+    fused = FusedGradients(model, *launchers)
+    own = images.double().requires_grad_()
+    (wanted,) = torch.autograd.grad(model.double()(own), own, vector.double())
+    for _ in range(3):
+        assert torch.equal(fused.pull(images, lambda logits: vector), wanted.float())
+
+
+@pytest.mark.parametrize("how", ["fused", "compiled"])
+def test_attackers_gradients_come_again(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "compiled":
+        monkeypatch.setattr(gradients, "supports", lambda device: False)
     ensemble, images = sween.load("cifar10-sween3-gaussian-sigma0.50").cuda(), _images(5).cuda()
     smoothed = SmoothedClassifier(ensemble, sigma=0.5, num_classes=10, forward_rows=1000)
     smoothed.engine.prepare(images[0])
     fast = probabilities_of(ensemble, smoothed.engine, images[0])
     assert isinstance(fast, FastProbabilities)
-    gradients = []
+    assert fast.name == how
+    found = []
     with deterministic_convolutions():
         for _ in range(2):
             own = images.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(fast(own)[:, 3].log().sum(), own)
-            gradients.append(gradient)
-    assert bool(torch.isfinite(gradients[0]).all())
-    assert torch.equal(*gradients)
+            found.append(gradient)
+    assert bool(torch.isfinite(found[0]).all())
+    assert torch.equal(*found)
     with torch.no_grad():
         without = fast(images)
     assert torch.allclose(fast(images.clone().requires_grad_()).detach(), without, atol=0.02)

@@ -1,10 +1,12 @@
 """The attacked model's probabilities, with fast gradients with respect to the images.
 
-An attack only needs a direction, so on a GPU members run in bfloat16, with folded batch norms,
-compiled for one batch shape. No certificate and no judgement of an attack depends on it.
+An attack only needs a direction, so on a GPU the paper's CIFAR networks run on custom kernels, and
+other members in bfloat16, with folded batch norms, compiled for one batch shape. No certificate and
+no judgement of an attack depends on it.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +16,14 @@ from torch import nn
 from sween.engine.cuda_graph import MAX_GRAPHS, CudaGraph, Forward
 from sween.engine.engine import VoteEngine
 from sween.engine.fold_batch_norm import fold_batch_norm
+from sween.engine.kernels import (
+    FusedGradients,
+    GradientShape,
+    MaskShape,
+    is_cifar_resnet,
+    launcher,
+    supports,
+)
 from sween.engine.prepare import InArithmetic, refuse_broken_device
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.weighted import add_weighted
@@ -22,6 +32,9 @@ from sween.smoothing.smoothed_logits import PlainProbabilities, Probabilities
 
 PASS_ROWS = 512
 """Rows of one compiled pass: enough to keep a GPU busy, with little padding."""
+
+KERNEL_ROWS = 2048
+"""Rows of a pass of custom kernels, which are faster."""
 
 ROWS_TRIED = 64
 """Noisy images on which compiled gradients are compared with plain ones."""
@@ -38,7 +51,7 @@ Pull = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class FastProbabilities:
-    """An ensemble whose members are folded and compiled for one batch shape.
+    """An ensemble whose members are folded and compiled for one batch shape, or on kernels.
 
     The gradient recomputes the forward pass; on a GPU both passes are captured in one CUDA graph.
 
@@ -48,33 +61,37 @@ class FastProbabilities:
     Args:
         ensemble: in evaluation mode, on the device that will run it.
         compile: such as `torch.compile`.
+        kernels: a member on custom kernels, or None if there are none for it.
         rows: images per pass.
         values: a faster source of the probabilities themselves, if there is one.
     """
-
-    name = "compiled"
 
     def __init__(
         self,
         ensemble: WeightedEnsemble,
         *,
         compile: Callable[[nn.Module], Forward],
-        rows: int = PASS_ROWS,
+        kernels: Callable[[nn.Module], FusedGradients | None] = lambda member: None,
+        rows: int | None = None,
         values: Forward | None = None,
     ) -> None:
         weights = ensemble.weights.tolist()
         device = next(ensemble.parameters()).device
-        self.rows = rows
         self.values = self._of_members if values is None else values
         self._pull_pass: Pull | None = None
-        folded = [
-            InArithmetic(fold_batch_norm(m), device, torch.bfloat16) for m in ensemble.members
-        ]
+
+        def prepared(member: nn.Module) -> Forward | FusedGradients:
+            folded = InArithmetic(fold_batch_norm(member), device, torch.bfloat16)
+            return compile(folded.requires_grad_(False))  # no gradients of weights
+
         self._members = [
-            (weight, compile(member.requires_grad_(False)))  # no gradients of weights
-            for weight, member in zip(weights, folded, strict=True)
+            (weight, kernels(member) or prepared(member))
+            for weight, member in zip(weights, ensemble.members, strict=True)
             if weight > 0
         ]
+        fused = all(isinstance(member, FusedGradients) for _, member in self._members)
+        self.name = "fused" if fused else "compiled"
+        self.rows = rows or (KERNEL_ROWS if fused else PASS_ROWS)
 
     def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
         probabilities: torch.Tensor = _Probabilities.apply(noisy, self)  # type: ignore[no-untyped-call]
@@ -104,19 +121,46 @@ class FastProbabilities:
         return torch.cat([part, part.new_zeros((missing, *part.shape[1:]))]) if missing else part
 
     def _pull(self, images: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        pulled: torch.Tensor | None = None
+        for weight, member in self._members:
+            if isinstance(member, FusedGradients):
+                own = member.pull(images, functools.partial(_softmax_gradient, gradient))
+            else:
+                own = self._by_autograd(member, images, gradient)
+            pulled = add_weighted(pulled, weight, own)
+        assert pulled is not None  # weights sum to 1
+        return pulled
+
+    def _by_autograd(
+        self, member: Forward, images: torch.Tensor, gradient: torch.Tensor
+    ) -> torch.Tensor:
         own = images.detach().requires_grad_()
-        with torch.enable_grad():
-            return torch.autograd.grad(self._scores(own), own, gradient)[0]
+        with torch.enable_grad(), self._without_limit():
+            probabilities = torch.softmax(member(own), dim=1)
+            return torch.autograd.grad(probabilities, own, gradient)[0]
 
     def _scores(self, images: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor | None = None
-        with torch._dynamo.config.patch(
-            recompile_limit=MAX_GRAPHS, accumulated_recompile_limit=MAX_GRAPHS
-        ):
+        with self._without_limit():
             for weight, member in self._members:
                 scores = add_weighted(scores, weight, torch.softmax(member(images), dim=1))
         assert scores is not None  # weights sum to 1
         return scores
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _without_limit() -> Iterator[None]:
+        """All members share the same code, so torch counts each one's graph as a recompilation."""
+        with torch._dynamo.config.patch(
+            recompile_limit=MAX_GRAPHS, accumulated_recompile_limit=MAX_GRAPHS
+        ):
+            yield
+
+
+def _softmax_gradient(gradient: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """In the logits, of a gradient in their softmax."""
+    probabilities = torch.softmax(logits, dim=1)
+    return probabilities * (gradient - (probabilities * gradient).sum(dim=1, keepdim=True))
 
 
 class _Probabilities(torch.autograd.Function):
@@ -137,7 +181,7 @@ class _Probabilities(torch.autograd.Function):
 def probabilities_of(
     ensemble: WeightedEnsemble, engine: VoteEngine, image: torch.Tensor
 ) -> Probabilities:
-    """Compiled if the engine's members are, and if they agree with plain ones; else plain.
+    """On kernels or compiled if the engine's members are, and agree with plain ones; else plain.
 
     Args:
         ensemble: in evaluation mode, without gradients of its weights.
@@ -151,6 +195,7 @@ def probabilities_of(
         fast = FastProbabilities(
             ensemble,
             compile=lambda member: torch.compile(member, dynamic=False),
+            kernels=functools.partial(_kernels_of, image=image),
             values=engine.probabilities,
         )
         with deterministic_convolutions():
@@ -163,6 +208,13 @@ def probabilities_of(
             refuse_broken_device(error)
         warn_fallback("the attacker's gradients cannot be compiled", error)
         return plain
+
+
+def _kernels_of(member: nn.Module, image: torch.Tensor) -> FusedGradients | None:
+    if not supports(image.device) or not is_cifar_resnet(member, image.shape):
+        return None
+    launchers = (launcher(image.device, shape) for shape in (MaskShape(), GradientShape()))
+    return FusedGradients(member, *launchers)
 
 
 def check_agreement(fast: Forward, plain: Forward, image: torch.Tensor) -> None:

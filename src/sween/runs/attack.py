@@ -60,7 +60,7 @@ class AttackConfig(RunConfig):
         batch_size (whole number): images attacked together.
         certificates (text): digest of the certificates given to the attack; empty without any.
         certified (text): digest of the certified radii, by image. Absent without certificates.
-        gradients (text): `compiled` or `plain`.
+        gradients (text): `fused` (custom kernels), `compiled` or `plain`.
     """
 
     VERB: ClassVar[str] = "attack"

@@ -44,7 +44,8 @@ class AttackOutcome:
         judge_alpha: failure probability of this prediction.
         judge_seed: of the votes on the attacked image, keyed by `index`.
         samples: noise samples per gradient of the attack.
-        gradients: compiled or plain; after running out of memory a batch continues with plain ones.
+        gradients: fused (custom kernels), compiled or plain; after running out of memory a batch
+            continues with plain ones.
         surrogate_rows: noisy images per pass of the attack, at most.
         steps: of the attack.
         sigma: noise level.

@@ -1,11 +1,15 @@
-"""Emulators of the kernels, built once."""
+"""Emulators of the kernels, built once, and what the GPU's compiler says of them."""
 
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from sween.engine import prepare
 from sween.engine.kernels.shape import IntegerShape, Shape, WideShape
+from sween.engine.kernels.source import read_source
 from tests.engine.kernels.emulation import Emulator
 
 SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
@@ -25,6 +29,19 @@ def compiler() -> str:
     if compiler is None:
         pytest.skip("no g++")
     return compiler
+
+
+def spills(folder: Path, shape: Shape, stage: int, architecture: str = "sm_90") -> bool:
+    """Whether a kernel needs more registers than there are."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    source = folder / "kernels.cu"
+    source.write_text(read_source(shape.files), encoding="utf-8")
+    options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
+    command = [nvcc, *options, "-cubin", "-o", str(folder / "out"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return not re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
 
 
 @pytest.fixture(scope="session")

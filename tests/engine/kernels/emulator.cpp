@@ -18,6 +18,7 @@
 #include <vector>
 
 typedef unsigned int u32;
+typedef unsigned long long u64;
 struct uint2 {
     u32 x, y;
 };
@@ -157,6 +158,7 @@ static inline float read_float(u32 offset) { return read_shared<float>(offset, c
 static inline void write(u32 offset, u32 value) { write_shared(offset, value, current); }
 static inline void write(u32 offset, float value) { write_shared(offset, value, current); }
 static inline void write(u32 offset, uint4 value) { write_shared(offset, value, current); }
+static inline uint4 read_four(u32 offset) { return read_shared<uint4>(offset, current); }
 static inline uint2 read_pair(u32 offset) { return read_shared<uint2>(offset, current); }
 static inline void write(u32 offset, uint2 value) { write_shared(offset, value, current); }
 

@@ -1,8 +1,6 @@
 """The kernels of the CIFAR ResNets, run on a CPU by the emulator."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from sween.errors import PreparationWarning
 from sween.models import create_model
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
-from tests.engine.kernels.conftest import SHAPES, compiler
+from tests.engine.kernels.conftest import SHAPES, compiler, spills
 from tests.engine.kernels.emulation import Emulator
 from tests.engine.kernels.networks import (
     convolutions_of,
@@ -176,15 +174,7 @@ def test_inputs_of_another_type_or_size_are_refused() -> None:
 def test_the_source_compiles_without_spills(
     tmp_path: Path, stage: int, shape: Shape, architecture: str
 ) -> None:
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        pytest.skip("no nvcc")
-    source = tmp_path / "kernels.cu"
-    source.write_text(read_source(), encoding="utf-8")
-    options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
-    command = [compiler, *options, "-cubin", "-o", str(tmp_path / "out"), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
+    assert not spills(tmp_path, shape, stage, architecture)
 
 
 @torch.no_grad()

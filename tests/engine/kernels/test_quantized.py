@@ -1,8 +1,5 @@
 """Quantised networks: their kernels, run on a CPU by the emulator, against the exact simulation."""
 
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,11 +15,10 @@ from sween.engine.kernels import (
 )
 from sween.engine.kernels.quantized import LARGEST_SUM, LARGEST_WIDE_SUM, STEPS, IntegerConvolution
 from sween.engine.kernels.shape import IntegerShape, Shape, WideShape
-from sween.engine.kernels.source import read_source
 from sween.models.activation_ranges import measure_ranges
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
-from tests.engine.kernels.conftest import INTEGER_SHAPES, WIDE_SHAPES
+from tests.engine.kernels.conftest import INTEGER_SHAPES, WIDE_SHAPES, spills
 from tests.engine.kernels.emulation import Emulator
 from tests.engine.kernels.networks import default_dtype, with_statistics
 
@@ -180,14 +176,4 @@ def test_blocks_fit_the_gpu() -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("shape", [*INTEGER_SHAPES, *WIDE_SHAPES], ids=str)
 def test_the_source_compiles_without_spills(tmp_path: Path, stage: int, shape: Shape) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc")
-    source = tmp_path / "kernels.cu"
-    source.write_text(read_source(shape.files), encoding="utf-8")
-    options = ["-arch=sm_90", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
-    command = [nvcc, *options, "-cubin", "-o", str(tmp_path / "out"), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"(\d+) bytes spill stores", done.stderr)
-    assert found is not None
-    assert int(found[1]) == 0
+    assert not spills(tmp_path, shape, stage)

@@ -1,4 +1,4 @@
-"""Custom GPU kernels: the forward pass of the paper's CIFAR networks, and noisy copies.
+"""Custom GPU kernels: the paper's CIFAR networks and their gradients, and noisy copies.
 
 Compiled on first use by the compiler that ships with torch; the tests run the same source in a CPU
 emulation.
@@ -11,16 +11,20 @@ from sween.engine.kernels.cifar_resnet import (
     WideQuantizedResNet,
     is_cifar_resnet,
 )
+from sween.engine.kernels.gradients import FusedGradients
 from sween.engine.kernels.launch import NoiseLauncher, launcher, supports
 from sween.engine.kernels.noise import NoiseKernels
 from sween.engine.kernels.quantized import QuantizedResNet
 from sween.engine.kernels.recognise import as_cifar_resnet
-from sween.engine.kernels.shape import IntegerShape, WideShape
+from sween.engine.kernels.shape import GradientShape, IntegerShape, MaskShape, WideShape
 
 __all__ = [
+    "FusedGradients",
     "FusedQuantizedResNet",
     "FusedResNet",
+    "GradientShape",
     "IntegerShape",
+    "MaskShape",
     "NoiseKernels",
     "NoiseLauncher",
     "QuantizedResNet",

@@ -12,7 +12,20 @@
 //
 // Follows convolution.cu. Compile with -DSTAGE=1, 2 or 3; -DROWS is the number of image rows that a
 // warp of stage 1 processes at once (2 or 4: fewer reads of shared memory, more registers), -DIMAGES
-// the number of images per block in stage 3 (2 or 4: fewer reads of weights, more shared memory).
+// the number of images per block in stage 3 (2 or 4: fewer reads of weights, more shared memory). With
+// -DMASKS, a thread also writes which of its 64 sums of each layer are positive, for
+// cifar_resnet_gradient.cu: 64 bits for each image, layer and thread of the image.
+
+#ifdef MASKS
+#define MASKS_TOO , uint2 *masks
+#define KEEP_MASK(mask, threads) keep(masks, mask), masks += threads
+DEVICE void keep(uint2 *where, u64 mask) {
+    *where = uint2{static_cast<u32>(mask), static_cast<u32>(mask >> 32)};
+}
+#else
+#define MASKS_TOO
+#define KEEP_MASK(mask, threads)
+#endif
 
 #if STAGE == 1
 
@@ -26,7 +39,8 @@ DEVICE void load_all(uint4 (&b)[3][3][1], const uint4 *weights) {
 // 8 warps per image, each with 8 of its 64 tiles.
 KERNEL(256, ROWS == 2 ? 3 : 2)
 stage1(const float *images, const float *normalize, const uint4 *weights, const float *bias,
-    int convolutions, u32 *inner_out, u32 *outer_out, const int *rows, const int *count, int first) {
+    int convolutions, u32 *inner_out, u32 *outer_out, const int *rows, const int *count,
+    int first MASKS_TOO) {
     using M = Map<16, 32>;
     constexpr u32 outer = 0, inner = M::bytes;
     // A warp's tiles: 4 rows on the left, and on the right.
@@ -37,6 +51,9 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
         if (first + chosen >= *count) return;
         chosen = rows[first + chosen];
     }
+#ifdef MASKS
+    masks += block_index() * (convolutions + 1) * 256 + thread_index();
+#endif
     clear_borders<M>(4, 256);
     const float *image = images + chosen * 3 * 1024;
     float pixels[4][3];
@@ -56,6 +73,7 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
     {  // Three channels fill one plane: two taps share a product, and a tenth has weight 0.
         uint4 b[5];
         UNROLL for (int i = 0; i < 5; i++) b[i] = load(weights + i * 32 + lane_index());
+        u64 mask = 0;
         for (int i = 0; i < 8; i++) {
             const int tile = tile_of(i);
             float sums[1][2][4];
@@ -70,8 +88,9 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
                 uint4 own[1] = {b[pair]};
                 multiply<2>(sums[0], a, own);
             }
-            finish<M>(sums, outer, tile, 0, false);
+            mask |= finish<M>(sums, outer, tile, 0, false) << i * 8;
         }
+        KEEP_MASK(mask, 256);
         weights += 5 * 32;
         bias += 16;
     }
@@ -82,6 +101,7 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
         load_all(b, weights);
         const bool second = i & 1;
         const u32 in = second ? inner : outer;
+        u64 mask = 0;
         ROLLED for (int k = 0; k < 8; k += ROWS) {
             const int tile = tile_of(k);
             float sums[ROWS][2][4];
@@ -90,8 +110,9 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
             UNROLL for (int column = 0; column < 3; column++) {
                 multiply_column<M, ROWS, 2>(sums, row + M::at(0, column), b[column]);
             }
-            finish<M>(sums, second ? outer : inner, tile, 0, second);
+            mask |= finish<M>(sums, second ? outer : inner, tile, 0, second) << k * 8;
         }
+        KEEP_MASK(mask, 256);
         weights += 9 * 32;
         bias += 16;
         barrier();
@@ -113,12 +134,15 @@ stage1(const float *images, const float *normalize, const uint4 *weights, const 
 // 4 warps per image, each with 4 of its rows.
 KERNEL(128, 4)
 stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
-    int convolutions, u32 *inner_out, u32 *outer_out, const int *count, int first) {
+    int convolutions, u32 *inner_out, u32 *outer_out, const int *count, int first MASKS_TOO) {
     using M = Map<32, 16>;
     constexpr u32 outer = 0, inner = M::bytes;
     const int tile = warp_index() * 4;
 
     if (count && first + block_index() >= *count) return;
+#ifdef MASKS
+    masks += block_index() * convolutions * 128 + thread_index();
+#endif
     clear_borders<M>(8, 128);
     take<M, 128>(inner, inner_in + block_index() * 1024, thread_index());
     take<M, 128>(outer, outer_in + block_index() * 1024, thread_index());
@@ -129,7 +153,8 @@ stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
         float sums[4][4][4];
         start<4, 4>(sums, bias);
         convolve<M>(sums, second ? inner : outer, tile, weights);
-        finish<M>(sums, second ? outer : inner, tile, 0, second);
+        const u64 mask = finish<M>(sums, second ? outer : inner, tile, 0, second);
+        KEEP_MASK(mask, 128);
         weights += 9 * 2 * 2 * 32;
         bias += 32;
         barrier();
@@ -152,12 +177,15 @@ stage2(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
 KERNEL(64 * IMAGES, 8 / IMAGES)
 stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const float *bias,
     int convolutions, const float *linear, const float *linear_bias, float *logits, int classes,
-    unsigned images, const int *rows, const int *count, int first) {
+    unsigned images, const int *rows, const int *count, int first MASKS_TOO) {
     using M = Map<64, 8>;
     const int own = thread_index() / 64;
     const size_t image = block_index() * IMAGES + own;
     const u32 outer = own * 2 * M::bytes, inner = outer + M::bytes;
     const int channel = (warp_index() & 1) * 32;
+#ifdef MASKS
+    masks += image * convolutions * 64 + thread_index() % 64;
+#endif
 
     if (rows) {
         const unsigned left = *count > first ? *count - first : 0;
@@ -175,7 +203,8 @@ stage3(const uint4 *inner_in, const uint4 *outer_in, const uint4 *weights, const
         float sums[4][4][4];
         start<4, 4>(sums, bias + channel);
         convolve<M>(sums, second ? inner : outer, 0, weights + channel / 16 * 32);
-        finish<M>(sums, second ? outer : inner, 0, channel, second);
+        const u64 mask = finish<M>(sums, second ? outer : inner, 0, channel, second);
+        KEEP_MASK(mask, 64);
         weights += 9 * 4 * 4 * 32;
         bias += 64;
         barrier();

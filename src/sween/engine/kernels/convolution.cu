@@ -11,6 +11,7 @@
 #ifndef SWEEN_EMULATED
 
 typedef unsigned int u32;
+typedef unsigned long long u64;
 
 #define DEVICE static __device__ __forceinline__
 #define MEMBER static __device__ __forceinline__
@@ -25,6 +26,7 @@ DEVICE void barrier() { __syncthreads(); }
 // Shared memory, at an offset in bytes.
 DEVICE u32 read_word(u32 offset) { return *reinterpret_cast<u32 *>(shared + offset); }
 DEVICE float read_float(u32 offset) { return *reinterpret_cast<float *>(shared + offset); }
+DEVICE uint4 read_four(u32 offset) { return *reinterpret_cast<uint4 *>(shared + offset); }
 DEVICE void write(u32 offset, u32 value) { *reinterpret_cast<u32 *>(shared + offset) = value; }
 DEVICE void write(u32 offset, float value) { *reinterpret_cast<float *>(shared + offset) = value; }
 DEVICE void write(u32 offset, uint4 value) { *reinterpret_cast<uint4 *>(shared + offset) = value; }
@@ -203,9 +205,17 @@ DEVICE void convolve_down(Sum (&sums)[MT][NT][4], u32 in, int tile, const uint4 
     }
 }
 
-// Sums into the activations at `out`, through relu; with `residual` those that are there are added.
+// The first of the two bits of a lane's sums in its mask of at most 64.
+template <int NT>
+DEVICE int bit_of(int m, int half, int n) {
+    return ((m * 2 + half) * NT + n) * 2;
+}
+
+// Sums into the activations at `out`, through relu; with `residual` those that are there are added. With MASKS,
+// returns which of the lane's sums are positive.
 template <class Out, int MT, int NT>
-DEVICE void finish(const float (&sums)[MT][NT][4], u32 out, int tile, int channel, bool residual) {
+DEVICE u64 finish(const float (&sums)[MT][NT][4], u32 out, int tile, int channel, bool residual) {
+    u64 positive = 0;
     UNROLL for (int m = 0; m < MT; m++) {
         UNROLL for (int half = 0; half < 2; half++) {
             int y, x;
@@ -221,9 +231,13 @@ DEVICE void finish(const float (&sums)[MT][NT][4], u32 out, int tile, int channe
                     high += b;
                 }
                 write(there, pack_relu(low, high));
+#ifdef MASKS
+                positive |= static_cast<u64>((low > 0) | (high > 0) << 1) << bit_of<NT>(m, half, n);
+#endif
             }
         }
     }
+    return positive;
 }
 
 // Sums into device memory: planes of 8 channels without a border.

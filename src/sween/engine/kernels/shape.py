@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from sween.engine.kernels.source import INTEGERS, NETWORKS, WIDE_INTEGERS
+from sween.engine.kernels.source import GRADIENTS, INTEGERS, NETWORKS, WIDE_INTEGERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,29 @@ class Shape:
         """Shared memory per block: two buffers for the activations of its images, with borders."""
         channels, width = {1: (16, 34), 2: (32, 18), 3: (64, 10)}[stage]
         return self.images_per_block(stage) * 2 * channels * width * width * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskShape(Shape):
+    """That of the same kernels if they write masks too."""
+
+    def definitions(self, stage: int) -> list[str]:
+        return [*super().definitions(stage), "-DMASKS"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientShape(Shape):
+    """That of the kernels of gradients."""
+
+    files: ClassVar[tuple[str, ...]] = GRADIENTS
+
+    def shared_bytes(self, stage: int) -> int:
+        """As in the forward pass, or a buffer and two for gradients of the next stage."""
+        if stage == 3:
+            return super().shared_bytes(3) + self.images * 64 * 4
+        channels, width = {1: (16, 34), 2: (32, 18)}[stage]
+        beyond = 2 * channels * (width // 2 + 1) ** 2 * 2 * 2
+        return channels * width * width * 2 + beyond
 
 
 @dataclasses.dataclass(frozen=True)

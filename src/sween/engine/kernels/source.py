@@ -5,6 +5,7 @@ import importlib.resources
 NETWORKS = ("convolution.cu", "cifar_resnet.cu")
 INTEGERS = ("convolution.cu", "integers.cu", "cifar_resnet_int8.cu")
 WIDE_INTEGERS = ("convolution.cu", "integers.cu", "wide_resnet_int8.cu")
+GRADIENTS = ("convolution.cu", "cifar_resnet_gradient.cu")
 NOISE = ("noise.cu",)
 
 
