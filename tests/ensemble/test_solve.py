@@ -8,7 +8,7 @@ import torch
 from torch.utils import data as torch_data
 
 from sween.data import as_image_set
-from sween.ensemble import WeightedEnsemble, solve_weights
+from sween.ensemble import WeightedEnsemble, probabilities, solve_weights
 from sween.ensemble.probabilities import noisy_probabilities, smoothed_probabilities
 from sween.ensemble.simplex import log_loss, minimise_log_loss, optimality_gap
 from sween.ensemble.solve import METHODS
@@ -48,6 +48,25 @@ def test_convex_minimises_the_papers_empirical_risk() -> None:
     assert solution.loss == pytest.approx(minimise_log_loss(matrix).loss, abs=1e-12)
     assert ensemble.weights.tolist() == list(solution.weights)
     assert max(solution.weights) < 0.9  # no member is enough alone
+
+
+@pytest.mark.parametrize("batch_size", [51, 60])
+def test_batches_of_sgd_may_be_evaluated_together(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensemble, images, labels = _problem()
+
+    def solved() -> tuple[float, ...]:
+        return solve_weights(
+            ensemble, images, labels, sigma=SIGMA, samples=1, epochs=5, batch_size=batch_size
+        ).weights
+
+    monkeypatch.setitem(probabilities.BLOCKS, "cpu", 1)
+    one_by_one = solved()
+    monkeypatch.setitem(probabilities.BLOCKS, "cpu", 40)
+    together = solved()
+    assert together == pytest.approx(one_by_one, abs=1e-6)
+    assert len(set(one_by_one)) == 3
 
 
 def test_smoothed_probabilities_are_plain_averages() -> None:

@@ -13,10 +13,17 @@ from sween.ensemble.weighted import WeightedEnsemble, member_probabilities
 from sween.errors import BadInput
 from sween.models.device import device_of
 from sween.progress import track
-from sween.seeding import NOISE_BLOCK, derive_key, noise_blocks, noisy_copies
+from sween.seeding import (
+    NOISE_BLOCK,
+    derive_key,
+    noise_blocks,
+    noisy_copies,
+    numpy_generator,
+    standard_normal,
+)
 
-GPU_BLOCKS = 40
-"""Noise blocks per forward pass on a GPU."""
+BLOCKS = {"cpu": 1, "cuda": 40}
+"""Noise blocks per forward pass: small passes would leave a GPU idle."""
 
 
 def pick(
@@ -95,6 +102,52 @@ def noisy_probabilities(
 
 
 @torch.inference_mode()
+def noisy_batches(
+    ensemble: WeightedEnsemble,
+    images: torch.Tensor | ImageSet,
+    labels: torch.Tensor,
+    *,
+    sigma: float,
+    seed: int,
+    epochs: int,
+    batch_size: int,
+) -> Iterator[torch.Tensor]:
+    """(B, K), batch after batch: as `noisy_probabilities`, with one new noisy copy an epoch.
+
+    On a GPU the members see many batches at once.
+    """
+    device, labels = device_of(ensemble), labels.cpu()
+    steps = [
+        (epoch, block, picks)
+        for epoch in range(epochs)
+        for block, picks in enumerate(torch.split(_order(len(images), seed, epoch), batch_size))
+    ]
+    together = max(1, BLOCKS[device.type] * NOISE_BLOCK // batch_size)
+    for start in range(0, len(steps), together):
+        noisy, truths = [], []
+        for epoch, block, picks in steps[start : start + together]:
+            own = pick(images, picks, device)
+            noise = standard_normal(
+                tuple(own.shape),
+                seed=seed,
+                purpose="weights, sgd",
+                example=epoch,
+                block=block,
+                device=device,
+            )
+            noisy.append(own + sigma * noise)
+            truths.append(labels[picks])
+        copies, truth = torch.cat(noisy), torch.cat(truths).to(device)
+        columns = [true_class(ensemble, k, copies, truth) for k in range(len(ensemble.members))]
+        yield from torch.split(torch.stack(columns, dim=1).cpu(), [len(own) for own in truths])
+
+
+def _order(count: int, seed: int, epoch: int) -> torch.Tensor:
+    shuffle = numpy_generator(seed, "weights, order of sgd", block=epoch)
+    return torch.from_numpy(shuffle.permutation(count))
+
+
+@torch.inference_mode()
 def noisy_margins(
     ensemble: WeightedEnsemble,
     images: torch.Tensor | ImageSet,
@@ -147,7 +200,7 @@ def _noisy_rows(
     device = device_of(ensemble)
     labels = labels.cpu()
     jobs = [(i, block, used) for i in range(len(images)) for block, used in noise_blocks(samples)]
-    together = 1 if device.type == "cpu" else GPU_BLOCKS
+    together = BLOCKS[device.type]
     for start in range(0, len(jobs), together):
         part = jobs[start : start + together]
         positions = torch.tensor([i for i, _, _ in part])

@@ -12,11 +12,11 @@ from sween.bounds.radius import radius_cohen
 from sween.data.dataset import ImageSet
 from sween.data.validation import check_images
 from sween.ensemble.probabilities import (
+    noisy_batches,
     noisy_margins,
     noisy_probabilities,
     pick,
     smoothed_probabilities,
-    true_class,
 )
 from sween.ensemble.radius_weights import RadiusObjective, maximise_radius
 from sween.ensemble.simplex import (
@@ -34,7 +34,6 @@ from sween.models.device import device_of
 from sween.models.evaluation_mode import evaluating
 from sween.progress import track
 from sween.sampling.settings import ALPHA
-from sween.seeding import numpy_generator, standard_normal
 
 METHODS = ("sgd", "convex", "uniform", "acr")
 """The first is the default: it gave the best certified radii among the first three."""
@@ -241,40 +240,26 @@ def _descend(
     quiet: bool,
 ) -> Matrix:
     """Exponentiated gradient with adaptive steps; returns the average of the second half."""
-    device, members = device_of(ensemble), len(ensemble.members)
-    labels = labels.cpu()
+    members = len(ensemble.members)
     log_weights = torch.zeros(members, dtype=torch.float64)
     average = torch.zeros(members, dtype=torch.float64)
     total_steps = epochs * -(-len(images) // batch_size)
     squares, averaged, step = 0.0, 0, 0
+    batches = noisy_batches(
+        ensemble, images, labels, sigma=sigma, seed=seed, epochs=epochs, batch_size=batch_size
+    )
     with track("descend on weights", total_steps, quiet=quiet) as advance:
-        for epoch in range(epochs):
-            shuffle = numpy_generator(seed, "weights, order of sgd", block=epoch)
-            order = torch.from_numpy(shuffle.permutation(len(images)))
-            for start, picks in enumerate(torch.split(order, batch_size)):
-                own, truth = pick(images, picks, device), labels[picks].to(device)
-                noise = standard_normal(
-                    tuple(own.shape),
-                    seed=seed,
-                    purpose="weights, sgd",
-                    example=epoch,
-                    block=start,
-                    device=device,
-                )
-                noisy = own + sigma * noise
-                columns = [true_class(ensemble, k, noisy, truth) for k in range(members)]
-                matrix = torch.stack(columns, dim=1).cpu().clamp_min(PROBABILITY_FLOOR)
-                weights = log_weights.softmax(dim=0)
-                # d_k - 1: the negative gradient up to a constant, to which a softmax is invariant.
-                descent = (matrix / (matrix @ weights)[:, None]).mean(dim=0) - 1
-                squares += float(descent.abs().max()) ** 2
-                # Mirror descent with adaptive steps: log(K)^.5 over the root of the sum of squares.
-                log_weights = (
-                    log_weights + descent * (math.log(members + 1) / (squares or 1)) ** 0.5
-                )
-                step += 1
-                if 2 * step > total_steps:
-                    average += log_weights.softmax(dim=0)
-                    averaged += 1
-                advance(1, "")
+        for probabilities in batches:
+            matrix = probabilities.clamp_min(PROBABILITY_FLOOR)
+            weights = log_weights.softmax(dim=0)
+            # d_k - 1: the negative gradient up to a constant, to which a softmax is invariant.
+            descent = (matrix / (matrix @ weights)[:, None]).mean(dim=0) - 1
+            squares += float(descent.abs().max()) ** 2
+            # Mirror descent with adaptive steps: log(K)^.5 over the root of the sum of squares.
+            log_weights = log_weights + descent * (math.log(members + 1) / (squares or 1)) ** 0.5
+            step += 1
+            if 2 * step > total_steps:
+                average += log_weights.softmax(dim=0)
+                averaged += 1
+            advance(1, "")
     return np.asarray((average / averaged).numpy())
