@@ -1,12 +1,13 @@
 """Training with an attack on the noise, recorded as a CUDA graph. Skipped where there is no GPU."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sween.training import TrainConfig, train
+from sween.training import TrainConfig, narrow_convolution, train
 from sween.training.trainer import Trainer
 from tests.training.datasets import measured, photos
 
@@ -25,6 +26,42 @@ METHODS: dict[str, dict[str, Any]] = {
 def _config(**fields: Any) -> TrainConfig:
     shared: dict[str, Any] = {"dataset": "image_folder", "arch": "resnet20", "batch_size": 32}
     return TrainConfig(**shared | {"sigma": 0.25, "epochs": 4, "learning_rate": 0.02} | fields)
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_convolutions_of_few_channels_count_exactly(channels: int) -> None:
+    narrow_convolution.check_kernels(channels, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+@pytest.mark.parametrize("count", [1, 500])
+def test_convolutions_of_few_channels_are_those_of_torch(channels: int, count: int) -> None:
+    size = narrow_convolution.SIZES[channels]
+    weight = torch.randn(channels, channels, 3, 3, device="cuda")
+    images, vector = (
+        torch.randn(count, channels, size, size, device="cuda")
+        .bfloat16()
+        .contiguous(memory_format=torch.channels_last)
+        for _ in range(2)
+    )
+    found = []
+    for convolve, dtype in (
+        (narrow_convolution.narrow_convolution, torch.bfloat16),
+        (functools.partial(torch.nn.functional.conv2d, padding=1), torch.float64),
+    ):
+        own = images.to(dtype).requires_grad_()
+        rounded = weight.bfloat16().to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+        outputs = convolve(own, rounded)
+        gradients = torch.autograd.grad(outputs, (own, rounded), vector.to(dtype))
+        found.append([each.detach().double() for each in (outputs, *gradients)])
+    for ours, exact in zip(*found, strict=True):
+        assert float((ours - exact).norm()) < 0.005 * float(exact.norm())
+
+
+def test_training_uses_the_kernels(tmp_path: Path) -> None:
+    trainer = Trainer(_config(), photos(96), tmp_path, device=torch.device("cuda"))
+    kinds = [type(part).__name__ for part in trainer.model.modules()]
+    assert kinds.count("_Narrow") == 11
 
 
 @pytest.mark.parametrize("method", METHODS)

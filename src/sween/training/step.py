@@ -1,7 +1,8 @@
 """One training step: augment, add noise, forward, backward, update. The same code on CPU and GPU.
 
 On a GPU, everything but the random numbers and the update is compiled and runs in bfloat16,
-channels-last, and the whole step is captured once as a CUDA graph and replayed. On a CPU the step
+channels-last, convolutions of few channels by custom kernels (`narrow_convolution.py`), and the
+whole step is captured once as a CUDA graph and replayed. On a CPU the step
 is plain float32. In several processes it is a step on the whole batch, of which each computes its
 part; it is not captured then. Some objectives attack the noise first, in evaluation mode; the
 gradients of the attack are part of the captured step.

@@ -34,6 +34,7 @@ from sween.training.config import TrainConfig
 from sween.training.distributed import Processes
 from sween.training.ema import MovingAverage
 from sween.training.image_weights import REWEIGH_COPIES, keep_easy, weigh_images
+from sween.training.narrow_convolution import use_narrow_convolutions
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
@@ -121,6 +122,7 @@ class Trainer:
         self.recorded |= {} if code is None else {CODE_KEY: code}
         if self.fast:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            use_narrow_convolutions(self.model, device)
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,20 @@ def compiler() -> str:
 
 def spills(folder: Path, shape: Shape, stage: int, architecture: str = "sm_90") -> bool:
     """Whether a kernel needs more registers than there are."""
+    source, definitions = read_source(shape.files), shape.definitions(stage)
+    return source_spills(folder, source, definitions, architecture)
+
+
+def source_spills(
+    folder: Path, source: str, definitions: Sequence[str], architecture: str = "sm_90"
+) -> bool:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc")
-    source = folder / "kernels.cu"
-    source.write_text(read_source(shape.files), encoding="utf-8")
-    options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *shape.definitions(stage)]
-    command = [nvcc, *options, "-cubin", "-o", str(folder / "out"), str(source)]
+    path = folder / "kernels.cu"
+    path.write_text(source, encoding="utf-8")
+    options = [f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", *definitions]
+    command = [nvcc, *options, "-cubin", "-o", str(folder / "out"), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return not re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr)
 

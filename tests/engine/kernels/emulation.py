@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from sween.engine.kernels.cifar_resnet import Argument
+from sween.cuda import Argument
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import NOISE, read_source
 
@@ -26,23 +26,46 @@ class Emulator:
         self, folder: Path, compiler: str, shape: Shape, source: str | None = None
     ) -> None:
         self.shape, self.faults = shape, 0
-        self._libraries = {}
-        path = folder / "kernels.cu"
-        path.write_text(source or read_source(shape.files), encoding="utf-8")
-        for stage in (1, 2, 3):
-            library = folder / f"stage{stage}.so"
-            definitions = [*shape.definitions(stage), f'-DSOURCE="{path}"']
-            definitions.append(f"-DSHARED_BYTES={shape.shared_bytes(stage)}")
-            options = ["-O2", "-std=c++17", "-Wno-unknown-pragmas", "-ffp-contract=off"]
-            options += ["-shared", "-fPIC"]
-            options.append("-U_FORTIFY_SOURCE")  # with it, jumps from one stack to another abort
-            subprocess.run([compiler, *options, *definitions, EMULATOR, "-o", library], check=True)
-            self._libraries[stage] = ctypes.CDLL(str(library))
+        source = source or read_source(shape.files)
+        self._kernels = {
+            stage: Kernel(
+                folder / str(stage),
+                compiler,
+                source,
+                shape.definitions(stage),
+                shape.shared_bytes(stage),
+            )
+            for stage in (1, 2, 3)
+        }
 
     def __call__(self, stage: int, blocks: int, arguments: Sequence[Argument]) -> None:
-        self._libraries[stage].launch.restype = ctypes.c_long
+        self.faults += self._kernels[stage](blocks, arguments)
+
+
+class Kernel:
+    """One kernel, built for the emulator; calls return its faults."""
+
+    def __init__(
+        self,
+        folder: Path,
+        compiler: str,
+        source: str,
+        definitions: Sequence[str],
+        shared_bytes: int,
+    ) -> None:
+        folder.mkdir()
+        path, library = folder / "kernels.cu", folder / "kernel.so"
+        path.write_text(source, encoding="utf-8")
+        options = ["-O2", "-std=c++17", "-Wno-unknown-pragmas", "-ffp-contract=off"]
+        options += ["-shared", "-fPIC", f'-DSOURCE="{path}"', f"-DSHARED_BYTES={shared_bytes}"]
+        options.append("-U_FORTIFY_SOURCE")  # with it, jumps from one stack to another abort
+        subprocess.run([compiler, *options, *definitions, EMULATOR, "-o", library], check=True)
+        self._launch = ctypes.CDLL(str(library)).launch
+        self._launch.restype = ctypes.c_long
+
+    def __call__(self, blocks: int, arguments: Sequence[Argument]) -> int:
         with _pointers(arguments) as array:
-            self.faults += self._libraries[stage].launch(blocks, array)
+            return int(self._launch(blocks, array))
 
 
 class NoiseEmulator:

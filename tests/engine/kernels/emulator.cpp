@@ -135,18 +135,32 @@ void enter() {
     setcontext(&context);
 }
 
+// 16 bits: a float16, or the upper half of a float, rounded to even.
 float to_float(u32 both, int which) {
-    unsigned short bits = static_cast<unsigned short>(both >> (16 * which));
+    const unsigned short bits = static_cast<unsigned short>(both >> (16 * which));
+#ifdef BRAIN
+    const u32 word = u32(bits) << 16;
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+#else
     _Float16 value;
     std::memcpy(&value, &bits, 2);
     return static_cast<float>(value);
+#endif
 }
 
 u32 from_float(float value) {
+#ifdef BRAIN
+    u32 word;
+    std::memcpy(&word, &value, 4);
+    return (word + 0x7fff + (word >> 16 & 1)) >> 16;
+#else
     _Float16 half = static_cast<_Float16>(value);
     unsigned short bits;
     std::memcpy(&bits, &half, 2);
     return bits;
+#endif
 }
 
 }  // namespace
@@ -162,6 +176,9 @@ static inline uint4 read_four(u32 offset) { return read_shared<uint4>(offset, cu
 static inline uint2 read_pair(u32 offset) { return read_shared<uint2>(offset, current); }
 static inline void write(u32 offset, uint2 value) { write_shared(offset, value, current); }
 
+static inline void copy(u32 offset, const uint4 *from) { write_shared(offset, *from, current); }
+static inline void copied() {}
+
 static inline void barrier() {
     lanes[current].at_barrier = true;
     while (lanes[current].at_barrier) give_way();
@@ -175,6 +192,25 @@ static inline void load_matrices(u32 (&a)[4], u32 offset) {
             const uint4 row = read_shared<uint4>(warp[from].offset, current / 32 * 32 + from);
             for (int part = 0; part < 4; part++) {
                 std::memcpy(&warp[from % 8 * 4 + part].registers[from / 8], &row.x + part, 4);
+            }
+        }
+    });
+}
+
+static inline void load_transposed(u32 (&a)[4], u32 offset) {
+    lanes[current].registers = a;
+    lanes[current].offset = offset;
+    together([](Lane *warp) {
+        unsigned short values[4][8][8];
+        for (int from = 0; from < 32; from++) {
+            const uint4 row = read_shared<uint4>(warp[from].offset, current / 32 * 32 + from);
+            std::memcpy(values[from / 8][from % 8], &row, sizeof row);
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            for (int i = 0; i < 4; i++) {
+                const auto &own = values[i];
+                const int row = lane / 4, column = lane % 4 * 2;
+                warp[lane].registers[i] = own[column][row] | own[column + 1][row] << 16;
             }
         }
     });
@@ -316,9 +352,13 @@ void run_block() {
 
 }  // namespace
 
+#ifndef ENTRY
+#define ENTRY JOIN(stage, STAGE)
+#endif
+
 extern "C" long launch(int blocks, void **arguments) {
     faults = 0;
-    body = [arguments] { call(JOIN(stage, STAGE), arguments); };
+    body = [arguments] { call(ENTRY, arguments); };
     for (block = 0; block < blocks; block++) run_block();
     return faults;
 }

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from sween.cuda import Argument
 from sween.engine import prepare
 from sween.engine.kernels import FusedResNet, is_cifar_resnet, supports
-from sween.engine.kernels.cifar_resnet import Argument, Launch
+from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import read_source
 from sween.errors import PreparationWarning

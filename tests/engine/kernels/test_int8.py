@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from sween.cuda import Argument
 from sween.data.dataset import Dataset, Split, StoredPixels
 from sween.engine import prepare
 from sween.engine.kernels import FusedQuantizedResNet, QuantizedResNet
-from sween.engine.kernels.cifar_resnet import Argument, Launch
+from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import IntegerShape, Shape
 from sween.engine.prepare import Member, Preparation
 from sween.ensemble import load_ensemble, load_members

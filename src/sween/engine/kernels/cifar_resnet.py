@@ -7,14 +7,13 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from sween.cuda import Argument
 from sween.engine.kernels.packing import Stage, pack_stages, width_of
 from sween.engine.kernels.packing_int8 import pack_integer_stages
 from sween.engine.kernels.quantized import QuantizedResNet
 from sween.engine.kernels.shape import Shape, WideShape
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
-
-Argument = torch.Tensor | int
 
 IMAGE_SHAPE = (3, 32, 32)
 

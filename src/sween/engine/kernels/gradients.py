@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sween.engine.kernels.cifar_resnet import Argument, FusedResNet, Launch
+from sween.cuda import Argument
+from sween.engine.kernels.cifar_resnet import FusedResNet, Launch
 from sween.engine.kernels.packing import (
     block_convs,
     downsampling_convs,

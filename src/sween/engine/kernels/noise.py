@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from sween.engine.kernels.cifar_resnet import Argument
+from sween.cuda import Argument
 
 THREADS = 256
 """Threads per block."""

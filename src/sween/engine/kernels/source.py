@@ -1,6 +1,6 @@
 """Source code of the kernels."""
 
-import importlib.resources
+from sween import cuda
 
 NETWORKS = ("convolution.cu", "cifar_resnet.cu")
 INTEGERS = ("convolution.cu", "integers.cu", "cifar_resnet_int8.cu")
@@ -11,5 +11,4 @@ NOISE = ("noise.cu",)
 
 def read_source(files: tuple[str, ...] = NETWORKS) -> str:
     """CUDA C++ without includes; for networks, `Shape.definitions` selects the stage."""
-    folder = importlib.resources.files("sween.engine.kernels")
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in files)
+    return cuda.read_source("sween.engine.kernels", files)

@@ -6,12 +6,20 @@
 // products (pixels x channels) * (channels x channels); a warp takes tiles of 16 pixels by 8 channels.
 // Weights come in the order in which the lanes need them (packing.py), through the L1 cache.
 //
+// Activations and weights are float16, or bfloat16 with BRAIN.
+//
 // With SWEEN_EMULATED the primitives come from an emulator: this is how the tests run on a CPU.
 
 #ifndef SWEEN_EMULATED
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
+
+#ifdef BRAIN
+#define HALF "bf16"
+#else
+#define HALF "f16"
+#endif
 
 #define DEVICE static __device__ __forceinline__
 #define MEMBER static __device__ __forceinline__
@@ -41,7 +49,7 @@ DEVICE void load_matrices(u32 (&a)[4], u32 offset) {
 
 // sum (16x8, float32) += a (16x16) * b (16x8)
 DEVICE void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." HALF "." HALF ".f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -57,7 +65,7 @@ DEVICE void multiply_add(u32 (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 
 DEVICE u32 pack(float low, float high) {
     u32 both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    asm("cvt.rn." HALF "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
