@@ -10,6 +10,8 @@ import contextlib
 import doctest
 import importlib
 import inspect
+import os
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +22,10 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 import sween
+from sween.bounds import BOUNDS
 from sween.data import DATASETS
 from sween.models import ARCHITECTURES
+from sween.sampling.strategy import STRATEGIES
 
 from .pages import ROOT, markdown_pages
 
@@ -49,7 +53,16 @@ def _as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """In an empty folder next to results/; what a snippet registers is forgotten."""
     (tmp_path / "results").symlink_to(ROOT / "results")
     monkeypatch.chdir(tmp_path)
-    with mock.patch.dict(ARCHITECTURES), mock.patch.dict(DATASETS):
+    with registered_for_now():
+        yield
+
+
+@contextlib.contextmanager
+def registered_for_now() -> Iterator[None]:
+    """Forgets what a snippet registers, and its environment variables."""
+    with contextlib.ExitStack() as stack:
+        for changed in (ARCHITECTURES, BOUNDS, DATASETS, STRATEGIES, os.environ):
+            stack.enter_context(mock.patch.dict(changed))
         yield
 
 
@@ -92,7 +105,7 @@ def test_examples_of_docstrings_run(name: str) -> None:
         folder = Path(example.name)
         if example.examples:
             folder.mkdir()
-            with contextlib.chdir(folder):
+            with contextlib.chdir(folder), registered_for_now():
                 doctest.DocTestRunner(optionflags=FLAGS).run(example, out=report.append)
     assert not report, "".join(report)
 
@@ -114,3 +127,26 @@ def public_things() -> dict[str, object]:
 @pytest.mark.parametrize("name", public_things())
 def test_every_public_name_has_an_example(name: str) -> None:
     assert ">>> import sween" in (public_things()[name].__doc__ or "")
+
+
+def package_names() -> dict[str, object]:
+    """The classes and functions that the packages of `sween` export, which docs/reference lists."""
+    found = dict[str, object]()
+    for info in pkgutil.iter_modules(sween.__path__):
+        module = importlib.import_module(f"sween.{info.name}")
+        for name in getattr(module, "__all__", ()) if info.name != "cli" else ():
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isroutine(value):
+                found[name] = value
+    return found
+
+
+@pytest.mark.parametrize("name", package_names())
+def test_every_name_of_a_package_has_an_example_or_says_where_one_is(name: str) -> None:
+    names = package_names() | public_things()
+    example = (names[name].__doc__ or "").partition("Example:")[2]
+    elsewhere = re.fullmatch(r"\s*See `(\w+)`\.\s*", example)
+    if elsewhere:
+        example = (names[elsewhere[1]].__doc__ or "").partition("Example:")[2]
+        assert re.search(rf"\b{name}\b", example) or inspect.isclass(names[name])
+    assert ">>> " in example

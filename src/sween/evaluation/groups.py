@@ -11,6 +11,20 @@ def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]
 
     Raises:
         BadInput: a model has two certificates for one image, which would be counted twice.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import by_model
+        >>> digits = sween.load_dataset("digits")
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> smoothed = sween.SmoothedClassifier(
+        ...     ensemble, sigma=0.5, num_classes=10, member_names=ensemble.member_names
+        ... )
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(5), n=200, quiet=True
+        ... )
+        >>> {name: len(rows) for name, rows in by_model(run.rows).items()}
+        {'digits-mlp': 5, 'digits-conv': 5, 'digits-resnet': 5, 'SWEEN-3': 5}
     """
     groups: dict[str, list[Certificate]] = {}
     for certificate in certificates:
@@ -48,6 +62,17 @@ def pair_by_index(
 
     Averages over different test subsets differ by chance, on 500 images by as much as the gains
     being measured, so they are never compared.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import pair_by_index
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> images, labels = digits.images([1, 2]), digits.labels[1:3]
+        >>> certificates = smoothed.certify(images, labels=labels, n=200)
+        >>> first, second = pair_by_index(certificates, certificates[::-1])
+        >>> [certificate.index for certificate in second]
+        [0, 1]
     """
     for certificates in (first, second):
         if not certificates:
