@@ -101,7 +101,7 @@ def miss_of_radius(radius: float | Floats, sigma: float) -> Floats:
 
 
 def looks(largest: int) -> list[int]:
-    """Sample sizes at which to look: whole noise blocks, each a tenth larger than the last.
+    """Sample sizes at which to look: each a tenth larger than the last, up to whole noise blocks.
 
     Example:
         >>> from sween.bounds import looks
