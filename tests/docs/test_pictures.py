@@ -16,8 +16,8 @@ COLUMNS = 40
 """Pictures are compared as so many columns of grey squares, which average over single letters."""
 
 GREY_LEVELS = 8
-"""The most, of 255, that a square may differ: other versions of FreeType and matplotlib draw letters
-a little differently, while the curves of another ensemble in sigma.png change squares by 30."""
+"""The most, of 255, that a square may differ: other versions of FreeType draw letters a little
+differently, while the curves of another ensemble in sigma.png change squares by 30."""
 
 
 @pytest.mark.slow
