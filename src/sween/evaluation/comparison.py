@@ -76,7 +76,7 @@ def paired_bootstrap(
 
     Example:
         >>> import sween
-        >>> from sween.evaluation import paired_bootstrap
+        >>> from sween.evaluation import bootstrap_over_envelope, by_model, paired_bootstrap
         >>> digits = sween.load_dataset("digits")
         >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
         >>> smoothed = sween.SmoothedClassifier(
@@ -85,8 +85,15 @@ def paired_bootstrap(
         >>> run = sween.certify_dataset(
         ...     smoothed, digits, out="run", indices=range(5), n=200, quiet=True
         ... )
-        >>> lead = paired_bootstrap(run.certificates, run.of("digits-mlp"), resamples=100)
+        >>> models = by_model(run.rows)
+        >>> list(models)
+        ['digits-mlp', 'digits-conv', 'digits-resnet', 'SWEEN-3']
+        >>> ours = models.pop("SWEEN-3")
+        >>> lead = paired_bootstrap(ours, models["digits-mlp"], resamples=100)
         >>> lead.low <= lead.difference <= lead.high
+        True
+        >>> lead = bootstrap_over_envelope(ours, list(models.values()), resamples=100)
+        >>> lead.low <= lead.high
         True
     """
     _check(resamples, confidence)
@@ -132,20 +139,7 @@ def bootstrap_over_envelope(
         BadInput: no others, different images, or an image twice.
 
     Example:
-        >>> import sween
-        >>> from sween.evaluation import bootstrap_over_envelope
-        >>> digits = sween.load_dataset("digits")
-        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
-        >>> smoothed = sween.SmoothedClassifier(
-        ...     ensemble, sigma=0.5, num_classes=10, member_names=ensemble.member_names
-        ... )
-        >>> run = sween.certify_dataset(
-        ...     smoothed, digits, out="run", indices=range(5), n=200, quiet=True
-        ... )
-        >>> members = [run.of(name) for name in ensemble.member_names]
-        >>> lead = bootstrap_over_envelope(run.certificates, members, resamples=100)
-        >>> lead.low <= lead.high
-        True
+        See `paired_bootstrap`.
     """
     _check(resamples, confidence)
     if not others:

@@ -13,18 +13,7 @@ def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]
         BadInput: a model has two certificates for one image, which would be counted twice.
 
     Example:
-        >>> import sween
-        >>> from sween.evaluation import by_model
-        >>> digits = sween.load_dataset("digits")
-        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
-        >>> smoothed = sween.SmoothedClassifier(
-        ...     ensemble, sigma=0.5, num_classes=10, member_names=ensemble.member_names
-        ... )
-        >>> run = sween.certify_dataset(
-        ...     smoothed, digits, out="run", indices=range(5), n=200, quiet=True
-        ... )
-        >>> {name: len(rows) for name, rows in by_model(run.rows).items()}
-        {'digits-mlp': 5, 'digits-conv': 5, 'digits-resnet': 5, 'SWEEN-3': 5}
+        See `paired_bootstrap`.
     """
     groups: dict[str, list[Certificate]] = {}
     for certificate in certificates:
