@@ -271,7 +271,8 @@ def _docstring(docstring: str | None) -> Iterator[str]:
     example = found.get("Example", "")
     elsewhere = re.fullmatch(r"See `(\w+)`\.", example)
     if elsewhere:
-        page = "python.md" if elsewhere[1] in sween.__all__ else ""
+        on_page = elsewhere[1] in {*sween.__all__, *itertools.chain(*MODULES.values())}
+        page = "python.md" if on_page else ""
         yield f"Example: see [`{elsewhere[1]}`]({page}#{elsewhere[1].lower()}).\n"
     elif example:
         yield f"```pycon\n{example}\n```\n"

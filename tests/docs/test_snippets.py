@@ -11,7 +11,6 @@ import doctest
 import importlib
 import inspect
 import os
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,24 +128,30 @@ def test_every_public_name_has_an_example(name: str) -> None:
     assert ">>> import sween" in (public_things()[name].__doc__ or "")
 
 
-def package_names() -> dict[str, object]:
-    """The classes and functions that the packages of `sween` export, which docs/reference lists."""
+def reference_names() -> dict[str, object]:
+    """The classes and functions that docs/reference describes: `sween`'s and its packages'."""
     found = dict[str, object]()
-    for info in pkgutil.iter_modules(sween.__path__):
-        module = importlib.import_module(f"sween.{info.name}")
-        for name in getattr(module, "__all__", ()) if info.name != "cli" else ():
-            value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isroutine(value):
-                found[name] = value
+    for page in ("python.md", "packages.md"):
+        text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+        for section in re.split(r"^## (?=sween)", text, flags=re.M)[1:]:
+            module = importlib.import_module(section.split()[0])
+            for name in re.findall(r"^### (\w+)$", section, re.M):
+                value = getattr(module, name)
+                if inspect.isclass(value) or inspect.isroutine(value):
+                    found[name] = value
     return found
 
 
-@pytest.mark.parametrize("name", package_names())
-def test_every_name_of_a_package_has_an_example_or_says_where_one_is(name: str) -> None:
-    names = package_names() | public_things()
-    example = (names[name].__doc__ or "").partition("Example:")[2]
+def example_of(value: object) -> str:
+    return (value.__doc__ or "").partition("Example:")[2]
+
+
+@pytest.mark.parametrize("name", reference_names())
+def test_every_name_of_the_reference_has_an_example_or_says_where_one_is(name: str) -> None:
+    names = reference_names()
+    example = example_of(names[name])
     elsewhere = re.fullmatch(r"\s*See `(\w+)`\.\s*", example)
     if elsewhere:
-        example = (names[elsewhere[1]].__doc__ or "").partition("Example:")[2]
+        example = example_of(names[elsewhere[1]])
         assert re.search(rf"\b{name}\b", example) or inspect.isclass(names[name])
     assert ">>> " in example

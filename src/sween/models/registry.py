@@ -45,6 +45,9 @@ class Architecture:
         description: a few words.
         normalize: whether the data set's mean and deviation are put in front of it; one that
             normalises for itself takes [0,1] images as they are.
+
+    Example:
+        See `register_architecture`.
     """
 
     build: Factory
