@@ -7,6 +7,7 @@ import importlib
 import inspect
 import itertools
 import pkgutil
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -267,5 +268,11 @@ def _docstring(docstring: str | None) -> Iterator[str]:
             yield "".join(f"- `{each}`: {markdown(text)}\n" for each, _, text in items)
     if "Returns" in found:
         yield f"Returns: {markdown(found['Returns'])}\n"
-    if "Example" in found:
-        yield f"```pycon\n{found['Example']}\n```\n"
+    example = found.get("Example", "")
+    elsewhere = re.fullmatch(r"See `(\w+)`\.", example)
+    if elsewhere:
+        on_page = elsewhere[1] in {*sween.__all__, *itertools.chain(*MODULES.values())}
+        page = "python.md" if on_page else ""
+        yield f"Example: see [`{elsewhere[1]}`]({page}#{elsewhere[1].lower()}).\n"
+    elif example:
+        yield f"```pycon\n{example}\n```\n"

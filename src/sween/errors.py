@@ -37,7 +37,17 @@ class SweenError(Exception):
 
 
 class BadInput(SweenError, ValueError):
-    """An argument or file that cannot be used; the message is one line and includes the fix."""
+    """An argument or file that cannot be used; the message is one line and includes the fix.
+
+    Example:
+        >>> import sween
+        >>> from sween.errors import BadInput
+        >>> try:
+        ...     sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=-1.0)
+        ... except BadInput as error:  # a ValueError too
+        ...     print(error)
+        sigma: expected at least 0, in units of [0,1] pixels, got -1.0; try 0.5
+    """
 
     def __init__(
         self,
@@ -59,6 +69,9 @@ class UnknownName(BadInput):
     """A name that is not registered; the message lists all names and the closest one.
 
     `unlisted` is a form of name that cannot be listed, such as `package.module:factory`.
+
+    Example:
+        See `SweenError`.
     """
 
     def __init__(
@@ -79,6 +92,9 @@ class DataError(BadInput):
     """A file or folder of images that cannot be used.
 
     `unreadable` is true for an image file that no option makes readable.
+
+    Example:
+        See `SweenError`.
     """
 
     def __init__(
@@ -96,11 +112,19 @@ class DataError(BadInput):
 
 
 class CheckpointError(BadInput):
-    """A checkpoint, run or ensemble folder that does not match the request."""
+    """A checkpoint, run or ensemble folder that does not match the request.
+
+    Example:
+        See `SweenError`.
+    """
 
 
 class RunMismatch(BadInput):
-    """A run folder that contradicts itself; `finding` says where and how."""
+    """A run folder that contradicts itself; `finding` says where and how.
+
+    Example:
+        See `SweenError`.
+    """
 
     def __init__(self, where: str, finding: str, *, fix: str) -> None:
         self.finding = f"{where}: {finding}"
@@ -108,15 +132,27 @@ class RunMismatch(BadInput):
 
 
 class FolderBusy(BadInput):
-    """Another process or thread is writing to the folder; nothing there was changed."""
+    """Another process or thread is writing to the folder; nothing there was changed.
+
+    Example:
+        See `SweenError`.
+    """
 
 
 class ContractError(BadInput):
-    """A model that is not a function from one [0,1] image to logits of the right shape."""
+    """A model that is not a function from one [0,1] image to logits of the right shape.
+
+    Example:
+        See `SweenError`.
+    """
 
 
 class MissingExtra(SweenError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed.
+
+    Example:
+        See `SweenError`.
+    """
 
     def __init__(self, package: str, extra: str, needed_for: str) -> None:
         super().__init__(
@@ -125,7 +161,11 @@ class MissingExtra(SweenError, ImportError):
 
 
 class OutOfMemory(SweenError, MemoryError):
-    """Not enough memory for an otherwise valid request."""
+    """Not enough memory for an otherwise valid request.
+
+    Example:
+        See `SweenError`.
+    """
 
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(
@@ -135,21 +175,52 @@ class OutOfMemory(SweenError, MemoryError):
 
 
 class CheckFailed(SweenError):
-    """The input was valid, but a check failed."""
+    """The input was valid, but a check failed.
+
+    Example:
+        See `SweenError`.
+    """
 
 
 class SmallSampleWarning(UserWarning):
-    """The certificates are sound, but with so few samples almost every image abstains."""
+    """The certificates are sound, but with so few samples almost every image abstains.
+
+    Example:
+        >>> import warnings
+        >>> from sween.errors import SmallSampleWarning
+        >>> from sween.sampling import CertifySettings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", SmallSampleWarning)
+        ...     settings = CertifySettings(n=12)
+    """
 
 
 class PreparationWarning(UserWarning):
-    """A model runs slower than requested; its answers are just as sound."""
+    """A model runs slower than requested; its answers are just as sound.
+
+    Example:
+        >>> import sween, torch, warnings
+        >>> from sween.errors import PreparationWarning
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", PreparationWarning)  # stop instead of being slow
+        ...     answer = smoothed.predict_one(torch.zeros(1, 8, 8))
+    """
 
 
 class RepeatedNoiseWarning(UserWarning):
     """Different images were evaluated with the same noise.
 
     Each answer is valid on its own, but the answers are not independent of each other.
+
+    Example:
+        >>> import sween, torch, warnings
+        >>> from sween.errors import RepeatedNoiseWarning
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", RepeatedNoiseWarning)  # common noise is wanted
+        ...     for image in torch.zeros(1, 8, 8), torch.ones(1, 8, 8):
+        ...         answer = smoothed.predict_one(image, seed=1, indices=[0])
     """
 
 

@@ -300,7 +300,19 @@ def require_rows_file(folder: AnyPath, name: str, *, verb: str) -> Path:
 
 
 def read_certificates(path: AnyPath) -> list[Certificate]:
-    """All certificates of a file or run folder, without verification."""
+    """All certificates of a file or run folder, without verification.
+
+    Example:
+        >>> import sween
+        >>> from sween.records import read_certificates
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> [row.index for row in read_certificates("run")]
+        [0, 1, 2]
+    """
     file = Path(path)
     if file.is_dir() or not file.exists():
         file = require_rows_file(file, CERTIFICATES, verb="certify")
@@ -360,7 +372,13 @@ class RowWriter:
 
 
 def format_radius(radius: float, digits: int = 3) -> str:
-    """A radius for display, rounded down: rounded up, it would be a false certificate."""
+    """A radius for display, rounded down: rounded up, it would be a false certificate.
+
+    Example:
+        >>> from sween.records import format_radius
+        >>> format_radius(0.69999), format_radius(1.001, digits=2)
+        ('0.699', '1.00')
+    """
     # In decimal, since radius * 10**digits rounds, which would turn 1.001 into 1.000.
     context = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
     unit = decimal.Decimal(1).scaleb(-digits)

@@ -111,6 +111,16 @@ def _paths(p: float, purpose: str) -> tuple[np.ndarray, np.ndarray]:
     return draws.cumsum(axis=1), sizes
 
 
+@pytest.mark.parametrize("n", [1, 2, 10, 1000, 100_000])
+def test_the_evidence_falls_with_the_probability_so_that_the_bound_ends_an_interval(n: int) -> None:
+    p = np.linspace(1e-6, 1 - 1e-9, 10_001)
+    for misses in {0, 1, n // 10, n // 2, n}:
+        evidence = log_evidence(n - misses, n, 1 - p)
+        beyond = p > (n - misses) / (n + 1)
+        assert np.all(np.diff(evidence[~beyond]) <= 1e-9)
+        assert np.all(evidence[beyond] < np.log(2))
+
+
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_all_looks_together_fail_at_most_alpha_of_the_time(name: str) -> None:
     """For any stopping rule: at no look may the bound be below the truth. Both shares of alpha."""

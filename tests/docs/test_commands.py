@@ -81,3 +81,8 @@ def check(line: str, *, complete: bool) -> None:
 def test_wrong_commands_would_be_found(line: str) -> None:
     with pytest.raises(Exception, match=r"[Nn]o such|Missing|valid"):
         check(line, complete=True)
+
+
+def test_the_commands_at_a_glance_are_all_of_them() -> None:
+    text = (ROOT / "docs" / "howto" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == set(VERBS)

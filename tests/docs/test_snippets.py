@@ -10,6 +10,7 @@ import contextlib
 import doctest
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,10 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 import sween
+from sween.bounds import BOUNDS
 from sween.data import DATASETS
 from sween.models import ARCHITECTURES
+from sween.sampling.strategy import STRATEGIES
 
 from .pages import ROOT, markdown_pages
 
@@ -49,7 +52,16 @@ def _as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """In an empty folder next to results/; what a snippet registers is forgotten."""
     (tmp_path / "results").symlink_to(ROOT / "results")
     monkeypatch.chdir(tmp_path)
-    with mock.patch.dict(ARCHITECTURES), mock.patch.dict(DATASETS):
+    with registered_for_now():
+        yield
+
+
+@contextlib.contextmanager
+def registered_for_now() -> Iterator[None]:
+    """Forgets what a snippet registers, and its environment variables."""
+    with contextlib.ExitStack() as stack:
+        for changed in (ARCHITECTURES, BOUNDS, DATASETS, STRATEGIES, os.environ):
+            stack.enter_context(mock.patch.dict(changed))
         yield
 
 
@@ -92,7 +104,7 @@ def test_examples_of_docstrings_run(name: str) -> None:
         folder = Path(example.name)
         if example.examples:
             folder.mkdir()
-            with contextlib.chdir(folder):
+            with contextlib.chdir(folder), registered_for_now():
                 doctest.DocTestRunner(optionflags=FLAGS).run(example, out=report.append)
     assert not report, "".join(report)
 
@@ -114,3 +126,32 @@ def public_things() -> dict[str, object]:
 @pytest.mark.parametrize("name", public_things())
 def test_every_public_name_has_an_example(name: str) -> None:
     assert ">>> import sween" in (public_things()[name].__doc__ or "")
+
+
+def reference_names() -> dict[str, object]:
+    """The classes and functions that docs/reference describes: `sween`'s and its packages'."""
+    found = dict[str, object]()
+    for page in ("python.md", "packages.md"):
+        text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+        for section in re.split(r"^## (?=sween)", text, flags=re.M)[1:]:
+            module = importlib.import_module(section.split()[0])
+            for name in re.findall(r"^### (\w+)$", section, re.M):
+                value = getattr(module, name)
+                if inspect.isclass(value) or inspect.isroutine(value):
+                    found[name] = value
+    return found
+
+
+def example_of(value: object) -> str:
+    return (value.__doc__ or "").partition("Example:")[2]
+
+
+@pytest.mark.parametrize("name", reference_names())
+def test_every_name_of_the_reference_has_an_example_or_says_where_one_is(name: str) -> None:
+    names = reference_names()
+    example = example_of(names[name])
+    elsewhere = re.fullmatch(r"\s*See `(\w+)`\.\s*", example)
+    if elsewhere:
+        example = example_of(names[elsewhere[1]])
+        assert re.search(rf"\b{name}\b", example) or inspect.isclass(names[name])
+    assert ">>> " in example

@@ -46,6 +46,17 @@ def autoattack(
             Square).
         seed: of AutoAttack's random starts.
         part: run only this attack; see `parts_of`.
+
+    Example:
+        >>> import sween
+        >>> from sween.attack import SmoothedLogits, autoattack
+        >>> digits = sween.load_dataset("digits").test
+        >>> images, labels = digits.images([0]), digits.labels[:1]
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> surrogate = SmoothedLogits(ensemble, sigma=0.5, samples=2, seed=0)
+        >>> attacked = autoattack(surrogate, images, labels, eps=0.25, version="rand", seed=0)
+        >>> bool(((attacked - images).flatten(1).norm(dim=1) < 0.2501).all())
+        True
     """
     from pyautoattack import AutoAttack
 

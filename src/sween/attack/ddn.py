@@ -31,6 +31,18 @@ def ddn(
         steps: gradient steps.
         gamma: initial relative change of the norm per step.
         start: initial norm and step length.
+
+    Example:
+        >>> import sween
+        >>> from sween.attack import SmoothedLogits, ddn
+        >>> digits = sween.load_dataset("digits").test
+        >>> images, labels = digits.images([0, 1]), digits.labels[:2]
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> surrogate = SmoothedLogits(ensemble, sigma=0.5, samples=8, seed=0)
+        >>> attacked = ddn(surrogate, images, labels, steps=20)
+        >>> distances = (attacked - images).flatten(1).norm(dim=1)
+        >>> distances.shape
+        torch.Size([2])
     """
     shape = (-1, *(1,) * (images.ndim - 1))
     change, best = torch.zeros_like(images), torch.zeros_like(images)

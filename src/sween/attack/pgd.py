@@ -42,6 +42,17 @@ def pgd(
         labels: (B,), the true classes.
         eps: l2 radius of the balls.
         steps: gradient steps, of length 2.5 eps / steps.
+
+    Example:
+        >>> import sween
+        >>> from sween.attack import SmoothedLogits, pgd
+        >>> digits = sween.load_dataset("digits").test
+        >>> images, labels = digits.images([0, 1]), digits.labels[:2]
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> surrogate = SmoothedLogits(ensemble, sigma=0.5, samples=8, seed=0)
+        >>> attacked = pgd(surrogate, images, labels, eps=0.25, steps=5)
+        >>> bool(((attacked - images).flatten(1).norm(dim=1) < 0.2501).all())
+        True
     """
     current, best = images, images
     least = torch.full((len(images),), torch.inf, device=images.device)

@@ -57,6 +57,26 @@ def attack_dataset(
 
     Returns:
         All outcomes of the run, or of the shard, in the order of the file.
+
+    Example:
+        >>> import sween
+        >>> from sween.attack import AttackSettings, attack_dataset, contradicts
+        >>> from sween.attack import empirical_accuracy, outcomes_file, verify_attacks
+        >>> from sween.attack import without_attack
+        >>> digits = sween.load_dataset("digits")
+        >>> loaded = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> smoothed = sween.SmoothedClassifier(loaded, sigma=loaded.sigma, num_classes=10)
+        >>> settings = AttackSettings(attack="pgd", eps=(0.1,), samples=8, steps=2, n=500)
+        >>> outcomes = attack_dataset(
+        ...     loaded, digits, [0, 1], settings, "attacks", classifier=smoothed, quiet=True
+        ... )
+        >>> clean, robust = without_attack(outcomes), empirical_accuracy(outcomes)
+        >>> empirical_accuracy(clean) >= robust
+        True
+        >>> [contradicts(outcome, certificate=None) for outcome in outcomes]
+        [False, False]
+        >>> outcomes_file("attacks").name, verify_attacks("attacks").rows
+        ('attacks.jsonl', 2)
     """
     if not positions or len(set(positions)) < len(positions):
         raise BadInput(

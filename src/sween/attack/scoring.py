@@ -34,6 +34,16 @@ class Judge:
         alpha: failure probability of all predictions on attacked versions of one image together.
         seed: of the noise, which is independent for each attempt.
         share: how many predictions divide alpha among them.
+
+    Example:
+        >>> import sween
+        >>> from sween.attack import Judge
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> judge = Judge(smoothed, n=200, alpha=0.001, seed=0)
+        >>> answers = judge.predict(digits.images([1, 2]), [1, 2])
+        >>> answers[0].prediction == digits.label(1)
+        True
     """
 
     def __init__(

@@ -25,7 +25,17 @@ def reference_batch(image: torch.Tensor) -> int:
 def reference_votes(
     model: nn.Module, image: torch.Tensor, *, sigma: float, num_classes: int, batches: int
 ) -> np.ndarray:
-    """The published loop: float32, eager, counted on the host after each batch."""
+    """The published loop: float32, eager, counted on the host after each batch.
+
+    Example:
+        >>> import sween
+        >>> from sween.bench import reference_votes
+        >>> image = sween.load_dataset("digits").test.images([0])[0]
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> votes = reference_votes(ensemble, image, sigma=0.5, num_classes=10, batches=1)
+        >>> int(votes.sum())
+        1000
+    """
     counts, rows = np.zeros(num_classes, dtype=np.int64), reference_batch(image)
     with evaluating(model):
         for _ in range(batches):

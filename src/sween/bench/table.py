@@ -7,7 +7,11 @@ from sween.markdown import NUMBER, TEXT, markdown_table
 
 
 def to_table(results: Sequence[BenchResult]) -> str:
-    """The results as a Markdown table."""
+    """The results as a Markdown table.
+
+    Example:
+        See `measure`.
+    """
     head = (
         *("model", "image", "exit", "arithmetic", "samples/s", "evaluations/s", "certificates/s"),
         *("reference samples/s", "ratio", "of matrix rate", "first vote"),
@@ -35,7 +39,11 @@ def to_table(results: Sequence[BenchResult]) -> str:
 
 
 def faster_arithmetics(results: Sequence[BenchResult]) -> Iterator[str]:
-    """One line for each model that another arithmetic makes faster here, and what it changes."""
+    """One line for each model that another arithmetic makes faster here, and what it changes.
+
+    Example:
+        See `measure`.
+    """
     for result in results:
         other = result.other
         if other is not None and other.speedup > 1:

@@ -42,6 +42,9 @@ class OtherArithmetic:
         speedup: relative to the measured arithmetic.
         votes_compared: noisy images that both arithmetics labelled.
         votes_changed: how many got another label.
+
+    Example:
+        See `measure`.
     """
 
     precision: str
@@ -83,6 +86,9 @@ class BenchResult:
         reference_memory_bytes: the same for the reference loop.
         rates: samples per second of each round, as (sween, reference) pairs.
         other: another arithmetic that was tried too, or None.
+
+    Example:
+        See `measure`.
     """
 
     model: str
@@ -172,6 +178,16 @@ def measure(
         exit: early exit of an ensemble.
         precision: arithmetic of the networks, as in `SmoothedClassifier`.
         options: passed to `SmoothedClassifier`.
+
+    Example:
+        >>> import sween
+        >>> from sween.bench import faster_arithmetics, measure, to_table
+        >>> image = sween.load_dataset("digits").test.images([0])[0]
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> result = measure(  # doctest: +SKIP
+        ...     ensemble, image, name="SWEEN-3", sigma=0.5, num_classes=10
+        ... )
+        >>> print(to_table([result]), *faster_arithmetics([result]))  # doctest: +SKIP
     """
 
     def voting(precision: str) -> _Voting:

@@ -76,6 +76,13 @@ def anytime_upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Float
         count: successes so far.
         n: trials so far.
         alpha: the probability that the bound fails at any look.
+
+    Example:
+        >>> from sween.bounds import anytime_upper_bound_of_miss, upper_bound
+        >>> float(anytime_upper_bound_of_miss(990, 1000, alpha=0.001).round(4))
+        0.0285
+        >>> float(upper_bound(10, 1000, alpha=0.001).round(4))
+        0.024
     """
     check_probability("alpha", alpha)
     k, total = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(n, np.float64))
@@ -94,7 +101,13 @@ def miss_of_radius(radius: float | Floats, sigma: float) -> Floats:
 
 
 def looks(largest: int) -> list[int]:
-    """Sample sizes at which to look: whole noise blocks, each a tenth larger than the last."""
+    """Sample sizes at which to look: each a tenth larger than the last, up to whole noise blocks.
+
+    Example:
+        >>> from sween.bounds import looks
+        >>> looks(100_000)[:5], len(looks(100_000))
+        ([100, 200, 300, 400, 500], 55)
+    """
     sizes = [min(STEP, largest)]
     while sizes[-1] < largest:
         grown = -(-int(sizes[-1] * GROWTH) // STEP) * STEP

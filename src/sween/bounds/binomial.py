@@ -66,6 +66,11 @@ def upper_bound(count: Counts, n: Counts, alpha: float) -> Floats:
 
     Returns:
         float64 array of bounds in (0, 1].
+
+    Example:
+        >>> from sween.bounds import upper_bound
+        >>> float(upper_bound(0, 1000, alpha=0.001).round(5))
+        0.00688
     """
     counts, totals = _checked(count, n, alpha)
     counts, totals = np.broadcast_arrays(counts, totals)
@@ -125,6 +130,13 @@ def lower_bound(count: Counts, n: Counts, alpha: float) -> Floats:
     """One-sided Clopper-Pearson lower bound on p: P(p < bound) <= alpha.
 
     For display and records. Radii use the bound on 1 - p, which keeps the digits lost here.
+
+    Example:
+        >>> from sween.bounds import lower_bound
+        >>> float(lower_bound(990, 1000, alpha=0.001).round(4))
+        0.976
+        >>> lower_bound([900, 990, 1000], 1000, alpha=0.001).round(4).tolist()
+        [0.8675, 0.976, 0.9931]
     """
     miss = upper_bound_of_miss(count, n, alpha)
     return cast(Floats, np.maximum(np.nextafter(1 - miss, 0), 0.0))

@@ -20,7 +20,11 @@ from sween.records import ABSTAIN
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the votes prove: the fields of a certificate that can be re-derived from its counts."""
+    """What the votes prove: the fields of a certificate that can be re-derived from its counts.
+
+    Example:
+        See `decide`.
+    """
 
     prediction: int
     radius: float
@@ -50,6 +54,14 @@ def decide(
 
     Of the n votes drawn, those that counted for no class are treated conservatively: not for the
     predicted class, and all for the runner-up. n is the sum of the counts when None.
+
+    Example:
+        >>> from sween.bounds import decide
+        >>> decision = decide([2, 98, 0], [8, 990, 2], alpha=0.001, sigma=0.5)
+        >>> decision.prediction, round(decision.radius, 4)
+        (1, 0.989)
+        >>> decide([45, 55], [470, 530], alpha=0.001, sigma=0.5).prediction
+        -1
     """
     n = int(np.sum(estimation_counts)) if n is None else n
     (decision,) = decide_each(
@@ -126,6 +138,14 @@ def decide_radii(
         alpha: failure probability of all decisions together.
         sigma: noise level.
         n: votes drawn at that look, the sum of the counts when None; see `decide`.
+
+    Example:
+        >>> from sween.bounds import decide_radii
+        >>> decision, certified = decide_radii(
+        ...     [2, 98], [6, 594], [0.25, 1.0], largest=100_000, alpha=0.001, sigma=0.5
+        ... )
+        >>> decision.prediction, certified
+        (1, {'0.25': True, '1.0': False})
     """
     n = int(np.sum(estimation_counts)) if n is None else n
     (answer,) = decide_radii_each(
@@ -202,6 +222,14 @@ def decide_soft(
         n: fresh scores drawn.
         alpha: failure probability.
         sigma: noise level.
+
+    Example:
+        >>> from sween.bounds import decide_soft
+        >>> pilot = [500, 5, 1000, 95]  # 5 scores of 500/1024 and 95 of 1000/1024
+        >>> scores = [500, 50, 1000, 950]
+        >>> decision = decide_soft([3, 97], pilot, scores, n=1000, alpha=0.001, sigma=0.5)
+        >>> decision.prediction, round(decision.radius, 4)
+        (1, 0.7643)
     """
     candidate = int(np.argmax(selection_counts))
     miss = soft_miss(pilot_scores, scores, n=n, alpha=alpha)
@@ -209,7 +237,13 @@ def decide_soft(
 
 
 def binomial_p_value(top: int, second: int) -> float:
-    """Two-sided p-value of `top` against `second` votes under a fair coin, rounded up."""
+    """Two-sided p-value of `top` against `second` votes under a fair coin, rounded up.
+
+    Example:
+        >>> from sween.bounds import binomial_p_value
+        >>> round(binomial_p_value(8, 2), 4)
+        0.1094
+    """
     if top == second:
         return 1.0
     # P(Binomial(top + second, 1/2) >= top) = I_{1/2}(top, second + 1)
@@ -225,6 +259,14 @@ def decide_prediction(
     (Proposition 2 of Cohen et al. 2019, by Hung and Fithian 2019): a two-sided binomial test that
     the two leading classes are equally likely, among the votes for either. Of the n votes drawn,
     those that counted for no class are given to the runner-up.
+
+    Example:
+        >>> from sween.bounds import decide_prediction
+        >>> prediction, p_value = decide_prediction([3, 95, 2], alpha=0.001)
+        >>> prediction, p_value < 1e-20
+        (1, True)
+        >>> decide_prediction([45, 55, 0], alpha=0.001)[0]
+        -1
     """
     order = np.argsort(-np.asarray(counts), kind="stable")
     top, second = int(counts[order[0]]), int(counts[order[1]])

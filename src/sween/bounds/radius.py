@@ -67,6 +67,13 @@ def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Flo
         n: all votes.
         alpha: failure probability.
         sigma: noise level.
+
+    Example:
+        >>> from sween.bounds import radius_cohen
+        >>> float(radius_cohen(99_000, 100_000, alpha=0.001, sigma=0.5).round(4))
+        1.145
+        >>> radius_cohen([50_000, 100_000], 100_000, alpha=0.001, sigma=0.5).round(4).tolist()
+        [0.0, 1.9057]
     """
     return radius_of_miss(upper_bound(np.asarray(n) - np.asarray(count), n, alpha), sigma)
 
@@ -98,6 +105,13 @@ def radius_two_class(
         n: all votes.
         alpha: failure probability.
         sigma: noise level.
+
+    Example:
+        >>> from sween.bounds import radius_cohen, radius_two_class
+        >>> float(radius_two_class(6_000, 1_500, 10_000, alpha=0.001, sigma=0.5).round(4))
+        0.2983
+        >>> float(radius_cohen(6_000, 10_000, alpha=0.001, sigma=0.5).round(4))
+        0.107
     """
     level = noise_level(sigma)
     check_probability("alpha", alpha)
@@ -133,6 +147,11 @@ class Bound:
         radius: from (count, runner_up_count, n, *, alpha, sigma), scalars or arrays, to the radius;
             0 means abstain.
         class_share: the share of alpha spent on the predicted class.
+
+    Example:
+        >>> from sween.bounds import BOUNDS
+        >>> float(BOUNDS["two-class"].radius(6_000, 1_500, 10_000, alpha=0.001, sigma=0.5).round(4))
+        0.2983
     """
 
     name: str
@@ -157,7 +176,16 @@ BOUNDS = Registry(
 
 
 def register_bound(bound: Bound) -> Bound:
-    """Register a bound for `certify`, the command line and `sween verify`."""
+    """Register a bound for `certify`, the command line and `sween verify`.
+
+    Example:
+        >>> from sween.bounds import BOUNDS, Bound, radius_cohen, register_bound
+        >>> def half(count, runner_up_count, n, *, alpha, sigma):
+        ...     return radius_cohen(count, n, alpha=alpha, sigma=sigma) / 2
+        >>> bound = register_bound(Bound("half", half))
+        >>> "half" in BOUNDS, float(bound.radius(990, 5, 1000, alpha=0.001, sigma=0.5).round(4))
+        (True, 0.4945)
+    """
     BOUNDS.add(bound.name, bound)
     return bound
 

@@ -60,6 +60,13 @@ def size_for_tolerance(count: int, n0: int, *, tolerance: float, largest: int, a
         tolerance: in (0, 1).
         largest: the size to compare with.
         alpha: of the certificate.
+
+    Example:
+        >>> from sween.bounds import size_for_tolerance
+        >>> def size(count):
+        ...     return size_for_tolerance(count, 1000, tolerance=0.05, largest=100_000, alpha=0.001)
+        >>> size(700), size(990), size(1000)
+        (13800, 6700, 49200)
     """
     low = float(lower_bound(count, n0, PILOT_TAIL))
     high = float(upper_bound(count, n0, PILOT_TAIL))
@@ -89,6 +96,13 @@ def sizes_for_budget(
         budget: total number of noisy images, pilots included.
         largest: the most votes for one image.
         alpha: of each certificate.
+
+    Example:
+        >>> from sween.bounds import sizes_for_budget
+        >>> pilots = [300, 700, 1000]  # votes for the class, of 1,000 each
+        >>> sizes = sizes_for_budget(pilots, 1000, budget=50_000, largest=100_000, alpha=0.001)
+        >>> sizes, 3 * 1000 + sum(sizes) <= 50_000
+        ([0, 7800, 37100], True)
     """
     least_budget(n0, len(counts), largest=largest, budget=budget)
     left = budget - n0 * len(counts)

@@ -74,6 +74,14 @@ class RayPool:
             that runs here; by default a local Ray is started. If this process has already
             connected to a cluster, that one is used.
         device: cpu or cuda; `auto` is cuda where there are GPUs.
+
+    Example:
+        >>> import sween
+        >>> from sween.cluster import RayPool
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> with RayPool(workers=2) as pool:  # doctest: +SKIP
+        ...     run = sween.certify_dataset(smoothed, digits, out="run", n=500, pool=pool)
     """
 
     def __init__(

@@ -175,6 +175,9 @@ class ImageSet:
         labels: the true classes, int64 of shape (N,); None if unknown.
         white: the uint8 value that becomes 1.0: 255 for photos, 16 for the digits. Exact noise
             works on the grid of multiples of 1/white.
+
+    Example:
+        See `as_image_set`.
     """
 
     name: str
@@ -227,7 +230,11 @@ class ImageSet:
 
 @dataclasses.dataclass(frozen=True)
 class Split(ImageSet):
-    """The labelled images of a data set for one use: training, weight solving or testing."""
+    """The labelled images of a data set for one use: training, weight solving or testing.
+
+    Example:
+        See `as_dataset`.
+    """
 
     labels: torch.Tensor
 
@@ -254,6 +261,9 @@ class Dataset:
         crop_padding: pixels, of `crop-flip`.
         root: folder of its files; None if it has none.
         options: arguments of `load_dataset`, other than name and root, that change the pixels.
+
+    Example:
+        See `as_dataset`.
     """
 
     name: str

@@ -78,6 +78,14 @@ def as_image_set(
     Raises:
         BadInput: it is none of these, shuffles, gives different pixels when read again, or an image
             or label is wrong; the message names its index.
+
+    Example:
+        >>> import torch
+        >>> from sween.data import as_image_set
+        >>> pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
+        >>> found = as_image_set((pixels, [0, 1, 0, 1, 1]))
+        >>> len(found), found.label(1), found.images([0]).dtype
+        (5, 1, torch.float32)
     """
     if isinstance(source, ImageSet):
         return source

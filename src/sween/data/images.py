@@ -56,6 +56,13 @@ def read_image(
 
     Raises:
         DataError: the file is missing, damaged or too large, or has the wrong mode or size.
+
+    Example:
+        >>> from PIL import Image
+        >>> from sween.data import read_image
+        >>> Image.new("RGB", (64, 48), "red").save("photo.png")
+        >>> read_image("photo.png", image_shape=(3, 32, 32), channels=3, resize=True).shape
+        torch.Size([3, 32, 32])
     """
     path = Path(path)
     if channels not in _MODE_OF_CHANNELS:

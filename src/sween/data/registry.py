@@ -32,6 +32,9 @@ class DatasetEntry:
         white: the pixel value that becomes 1.0.
         classes: how many it has; None where that depends on the files.
         test_images: how many its test split has; None where that depends on the files.
+
+    Example:
+        See `register_dataset`.
     """
 
     summary: str

@@ -23,6 +23,13 @@ def parse_indices(
         every: take every k-th image, from position 0.
         everything: take all of them.
         size: number of images in the split.
+
+    Example:
+        >>> from sween.data import parse_indices
+        >>> parse_indices(indices="0,10:13", every=None, everything=False, size=100)
+        [0, 10, 11, 12]
+        >>> parse_indices(indices=None, every=40, everything=False, size=100)
+        [0, 40, 80]
     """
     if size < 1:
         raise BadInput("size", expected="a split with images", got=size, fix="check the data set")

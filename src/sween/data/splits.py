@@ -70,6 +70,17 @@ def as_dataset(
     Raises:
         BadInput: images or labels cannot be used, or train and test do not fit together; see
             `as_image_set`.
+
+    Example:
+        >>> import torch
+        >>> from sween.data import as_dataset
+        >>> images, labels = torch.rand(100, 3, 8, 8), torch.arange(100) % 2
+        >>> train, test = (images[:90], labels[:90]), (images[90:], labels[90:])
+        >>> dataset = as_dataset(train, test, name="mine", class_names=["cat", "dog"])
+        >>> len(dataset.train), len(dataset.weights), len(dataset.test)
+        (86, 4, 10)
+        >>> dataset.num_classes, dataset.image_shape
+        (2, (3, 8, 8))
     """
     if augmentation not in AUGMENTATIONS:
         raise UnknownName("augmentation", augmentation, AUGMENTATIONS)

@@ -16,6 +16,15 @@ def check_images(images: torch.Tensor, *, what: str = "images") -> None:
 
     sigma and every radius are in those units, so a batch in other units would not crash but yield
     meaningless certificates. `what` is the argument's name in the error.
+
+    Example:
+        >>> import torch
+        >>> from sween.data import check_images
+        >>> check_images(torch.rand(2, 3, 8, 8))
+        >>> check_images(255 * torch.ones(2, 3, 8, 8))
+        Traceback (most recent call last):
+            ...
+        sween.errors.BadInput: images: expected pixels in [0, 1], got values from 255.0 to ...
     """
     if not isinstance(images, torch.Tensor) or images.dtype != torch.float32:
         kind = str(getattr(images, "dtype", "")).removeprefix("torch.")

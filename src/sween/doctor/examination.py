@@ -34,6 +34,11 @@ def examine(data_root: Path | None = None) -> Examination:
 
     Args:
         data_root: folder in which to look for data sets.
+
+    Example:
+        >>> from sween.doctor import as_text, examine, failed_checks
+        >>> found = examine()  # doctest: +SKIP
+        >>> print(as_text(found), failed_checks(found))  # doctest: +SKIP
     """
     own: dict[str, Callable[[], Facts]] = {
         "versions": installation.describe_versions,
@@ -55,13 +60,27 @@ def examine(data_root: Path | None = None) -> Examination:
 
 
 def failed_checks(examination: Examination) -> list[str]:
-    """The names of the self-tests that failed."""
+    """The names of the self-tests that failed.
+
+    Example:
+        >>> from sween.doctor import failed_checks
+        >>> failed_checks({"self-test": {"bounds": "ok", "noise": "failed: 3 of 7"}})
+        ['noise']
+    """
     outcomes = examination[SELF_TEST].items()
     return [name for name, outcome in outcomes if not re.match("ok$|skipped: ", outcome)]
 
 
 def as_text(examination: Examination) -> str:
-    """One line per fact, under the name of its section."""
+    """One line per fact, under the name of its section.
+
+    Example:
+        >>> from sween.doctor import as_text
+        >>> print(as_text({"versions": {"sween": "0.2.0", "Python": "3.11.7"}}), end="")
+        versions
+          sween   0.2.0
+          Python  3.11.7
+    """
     width = max(len(name) for facts in examination.values() for name in facts)
     lines = list[str]()
     for section, facts in examination.items():

@@ -46,6 +46,9 @@ class ForwardPassShrunk(Exception):
 
     All votes on one image must come from forward passes of one shape, so the votes already counted
     on an unfinished image have to be counted again.
+
+    Example:
+        See `VoteEngine`.
     """
 
 
@@ -77,6 +80,17 @@ class VoteEngine:
         batch_size: noisy inputs per batch, rounded up to whole noise blocks. Larger batches let an
             early exit fill its forward passes better. It does not change the counts.
         noise: distribution of the noise.
+
+    Example:
+        >>> import sween
+        >>> from sween.engine import VoteRequest
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> engine = smoothed.engine  # the classifier itself is its one voter
+        >>> request = VoteRequest(digits.images([1, 2]), [1, 2], "estimation", sizes=[500, 200])
+        >>> votes = engine.count_one(request, seed=0)
+        >>> [sum(votes.of(engine.name, image).counts) for image in (0, 1)]
+        [500, 200]
     """
 
     def __init__(

@@ -121,6 +121,11 @@ class NoiseKind:
     Attributes:
         name: float32 or exact.
         levels: grid steps of exact noise between 0 and 1; 255 for 8-bit pixels.
+
+    Example:
+        >>> from sween.engine import NoiseKind
+        >>> NoiseKind("exact", levels=16) == NoiseKind.recorded("exact(levels=16)")
+        True
     """
 
     name: str = "float32"

@@ -127,7 +127,11 @@ Event = Starting | Joined | Counted | Lost | Failed
 
 
 class Pool(Protocol):
-    """Workers on this machine or others. Events may come from any thread."""
+    """Workers on this machine or others. Events may come from any thread.
+
+    Example:
+        See `RayPool`.
+    """
 
     @property
     def size(self) -> int:

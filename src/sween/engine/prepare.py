@@ -102,6 +102,14 @@ class Preparation:
         compile: whether to compile, by default only on a GPU; or how, see `COMPILE_MODES`. True
             is `max` on a CPU, where there is nothing that `fast` could do. Makes no difference to
             int8.
+
+    Example:
+        >>> import torch
+        >>> from sween.engine import Preparation
+        >>> Preparation().describe(torch.device("cpu"))
+        'float32'
+        >>> Preparation("bfloat16").describe(torch.device("cuda"), "compiled")
+        'bfloat16+compiled'
     """
 
     precision: str = "auto"

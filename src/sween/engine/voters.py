@@ -77,6 +77,9 @@ class Voters:
         member_names: names of the members, if each of them should also vote on its own.
         weightings: other weights for the same members, by name.
         exits: other exits of the ensemble.
+
+    Example:
+        See `VoteEngine`.
     """
 
     def __init__(

@@ -26,6 +26,9 @@ class VoteRequest:
         first: the first noise block of each image; 0 when None.
         scored: for each image a class whose probabilities are collected as well; only for a single
             ensemble without an exit.
+
+    Example:
+        See `VoteEngine`.
     """
 
     images: torch.Tensor
@@ -49,6 +52,9 @@ class Votes:
         evaluations: (V, N) member evaluations.
         drawn: votes requested on each of the N images.
         scores: (N, steps) histograms of one class's probability, or None.
+
+    Example:
+        See `VoteEngine`.
     """
 
     def __init__(

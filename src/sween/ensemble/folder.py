@@ -36,6 +36,15 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
     Args:
         runs: run folders or checkpoint files.
         archs: custom architectures, as `package.module:factory`, that may be imported.
+
+    Example:
+        >>> from sween.ensemble import load_members
+        >>> from sween.zoo import MODELS
+        >>> folder = MODELS / "digits-sween3-gaussian-sigma0.50" / "members"
+        >>> files = [folder / "digits-mlp.safetensors", folder / "digits-conv.safetensors"]
+        >>> ensemble = load_members(files)
+        >>> ensemble.name, ensemble.weights.tolist()
+        ('SWEEN-2', [0.5, 0.5])
     """
     archs = (archs,) if isinstance(archs, str) else archs  # `in` would look for a part of it
     runs = as_paths("runs", runs)
@@ -100,7 +109,18 @@ def weigh(
     seed: int = 0,
     quiet: bool = False,
 ) -> WeightSolution:
-    """Solve the weights of a loaded ensemble on the data set's weight-solving split."""
+    """Solve the weights of a loaded ensemble on the data set's weight-solving split.
+
+    Example:
+        >>> import sween
+        >>> from sween.ensemble import weigh
+        >>> digits = sween.load_dataset("digits")
+        >>> loaded = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> solution = weigh(loaded, digits, method="convex", samples=5, quiet=True)
+        >>> loaded.weights = solution.weights
+        >>> solution.gap < 1e-4
+        True
+    """
     check_dataset(loaded, dataset)
     return solve_weights(
         loaded,
@@ -117,7 +137,21 @@ def weigh(
 def save_ensemble(
     loaded: LoadedEnsemble, runs: Sequence[AnyPath], solution: WeightSolution, out: AnyPath
 ) -> None:
-    """Write the complete ensemble, then move it into place; see `new_ensemble`."""
+    """Write the complete ensemble, then move it into place; see `new_ensemble`.
+
+    Example:
+        >>> import sween
+        >>> from sween.ensemble import load_members, save_ensemble, weigh
+        >>> from sween.zoo import MODELS
+        >>> folder = MODELS / "digits-sween3-gaussian-sigma0.50" / "members"
+        >>> files = [folder / "digits-mlp.safetensors", folder / "digits-conv.safetensors"]
+        >>> loaded = load_members(files)
+        >>> digits = sween.load_dataset("digits")
+        >>> solution = weigh(loaded, digits, method="uniform", samples=5, quiet=True)
+        >>> save_ensemble(loaded, files, solution, "ensemble")
+        >>> sween.load("ensemble").member_names
+        ('digits-mlp', 'digits-conv')
+    """
     with new_ensemble(out) as building:
         write_ensemble(loaded, as_paths("runs", runs), solution, building)
 
@@ -258,7 +292,15 @@ def _is_ensemble(folder: Path) -> bool:
 
 
 def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
-    """Load an ensemble folder, a run folder or a single checkpoint file."""
+    """Load an ensemble folder, a run folder or a single checkpoint file.
+
+    Example:
+        >>> from sween.ensemble import load_ensemble
+        >>> from sween.zoo import MODELS
+        >>> ensemble = load_ensemble(MODELS / "digits-sween3-gaussian-sigma0.50")
+        >>> ensemble.name, len(ensemble.weights)
+        ('SWEEN-3', 3)
+    """
     path = Path(path)
     if (path / _READY / "config.toml").is_file():
         raise CheckpointError(
@@ -287,7 +329,16 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
 def load_weightings(
     loaded: LoadedEnsemble, folders: Sequence[AnyPath], *, archs: Sequence[str] = ()
 ) -> dict[str, tuple[float, ...]]:
-    """The weights of other ensembles of the same members, by folder name."""
+    """The weights of other ensembles of the same members, by folder name.
+
+    Example:
+        >>> import sween
+        >>> from sween.ensemble import load_weightings
+        >>> from sween.zoo import MODELS
+        >>> name = "digits-sween3-gaussian-sigma0.50"
+        >>> list(load_weightings(sween.load(name), [MODELS / name]))
+        ['digits-sween3-gaussian-sigma0.50']
+    """
     folders = as_paths("folders", folders)
     weightings: dict[str, tuple[float, ...]] = {}
     for folder in folders:

@@ -20,6 +20,14 @@ class LoadedEnsemble(WeightedEnsemble):
     Attributes:
         manifests: of the members' checkpoints.
         member_names: for records and tables.
+
+    Example:
+        >>> import sween
+        >>> loaded = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> loaded.name, loaded.sigma, loaded.member_names
+        ('SWEEN-3', 0.5, ('digits-mlp', 'digits-conv', 'digits-resnet'))
+        >>> loaded.alone("digits-mlp").name
+        'digits-mlp'
     """
 
     def __init__(

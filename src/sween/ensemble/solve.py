@@ -60,6 +60,9 @@ class WeightSolution:
         samples: noise draws per image.
         seed: of all noise.
         seconds: wall-clock time.
+
+    Example:
+        See `weigh`.
     """
 
     method: str

@@ -50,6 +50,16 @@ def counted_radii(
     Raises:
         BadInput: no certificates, an image twice, a missing label, or a radius that is null,
             negative or not finite.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import counted_radii
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> images, labels = digits.images([1, 2]), digits.labels[1:3]
+        >>> certificates = smoothed.certify(images, labels=labels, n=200)
+        >>> counted_radii(certificates).radii.shape
+        (2,)
     """
     if radius not in RADIUS_FIELDS:
         raise UnknownName("radius field", radius, RADIUS_FIELDS)
@@ -132,7 +142,11 @@ def average_certified_radius(
 
 
 class Share(NamedTuple):
-    """A fraction of images with its confidence interval, each in [0,1]."""
+    """A fraction of images with its confidence interval, each in [0,1].
+
+    Example:
+        See `share_of_images`.
+    """
 
     value: float
     low: float
@@ -150,6 +164,12 @@ def share_of_images(count: int, images: int, *, confidence: float = 0.95) -> Sha
         count: images that have the property, such as being certified at a radius.
         images: all images.
         confidence: strictly between 0 and 1.
+
+    Example:
+        >>> from sween.evaluation import share_of_images
+        >>> share = share_of_images(450, 500)
+        >>> print(f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})")
+        90.0% (87.0% to 92.5%)
     """
     tail = (1 - confidence) / 2
     low, high = lower_bound(count, images, tail), upper_bound(count, images, tail)
@@ -157,13 +177,34 @@ def share_of_images(count: int, images: int, *, confidence: float = 0.95) -> Sha
 
 
 def abstention_rate(certificates: Sequence[Certificate]) -> float:
-    """The fraction of images on which the classifier abstains; needs no labels."""
+    """The fraction of images on which the classifier abstains; needs no labels.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import abstention_rate
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> images, labels = digits.images([1, 2]), digits.labels[1:3]
+        >>> certificates = smoothed.certify(images, labels=labels, n=200)
+        >>> abstention_rate(certificates)
+        0.0
+    """
     _check(certificates, labels=False)
     return sum(certificate.abstained for certificate in certificates) / len(certificates)
 
 
 def check_radii(radii: Sequence[float] | Floats) -> Floats:
-    """Radii as a float64 array; refuses an empty list, negative and non-finite numbers."""
+    """Radii as a float64 array; refuses an empty list, negative and non-finite numbers.
+
+    Example:
+        >>> from sween.evaluation import check_radii
+        >>> check_radii([0, 0.25]).tolist()
+        [0.0, 0.25]
+        >>> check_radii([-1])
+        Traceback (most recent call last):
+            ...
+        sween.errors.BadInput: radii: expected a non-empty list of finite numbers, none ...
+    """
     asked = np.asarray(radii, dtype=np.float64)
     if asked.ndim != 1 or asked.size == 0 or not np.all(np.isfinite(asked)) or np.any(asked < 0):
         raise BadInput(

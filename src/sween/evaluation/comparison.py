@@ -31,6 +31,9 @@ class PairedInterval:
         high: upper end.
         confidence: the interval's nominal coverage.
         indices: the images compared, ascending.
+
+    Example:
+        See `paired_bootstrap`.
     """
 
     first: float
@@ -70,6 +73,28 @@ def paired_bootstrap(
 
     Raises:
         BadInput: the two cover different images, or an image twice.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import bootstrap_over_envelope, by_model, paired_bootstrap
+        >>> digits = sween.load_dataset("digits")
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> smoothed = sween.SmoothedClassifier(
+        ...     ensemble, sigma=0.5, num_classes=10, member_names=ensemble.member_names
+        ... )
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(5), n=200, quiet=True
+        ... )
+        >>> models = by_model(run.rows)
+        >>> list(models)
+        ['digits-mlp', 'digits-conv', 'digits-resnet', 'SWEEN-3']
+        >>> ours = models.pop("SWEEN-3")
+        >>> lead = paired_bootstrap(ours, models["digits-mlp"], resamples=100)
+        >>> lead.low <= lead.difference <= lead.high
+        True
+        >>> lead = bootstrap_over_envelope(ours, list(models.values()), resamples=100)
+        >>> lead.low <= lead.high
+        True
     """
     _check(resamples, confidence)
     left, right = pair_by_index(first, second)
@@ -112,6 +137,9 @@ def bootstrap_over_envelope(
 
     Raises:
         BadInput: no others, different images, or an image twice.
+
+    Example:
+        See `paired_bootstrap`.
     """
     _check(resamples, confidence)
     if not others:
@@ -139,7 +167,16 @@ def bootstrap_over_envelope(
 def bootstrap_interval(
     values: Floats, *, resamples: int, confidence: float, seed: int
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval for the mean of one value per image."""
+    """Percentile bootstrap interval for the mean of one value per image.
+
+    Example:
+        >>> import numpy as np
+        >>> from sween.evaluation import bootstrap_interval
+        >>> radii = np.linspace(0.0, 1.0, 101)
+        >>> low, high = bootstrap_interval(radii, resamples=1000, confidence=0.95, seed=0)
+        >>> 0.4 < low < 0.5 < high < 0.6
+        True
+    """
     draws = _draws(values.size, resamples, seed)
     return _percentiles(np.concatenate([values[rows].mean(axis=1) for rows in draws]), confidence)
 
@@ -162,6 +199,14 @@ def simultaneous_intervals(
 
     Returns:
         The lower and the upper ends, one for each mean.
+
+    Example:
+        >>> import numpy as np
+        >>> from sween.evaluation import simultaneous_intervals
+        >>> correct = np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]] * 25)
+        >>> low, high = simultaneous_intervals(correct, resamples=1000)
+        >>> ((low < [0.75, 0.5]) & (high > [0.75, 0.5])).tolist()
+        [True, True]
     """
     _check(resamples, confidence)
     if values.ndim != 2 or not values.size or not np.isfinite(values).all():

@@ -19,6 +19,9 @@ class RadiusAccuracyCurve:
     Attributes:
         radii: float64 (M,), strictly increasing; empty when nothing is certified.
         accuracies: float64 (M,), non-increasing.
+
+    Example:
+        See `radius_accuracy_curve`.
     """
 
     radii: Floats
@@ -50,6 +53,17 @@ def radius_accuracy_curve(
     Args:
         certificates: of one model, one per image, with labels.
         radius: which radius of the certificates to use.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import radius_accuracy_curve
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> images, labels = digits.images([1, 2]), digits.labels[1:3]
+        >>> certificates = smoothed.certify(images, labels=labels, n=200)
+        >>> curve = radius_accuracy_curve(certificates)
+        >>> round(curve.area - sween.average_certified_radius(certificates), 9)
+        0.0
     """
     counted = counted_radii(certificates, radius=radius)
     radii, images = np.unique(counted.radii[counted.certified], return_counts=True)
@@ -61,6 +75,14 @@ def envelope_curve(curves: Sequence[RadiusAccuracyCurve]) -> RadiusAccuracyCurve
     """The maximum of at least one curve at every radius.
 
     Its area is at least that of every curve, and larger than all of them where curves cross.
+
+    Example:
+        >>> import numpy as np
+        >>> from sween.evaluation import RadiusAccuracyCurve, envelope_curve
+        >>> low_noise = RadiusAccuracyCurve(np.array([0.25]), np.array([0.9]))
+        >>> high_noise = RadiusAccuracyCurve(np.array([0.75]), np.array([0.6]))
+        >>> envelope_curve([low_noise, high_noise]).at([0.2, 0.5]).tolist()
+        [0.9, 0.6]
     """
     radii = np.unique(np.concatenate([curve.radii for curve in curves]))
     return RadiusAccuracyCurve(radii, np.max([curve.at(radii) for curve in curves], axis=0))

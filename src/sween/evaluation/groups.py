@@ -11,6 +11,9 @@ def by_model(certificates: Iterable[Certificate]) -> dict[str, list[Certificate]
 
     Raises:
         BadInput: a model has two certificates for one image, which would be counted twice.
+
+    Example:
+        See `paired_bootstrap`.
     """
     groups: dict[str, list[Certificate]] = {}
     for certificate in certificates:
@@ -48,6 +51,17 @@ def pair_by_index(
 
     Averages over different test subsets differ by chance, on 500 images by as much as the gains
     being measured, so they are never compared.
+
+    Example:
+        >>> import sween
+        >>> from sween.evaluation import pair_by_index
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> images, labels = digits.images([1, 2]), digits.labels[1:3]
+        >>> certificates = smoothed.certify(images, labels=labels, n=200)
+        >>> first, second = pair_by_index(certificates, certificates[::-1])
+        >>> [certificate.index for certificate in second]
+        [0, 1]
     """
     for certificates in (first, second):
         if not certificates:

@@ -36,7 +36,11 @@ _IMPORT = "convert it with `sween import`"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything needed to rebuild the network of a checkpoint, and what it was trained for."""
+    """Everything needed to rebuild the network of a checkpoint, and what it was trained for.
+
+    Example:
+        See `save_checkpoint`.
+    """
 
     arch: str
     num_classes: int
@@ -66,7 +70,20 @@ def fingerprint(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def save_checkpoint(model: nn.Module, path: AnyPath, manifest: Manifest) -> Manifest:
-    """Write weights and manifest atomically; returns the manifest with its fingerprint."""
+    """Write weights and manifest atomically; returns the manifest with its fingerprint.
+
+    Example:
+        >>> import sween
+        >>> from sween.models import Manifest, load_checkpoint, save_checkpoint
+        >>> network = sween.create_model("digits-mlp", num_classes=10, image_shape=(1, 8, 8))
+        >>> manifest = Manifest(
+        ...     arch="digits-mlp", num_classes=10, image_shape=(1, 8, 8), dataset="digits",
+        ...     class_names=tuple("0123456789"), sigma=0.5, training={"seed": 0},
+        ... )
+        >>> saved = save_checkpoint(network, "model.safetensors", manifest)
+        >>> load_checkpoint("model.safetensors")[1] == saved
+        True
+    """
     path = Path(path)
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()
@@ -81,7 +98,16 @@ def save_checkpoint(model: nn.Module, path: AnyPath, manifest: Manifest) -> Mani
 
 
 def read_manifest(path: AnyPath) -> Manifest:
-    """The manifest of a checkpoint file or run folder, without its weights."""
+    """The manifest of a checkpoint file or run folder, without its weights.
+
+    Example:
+        >>> from sween.models import read_manifest
+        >>> from sween.zoo import MODELS
+        >>> folder = MODELS / "digits-sween3-gaussian-sigma0.50" / "members"
+        >>> manifest = read_manifest(folder / "digits-mlp.safetensors")
+        >>> manifest.arch, manifest.dataset, manifest.image_shape
+        ('digits-mlp', 'digits', (1, 8, 8))
+    """
     path = Path(path)
     return _read(_file_of(path), with_tensors=False)[0]
 
@@ -96,6 +122,14 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
 
     Raises:
         CheckpointError: it is damaged, or does not match the architecture.
+
+    Example:
+        >>> from sween.models import load_checkpoint
+        >>> from sween.zoo import MODELS
+        >>> folder = MODELS / "digits-sween3-gaussian-sigma0.50" / "members"
+        >>> network, manifest = load_checkpoint(folder / "digits-mlp.safetensors")
+        >>> manifest.arch, manifest.sigma, network.training
+        ('digits-mlp', 0.5, False)
     """
     path = Path(path)
     file = _file_of(path)

@@ -13,7 +13,15 @@ from sween.models.evaluation_mode import evaluating
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Trainable parameters."""
+    """Trainable parameters.
+
+    Example:
+        >>> import sween
+        >>> from sween.models import count_parameters
+        >>> network = sween.create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
+        >>> count_parameters(network)
+        272474
+    """
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -22,6 +30,13 @@ def count_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
 
     This convention reproduces the paper's figures; activations, shortcut additions, pooling and
     input normalisation are not counted.
+
+    Example:
+        >>> import sween
+        >>> from sween.models import count_flops, count_matrix_flops
+        >>> network = sween.create_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
+        >>> count_flops(network, (3, 32, 32)), count_matrix_flops(network, (3, 32, 32))
+        (41214592, 81626368)
     """
     total = 0
 
@@ -50,6 +65,9 @@ def count_matrix_flops(model: nn.Module, image_shape: tuple[int, int, int]) -> i
 
     Of any module, attention included; a multiply-add is two operations. Everything else is not
     counted, since it does not run on a device's matrix units.
+
+    Example:
+        See `count_flops`.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # As single operations, attention would be counted on some devices only.

@@ -7,7 +7,17 @@ from torch import nn
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std per channel, with the constants stored in the checkpoint."""
+    """(x - mean) / std per channel, with the constants stored in the checkpoint.
+
+    Example:
+        >>> import torch
+        >>> from sween.models import Normalize
+        >>> network = torch.nn.Sequential(
+        ...     Normalize(mean=[0.5], std=[0.25]), torch.nn.Flatten(), torch.nn.Linear(64, 10)
+        ... )
+        >>> network(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
+    """
 
     mean: torch.Tensor
     std: torch.Tensor

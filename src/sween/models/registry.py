@@ -45,6 +45,9 @@ class Architecture:
         description: a few words.
         normalize: whether the data set's mean and deviation are put in front of it; one that
             normalises for itself takes [0,1] images as they are.
+
+    Example:
+        See `register_architecture`.
     """
 
     build: Factory
@@ -141,7 +144,13 @@ def register_architecture(
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Registered names that match a shell pattern."""
+    """Registered names that match a shell pattern.
+
+    Example:
+        >>> from sween.models import list_models
+        >>> list_models("digits-*")
+        ['digits-mlp', 'digits-conv', 'digits-resnet']
+    """
     return [name for name in ARCHITECTURES if fnmatch.fnmatch(name, pattern)]
 
 
@@ -210,7 +219,18 @@ def _find(name: str, image_shape: tuple[int, int, int]) -> Architecture:
 
 
 def check_member(model: nn.Module, *, num_classes: int, image_shape: tuple[int, int, int]) -> None:
-    """Refuse a model that does not map an image batch to finite logits of the right shape."""
+    """Refuse a model that does not map an image batch to finite logits of the right shape.
+
+    Example:
+        >>> import torch
+        >>> from sween.models import check_member
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> check_member(network, num_classes=10, image_shape=(1, 8, 8))
+        >>> check_member(network, num_classes=3, image_shape=(1, 8, 8))
+        Traceback (most recent call last):
+            ...
+        sween.errors.ContractError: member: expected logits of shape (2, 3) for two images, ...
+    """
     try:
         with torch.inference_mode(), evaluating(model):
             output = model(torch.full((2, *image_shape), 0.5, device=device_of(model)))

@@ -109,6 +109,17 @@ def draw_curves(
 
     Raises:
         MissingExtra: matplotlib is not installed.
+
+    Example:
+        >>> import sween
+        >>> from sween.report import draw_curves
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> figure = draw_curves({"SWEEN-3": run.certificates}, title="Digits")
+        >>> figure.savefig("curves.png")
     """
     panel = Panel(models, ensemble=ensemble, candidates=candidates)
     with canvas.style():

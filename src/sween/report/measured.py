@@ -31,6 +31,9 @@ class MeasuredRun:
         models: each model's certificates.
         rows: the rows of its table.
         environment: the content of environment.json, empty without one.
+
+    Example:
+        See `load_run`.
     """
 
     name: str
@@ -107,6 +110,18 @@ def load_run(folder: AnyPath, *, radii: Sequence[float] | None = None) -> Measur
     Raises:
         BadInput: no certificates, models on different images, or rows that do not match their
             checksum, their votes or the config.
+
+    Example:
+        >>> import sween
+        >>> from sween.report import load_run
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> measured = load_run("run")
+        >>> measured.dataset, list(measured.models), measured.indices
+        ('digits', ['SWEEN-3'], [0, 1, 2])
     """
     folder = Path(folder)
     name, checked = folder.resolve().name, CertificationRun.read(folder)

@@ -68,6 +68,9 @@ class Row:
         acr_cohen: ACR of the same votes under Cohen's bound; None where it is not available.
         acr_two_class: ACR of the same votes under the two-class bound; likewise.
         evaluations: networks evaluated per noisy image; None for AVG and UE.
+
+    Example:
+        See `build_rows`.
     """
 
     run: str
@@ -118,6 +121,18 @@ def build_rows(
 
     Raises:
         BadInput: the models cover different images, or a named model has no rows.
+
+    Example:
+        >>> import sween
+        >>> from sween.report import build_rows, to_markdown
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> rows = build_rows(run.certificates, radii=[0.0, 0.25])
+        >>> print(to_markdown(rows).splitlines()[0])
+        | σ | Model | 0.00 | 0.25 | ACR | abstain % | two-class ACR |
     """
     columns = sorted(set(check_radii(DEFAULT_RADII if radii is None else radii).tolist()))
     models = by_model(certificates)
@@ -229,7 +244,11 @@ def certified_table(rows: Sequence[Row]) -> Table:
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """The table of certified accuracies in Markdown."""
+    """The table of certified accuracies in Markdown.
+
+    Example:
+        See `build_rows`.
+    """
     return markdown(certified_table(rows))
 
 

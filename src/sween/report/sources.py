@@ -50,6 +50,11 @@ class LogFormat:
             impossible at sigma, n and alpha are refused.
         n: votes behind a radius; by default MOST_VOTES, or the run's if it has more.
         alpha: failure probability of a certificate.
+
+    Example:
+        >>> from sween.report import LogFormat
+        >>> LogFormat(significant_digits=3, sigma=0.5, n=100_000, alpha=0.001).limit(None) < 2
+        True
     """
 
     significant_digits: int | None = None

@@ -61,6 +61,17 @@ def write_report(
 
     Raises:
         BadInput: no folders, two of one name, or a folder whose rows do not belong together.
+
+    Example:
+        >>> import sween
+        >>> from sween.report import write_report
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> str(write_report(["run"], "report"))
+        'report/report.md'
     """
     out, folders = Path(out), as_paths("folders", folders)
     if not folders:

@@ -17,6 +17,9 @@ def make_figures(space: Workspace) -> dict[str, "Figure"]:
 
     Different candidates: for each noise level a plot for every ensemble (the paper's Figure 1).
     Candidates that differ in their seed alone: a plot for each noise level (its Figure 3).
+
+    Example:
+        See `carry_out`.
     """
     plan, runs = space.plan, complete_runs(space)
     if plan.table != "certified" or not runs:

@@ -171,6 +171,9 @@ class Plan:
         table: which table is made of the results.
         published: name of the paper's table.
         image_size: of image folders.
+
+    Example:
+        See `read_plan`.
     """
 
     name: str
@@ -241,12 +244,24 @@ class Plan:
 
 
 def list_plans() -> dict[str, Path]:
-    """The plans that ship with sween, by target."""
+    """The plans that ship with sween, by target.
+
+    Example:
+        >>> from sween.reproduce import list_plans
+        >>> sorted(list_plans())[:3]
+        ['adaptive', 'attacks', 'costs']
+    """
     return {path.stem: path for path in sorted((configs_folder() / "reproduce").glob("*.toml"))}
 
 
 def list_targets() -> dict[str, tuple[str, ...]]:
-    """The targets that ship with sween, each with its plans."""
+    """The targets that ship with sween, each with its plans.
+
+    Example:
+        >>> from sween.reproduce import list_targets
+        >>> list_targets()["figures"]
+        ('standard', 'identical')
+    """
     plans = tuple(list_plans())
     # The plans whose tables the paper also shows as figures 1 and 3.
     return {name: (name,) for name in plans} | {"figures": ("standard", "identical"), "all": plans}
@@ -257,6 +272,12 @@ def read_plan(target: AnyPath) -> Plan:
 
     Raises:
         BadInput: there is no such target, or its plan is not valid.
+
+    Example:
+        >>> from sween.reproduce import read_plan
+        >>> plan = read_plan("standard")
+        >>> plan.dataset, plan.sigmas, [ensemble.name for ensemble in plan.ensembles]
+        ('cifar10', (0.5, 0.25, 1.0), ['SWEEN-3', 'SWEEN-6'])
     """
     known, path = list_plans(), Path(target)
     if str(target) in known:

@@ -34,7 +34,11 @@ _ATTACK_STEPS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Multiply-adds, in all and already done, and the seconds that the latter took."""
+    """Multiply-adds, in all and already done, and the seconds that the latter took.
+
+    Example:
+        See `Rates`.
+    """
 
     kind: Kind
     total: float
@@ -72,7 +76,15 @@ def measured_rates() -> dict[str, dict[Kind, dict[str, Any]]]:
 
 
 class Rates:
-    """The rate of each kind of work on a kind of device."""
+    """The rate of each kind of work on a kind of device.
+
+    Example:
+        >>> from sween.reproduce import Rates, Work
+        >>> rates = Rates("cpu")
+        >>> rates.learn(Work("certify", total=4e12, done=1e12, seconds=10.0))
+        >>> rates.describe(["certify"])
+        'here'
+    """
 
     def __init__(self, device: str) -> None:
         self.device = device

@@ -27,7 +27,11 @@ SHORTEST = 1.0
 
 
 class TimeLimitReached(KeyboardInterrupt):
-    """The time is over; like an interrupt, it loses at most the unit of work under way."""
+    """The time is over; like an interrupt, it loses at most the unit of work under way.
+
+    Example:
+        See `carry_out`.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +41,9 @@ class Outcome:
     Attributes:
         new: steps that this call worked on.
         left: steps that are not complete.
+
+    Example:
+        See `carry_out`.
     """
 
     new: Sequence[Step]
@@ -44,7 +51,15 @@ class Outcome:
 
 
 def steps_of(space: Workspace) -> list[Step]:
-    """All steps of a plan, in the order in which they are done: one noise level after another."""
+    """All steps of a plan, in the order in which they are done: one noise level after another.
+
+    Example:
+        >>> from sween.reproduce import Workspace, read_plan, steps_of
+        >>> plan = read_plan("standard").at(recipe="fast", sigmas=[0.5])
+        >>> steps = steps_of(Workspace(plan, recipe="fast", out="out"))
+        >>> [step.name for step in steps][-2:]
+        ['solve convex weights of SWEEN-6 at sigma 0.50', 'certify SWEEN-6 at sigma 0.50']
+    """
     plan, steps = space.plan, list[Step]()
     for sigma in plan.sigmas:
         if plan.table == "costs":
@@ -61,7 +76,11 @@ def steps_of(space: Workspace) -> list[Step]:
 
 
 def seconds_left(step: Step, rates: Rates) -> float:
-    """How long a step should still take; 0 if it is done. The rates learn from what it has done."""
+    """How long a step should still take; 0 if it is done. The rates learn from what it has done.
+
+    Example:
+        See `carry_out`.
+    """
     work = step.work()
     rates.learn(work)
     return 0.0 if step.is_done() else max(rates.seconds_left(work), START_UP[rates.device])
@@ -86,6 +105,31 @@ def carry_out(
 
     Raises:
         BadInput: the time limit is too short for any step.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from sween.reproduce import Rates, Workspace, carry_out, make_figures, make_tables
+        >>> from sween.reproduce import read_plan, seconds_left, steps_of
+        >>> size = Path("recipe.toml").write_text('dataset = "digits"\\nepochs = 1\\n')
+        >>> size = Path("mine.toml").write_text('''
+        ... title = "Two networks on digits"
+        ... dataset = "digits"
+        ... sigmas = [0.5]
+        ... recipes = {fast = "recipe.toml"}
+        ... candidate = [{arch = "digits-mlp"}, {arch = "digits-conv"}]
+        ... ensemble = [{name = "SWEEN-2", members = ["digits-mlp", "digits-conv"]}]
+        ... weigh = {samples = 5}
+        ... certify = {indices = "0:4", n = 500}
+        ... ''')
+        >>> space = Workspace(read_plan("mine.toml"), recipe="fast", out="out", quiet=True)
+        >>> steps = steps_of(space)
+        >>> outcome = carry_out(steps, device="cpu", say=lambda line: None)
+        >>> len(outcome.new), outcome.left
+        (3, ())
+        >>> sum(seconds_left(step, Rates("cpu")) for step in steps)
+        0.0
+        >>> make_tables(space)[0].title, list(make_figures(space))
+        ('Two networks on digits (fast)', ['mine-fast-sigma0.50'])
     """
     ends = None if time_limit is None else time.monotonic() + time_limit
     rates, new = Rates(device), list[Step]()
@@ -135,7 +179,13 @@ def _alarm(seconds: float | None) -> Iterator[None]:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as 25m, 1h30m, 90s or 90."""
+    """Seconds of a duration such as 25m, 1h30m, 90s or 90.
+
+    Example:
+        >>> from sween.reproduce import parse_duration
+        >>> parse_duration("1h30m"), parse_duration("90")
+        (5400.0, 90.0)
+    """
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
     seconds = 0.0
     if parts and text.strip():

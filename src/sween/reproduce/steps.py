@@ -45,6 +45,9 @@ class Workspace:
         data_root: of the data set.
         devices: of one kind; training and weighing use the first.
         quiet: no progress display.
+
+    Example:
+        See `steps_of`.
     """
 
     def __init__(
@@ -123,6 +126,9 @@ class Step(abc.ABC):
     Attributes:
         name: for people.
         resumes: whether an interrupted step keeps what it has done.
+
+    Example:
+        See `steps_of`.
     """
 
     name: str

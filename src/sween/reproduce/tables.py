@@ -78,7 +78,11 @@ Record = dict[str, Any]
 
 
 def make_tables(space: Workspace) -> list[Table]:
-    """The tables of a plan, of all noise levels that are certified (and attacked)."""
+    """The tables of a plan, of all noise levels that are certified (and attacked).
+
+    Example:
+        See `carry_out`.
+    """
     plan, kind = space.plan, space.plan.table
     if kind == "record":
         return record_tables(space)

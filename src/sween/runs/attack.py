@@ -61,6 +61,9 @@ class AttackConfig(RunConfig):
         certificates (text): digest of the certificates given to the attack; empty without any.
         certified (text): digest of the certified radii, by image. Absent without certificates.
         gradients (text): `fused` (custom kernels), `compiled` or `plain`.
+
+    Example:
+        See `attack_dataset`.
     """
 
     VERB: ClassVar[str] = "attack"
@@ -105,6 +108,9 @@ class AttackRun(RowRun[AttackConfig, AttackOutcome]):
     """An attack run whose rows were checked; some may still be missing.
 
     `read`, `verify` and `check_complete` are as in `CertificationRun`.
+
+    Example:
+        See `attack_dataset`.
     """
 
     FILE: ClassVar[str] = OUTCOME_ROWS
@@ -156,6 +162,9 @@ def verify_attacks(folder: AnyPath) -> VerifiedAttack:
 
     Raises:
         CheckFailed: names the first row that differs, and what differs in it.
+
+    Example:
+        See `attack_dataset`.
     """
     run = AttackRun.verify(folder)
     return VerifiedAttack(

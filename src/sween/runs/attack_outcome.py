@@ -57,6 +57,9 @@ class AttackOutcome:
             otherwise.
         seconds: of the image's batch, shared equally.
         run: identifies the config of the row's run; None outside a run folder.
+
+    Example:
+        See `attack_dataset`.
     """
 
     SCHEMA: ClassVar[int] = 2
@@ -95,7 +98,11 @@ class AttackOutcome:
 
 
 def outcomes_file(folder: AnyPath) -> Path | None:
-    """The folder's attacks.jsonl, plain or compressed; None if it has neither."""
+    """The folder's attacks.jsonl, plain or compressed; None if it has neither.
+
+    Example:
+        See `attack_dataset`.
+    """
     return rows_file(folder, OUTCOME_ROWS)
 
 
@@ -106,14 +113,27 @@ def encode_image(image: torch.Tensor) -> str:
 
 
 def decode_image(text: str, shape: Sequence[int]) -> torch.Tensor:
-    """What `encode_image` was given."""
+    """What `encode_image` was given.
+
+    Example:
+        >>> import torch
+        >>> from sween.attack import decode_image
+        >>> from sween.runs.attack_outcome import encode_image
+        >>> image = torch.rand(1, 8, 8)
+        >>> torch.equal(decode_image(encode_image(image), (1, 8, 8)), image)
+        True
+    """
     values = np.frombuffer(base64.b64decode(text), dtype="<f4").reshape(shape)
     return torch.from_numpy(values.astype(np.float32))
 
 
 def empirical_accuracy(outcomes: Sequence[AttackOutcome]) -> float:
     """Robust accuracy under attack: the fraction of images that are correct when clean and stay
-    correct, or abstain, under attack."""
+    correct, or abstain, under attack.
+
+    Example:
+        See `attack_dataset`.
+    """
     return sum(outcome.resists for outcome in outcomes) / len(outcomes)
 
 
@@ -130,7 +150,11 @@ def radius_of_label(certificate: Certificate | None, label: int) -> float | None
 
 
 def contradicts(outcome: AttackOutcome, certificate: Certificate | None) -> bool:
-    """Whether it is misclassified within the radius of its own or the given certificate."""
+    """Whether it is misclassified within the radius of its own or the given certificate.
+
+    Example:
+        See `attack_dataset`.
+    """
     radius = radius_of_label(certificate, outcome.label)
     return outcome.alarm or is_alarm(outcome.outcome, outcome.distance, radius)
 
@@ -140,6 +164,9 @@ def without_attack(outcomes: Sequence[AttackOutcome]) -> list[AttackOutcome]:
 
     Args:
         outcomes: of one attack on one model.
+
+    Example:
+        See `attack_dataset`.
     """
     smallest = min(outcome.eps for outcome in outcomes)
     return [

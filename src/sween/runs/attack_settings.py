@@ -44,6 +44,9 @@ class AttackSettings:
         alpha: failure probability of all predictions on attacked versions of one image together.
         seed: of the attack and its judge.
         batch_size: images attacked together; affects the result, and is the unit of resuming.
+
+    Example:
+        See `attack_dataset`.
     """
 
     attack: str = "rand"

@@ -51,6 +51,9 @@ class CertificationConfig(RunConfig):
             certified too, by name. Absent if there are none.
         exits (table of text): other exits that were certified too, by the name of the model with
             that exit. Absent if there are none.
+
+    Example:
+        See `CertificationRun`.
     """
 
     VERB: ClassVar[str] = "certify"
@@ -366,6 +369,17 @@ def verify_folder(folder: AnyPath) -> VerifiedRun:
 
     Raises:
         CheckFailed: names the first row that differs, and what differs in it.
+
+    Example:
+        >>> import sween
+        >>> from sween.runs import verify_folder
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> verify_folder("run").rows
+        3
     """
     run = CertificationRun.verify(folder)
     return VerifiedRun(

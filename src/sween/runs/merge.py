@@ -40,6 +40,9 @@ class MergedRun:
         run: the whole run; None if the shards only have their pilot votes, and a plan.
         shards: how many there are.
         already: whether the merged run, or the plan, was there before.
+
+    Example:
+        See `merge_runs`.
     """
 
     run: CertificationRun | AttackRun | None
@@ -62,6 +65,20 @@ def merge_runs(folders: Iterable[AnyPath], out: AnyPath) -> MergedRun:
     Raises:
         BadInput: the folders are not all shards of one run, each once and complete, written by the
             same versions; nothing is written then.
+
+    Example:
+        >>> import sween
+        >>> from sween.runs import Shard, merge_runs
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> for number in (1, 2):
+        ...     part = sween.certify_dataset(
+        ...         smoothed, digits, out=f"part{number}", indices=range(4), n=200,
+        ...         shard=Shard(number, 2), quiet=True,
+        ...     )
+        >>> merged = merge_runs(["part1", "part2"], "run")
+        >>> merged.run
+        CertificationRun('run', model='SWEEN-3', 4 of 4 images)
     """
     out = as_folder("out", out)
     parts = _Parts(as_paths("folders", folders))
@@ -82,6 +99,18 @@ def shards_left(folders: Iterable[AnyPath]) -> list[int]:
 
     Folders that hold no run yet are shards that have not started; if none does, there are as many
     shards as folders. Shards that have their pilot votes have nothing to do before a merge.
+
+    Example:
+        >>> import sween
+        >>> from sween.runs import Shard, shards_left
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> part = sween.certify_dataset(
+        ...     smoothed, digits, out="part1", indices=range(4), n=200,
+        ...     shard=Shard(1, 2), quiet=True,
+        ... )
+        >>> shards_left(["part1", "part2"])
+        [2]
     """
     paths = as_paths("folders", folders)
     if not any(map(_is_begun, paths)):

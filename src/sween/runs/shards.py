@@ -25,7 +25,14 @@ _FORM = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of a run, numbered from 1."""
+    """One of `count` parts of a run, numbered from 1.
+
+    Example:
+        >>> from sween.runs import Shard
+        >>> shard = Shard.parse("2/3")
+        >>> shard.take(range(10))
+        [1, 4, 7]
+    """
 
     number: int
     count: int

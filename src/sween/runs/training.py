@@ -69,6 +69,9 @@ class TrainingConfig:
         source_code (text): SHA-256 of custom code. Absent if all of it is torch's and sween's.
         draws (text): `keyed by example` for a run under torchrun. Absent otherwise.
         teacher_fingerprint (text): digest of the teacher's weights. Absent without a teacher.
+
+    Example:
+        See `TrainingRun`.
     """
 
     content: Mapping[str, Any]
@@ -130,6 +133,15 @@ class TrainingRun:
         folder: of the run.
         config: its config.toml.
         metrics: one row per epoch.
+
+    Example:
+        >>> import sween
+        >>> from sween.runs import TrainingRun
+        >>> config = sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=2)
+        >>> network = sween.train(config, sween.load_dataset("digits"), "runs/mlp", quiet=True)
+        >>> run = TrainingRun.read("runs/mlp")
+        >>> run.config.arch, len(run.metrics)
+        ('digits-mlp', 2)
     """
 
     folder: Path

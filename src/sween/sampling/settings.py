@@ -58,6 +58,15 @@ class CertifySettings:
         votes: `hard`, the argmax of each noisy image votes; or `soft`, the mean probability is
             bounded (see `soft.py`): another smoothed classifier, with fixed sampling and Cohen's
             bound only.
+
+    Example:
+        >>> from sween.sampling import CertifySettings
+        >>> CertifySettings(sampling="decide", radii=[0.25, 0.5]).radii
+        (0.25, 0.5)
+        >>> CertifySettings(n=5)
+        Traceback (most recent call last):
+            ...
+        sween.errors.BadInput: n = 5 can never certify at alpha = 0.001 with the cohen bound: ...
     """
 
     n0: int = None  # type: ignore[assignment]  # the strategy's own default

@@ -103,7 +103,11 @@ class Plan:
 
 
 class SamplingStrategy(abc.ABC):
-    """How votes are spent on images. Stateless; see the module's docstring."""
+    """How votes are spent on images. Stateless; see the module's docstring.
+
+    Example:
+        See `strategy_of`.
+    """
 
     name: ClassVar[str]
     votes: ClassVar[str] = "hard"
@@ -224,14 +228,36 @@ STRATEGIES = Registry[dict[str, SamplingStrategy]]("sampling", {})
 
 
 def register_sampling(strategy: SamplingStrategy) -> SamplingStrategy:
-    """Register a strategy for `certify`, the command line and `sween verify`."""
+    """Register a strategy for `certify`, the command line and `sween verify`.
+
+    Example:
+        >>> from sween.sampling import CertifySettings, SamplingStrategy, register_sampling
+        >>> from sween.sampling.strategy import draw_estimation, draw_selection
+        >>> class Wary(SamplingStrategy):  # twice as many votes where the pilot votes disagree
+        ...     name = "wary"
+        ...     def draw(self, source):
+        ...         selected = draw_selection(source)
+        ...         n, n0 = source.settings.n, source.settings.n0
+        ...         tops = [max(votes[source.model].counts) for votes in selected[0]]
+        ...         sizes = [n if top == n0 else 2 * n for top in tops]
+        ...         return draw_estimation(source, sizes, selected)
+        >>> strategy = register_sampling(Wary())
+        >>> CertifySettings(sampling="wary", n=1000).strategy is strategy
+        True
+    """
     of_name = STRATEGIES.get(strategy.name, {})
     STRATEGIES.add(strategy.name, {**of_name, strategy.votes: strategy})
     return strategy
 
 
 def sampling_names() -> tuple[str, ...]:
-    """The names of all strategies with hard votes, the default first."""
+    """The names of all strategies with hard votes, the default first.
+
+    Example:
+        >>> from sween.sampling import sampling_names
+        >>> sampling_names()
+        ('fixed', 'decide', 'tolerance', 'budget')
+    """
     return tuple(name for name, of_name in STRATEGIES.items() if "hard" in of_name)
 
 
@@ -246,6 +272,12 @@ def strategy_of(sampling: str, votes: str = "hard") -> SamplingStrategy:
 
     Raises:
         BadInput: there is none of that name, or not with such votes.
+
+    Example:
+        >>> from sween.sampling import CertifySettings, strategy_of
+        >>> strategy = strategy_of("fixed")
+        >>> strategy.votes_per_image(CertifySettings(n0=100, n=1000))
+        1100
     """
     of_name = STRATEGIES.find(sampling)
     kinds = {kind for each in STRATEGIES.values() for kind in each}

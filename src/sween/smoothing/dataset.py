@@ -145,6 +145,19 @@ def iter_certificates(
     When resuming, existing certificates come first. A shard that only has its pilot votes to draw
     yields none. The model must not change until the last certificate; a change between two of them
     is refused.
+
+    Example:
+        >>> import sween
+        >>> from sween.sampling import CertifySettings
+        >>> from sween.smoothing import iter_certificates
+        >>> digits = sween.load_dataset("digits")
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> settings = CertifySettings(n=200)
+        >>> found = iter_certificates(
+        ...     smoothed, digits, out="run", settings=settings, indices=range(3), quiet=True
+        ... )
+        >>> [certificate.index for certificate in found]
+        [0, 1, 2]
     """
     settings = settings or CertifySettings()
     folder = as_folder("out", out)

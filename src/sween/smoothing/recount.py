@@ -43,6 +43,9 @@ class RecountedRun:
         rows: how many were reproduced.
         indices: of their images, ascending.
         seed: with which these images were chosen.
+
+    Example:
+        See `recount_folder`.
     """
 
     rows: int
@@ -77,6 +80,18 @@ def recount_folder(
     Raises:
         BadInput: the model, data, kind of device or arithmetic is not the run's.
         CheckFailed: names the first row that differs, with both values.
+
+    Example:
+        >>> import sween
+        >>> from sween.smoothing import recount_folder
+        >>> digits = sween.load_dataset("digits")
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+        >>> run = sween.certify_dataset(
+        ...     smoothed, digits, out="run", indices=range(3), n=200, quiet=True
+        ... )
+        >>> recount_folder("run", ensemble, digits, images=2, quiet=True).rows
+        2
     """
     run = CertificationRun.read(folder, part=True)
     run.check_complete()

@@ -32,6 +32,15 @@ class PlainProbabilities:
 
     Args:
         model: a `WeightedEnsemble`, or any module to logits; in evaluation mode.
+
+    Example:
+        >>> import sween
+        >>> from sween.attack import PlainProbabilities, SmoothedLogits
+        >>> digits = sween.load_dataset("digits").test
+        >>> probabilities = PlainProbabilities(sween.load("digits-sween3-gaussian-sigma0.50"))
+        >>> surrogate = SmoothedLogits(probabilities, sigma=0.5, samples=8, seed=0)
+        >>> surrogate(digits.images([0])).shape
+        torch.Size([1, 10])
     """
 
     name = "plain"
@@ -85,6 +94,15 @@ class SmoothedLogits(nn.Module):
         unit: number of the batch of images.
         fresh: new noise at every call; otherwise a deterministic function.
         rows: noisy images per pass; with more, the gradient is computed part by part.
+
+    Example:
+        >>> import sween
+        >>> from sween.smoothing import SmoothedLogits
+        >>> digits = sween.load_dataset("digits").test
+        >>> ensemble = sween.load("digits-sween3-gaussian-sigma0.50")
+        >>> surrogate = SmoothedLogits(ensemble, sigma=0.5, samples=8, seed=0)
+        >>> surrogate(digits.images([0, 1])).shape
+        torch.Size([2, 10])
     """
 
     def __init__(

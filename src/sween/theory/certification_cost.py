@@ -39,7 +39,11 @@ _LOG_PARAMETERS = (-6.0, 6.0)
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A predicted number with its 95% interval."""
+    """A predicted number with its 95% interval.
+
+    Example:
+        See `predict_cost`.
+    """
 
     expected: float
     low: float
@@ -65,6 +69,9 @@ class CertificationCost:
         gpus: devices that share the images.
         price: of an hour of one device; None if unknown.
         device: kind of device that the rate is of, `cuda` or `cpu`.
+
+    Example:
+        See `predict_cost`.
     """
 
     images: int
@@ -154,6 +161,18 @@ def predict_cost(
         gpus: devices that share the images.
         price: of an hour of one device.
         device: kind of device that the rate is of, `cuda` or `cpu`.
+
+    Example:
+        >>> import sween
+        >>> from sween.sampling import CertifySettings
+        >>> from sween.theory import predict_cost
+        >>> digits = sween.load_dataset("digits").test
+        >>> smoothed = sween.SmoothedClassifier.load("digits-sween3-gaussian-sigma0.50")
+        >>> pilot = smoothed.certify(digits.images(range(10)), n=200)
+        >>> settings = CertifySettings(n=10_000)
+        >>> cost = predict_cost(pilot, settings, images=1000, evaluations_per_second=1e6)
+        >>> cost.samples.expected, cost.evaluations.expected
+        (10100000.0, 30300000.0)
     """
     _check(pilot, images, evaluations_per_second, gpus, price)
     generator = numpy_generator(settings.seed, "cost")

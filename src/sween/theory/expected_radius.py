@@ -110,6 +110,12 @@ def expected_radius(
         sigma: noise level.
         runner_up: probability of the second class; None for Cohen's bound alone.
         seed: of the simulated counts; only used with a runner-up.
+
+    Example:
+        >>> from sween.theory import expected_radius
+        >>> outlook = expected_radius(0.9, 100_000, alpha=0.001, sigma=0.5).cohen
+        >>> round(outlook.expected, 4), round(outlook.asymptotic, 4)
+        (0.6324, 0.6408)
     """
     checked(p=p, n=n)
     check_probability("alpha", alpha)

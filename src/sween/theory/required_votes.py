@@ -99,6 +99,14 @@ def required_votes(
         alpha: failure probability of the certificate.
         sigma: noise level.
         p: probability of a vote for the class, for the number of votes that it takes.
+
+    Example:
+        >>> from sween.theory import required_votes
+        >>> needed = required_votes(0.5, n=1000, alpha=0.001, sigma=0.5, p=0.9)
+        >>> needed.fewest, needed.n_for_p
+        (40, 770)
+        >>> [(size.n, size.votes) for size in needed.sizes]
+        [(100, 95), (1000, 877), (10000, 8526), (100000, 84492)]
     """
     checked(radius=radius, n=n)
     check_probability("alpha", alpha)

@@ -89,6 +89,14 @@ def required_sizes(
         num_classes: M.
         phi_norm: ||phi_0||_p, the largest ratio of phi_0's density to the one members come from.
         beta: the constant of Lemma 9, which the paper leaves open.
+
+    Example:
+        >>> from sween.theory import required_sizes
+        >>> need = required_sizes(
+        ...     epsilon=0.1, eta=0.05, lipschitz=1, num_classes=10, phi_norm=2, beta=1
+        ... )
+        >>> need.members, need.samples, need.paper.members
+        (24431601677, 1338482, 1217224521)
     """
     (gap,) = checked(epsilon=epsilon)
     given = {"eta": eta, "lipschitz": lipschitz, "num_classes": num_classes}
@@ -123,6 +131,15 @@ def achieved_epsilon(
     It is 4/3 of the terms' total, as phi_0 is only within epsilon/4 of the infimum; where some
     mixture attains the infimum, it is the total itself. The weights are fitted on `images`, with
     `samples` noise samples for each and each member; the rest is as in `required_sizes`.
+
+    Example:
+        >>> from sween.theory import achieved_epsilon
+        >>> guarantee = achieved_epsilon(
+        ...     members=3, images=2000, samples=100, eta=0.05,
+        ...     lipschitz=1, num_classes=10, phi_norm=2, beta=1,
+        ... )
+        >>> guarantee.fewest_members, float(guarantee.epsilon)
+        (597, inf)
     """
     sizes = checked(members=members, images=images, samples=samples)
     given = {"eta": eta, "lipschitz": lipschitz, "num_classes": num_classes}

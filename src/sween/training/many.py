@@ -90,6 +90,16 @@ def train_many(
         BadInput: an argument is wrong, or a folder belongs to a different run or is in use by
             another process; nothing is trained then.
         CheckFailed: some candidates failed; raised when the others are done.
+
+    Example:
+        >>> import sween
+        >>> from sween.training import train_many
+        >>> configs = [
+        ...     sween.TrainConfig(dataset="digits", arch=arch, sigma=0.5, epochs=1)
+        ...     for arch in ("digits-mlp", "digits-conv")
+        ... ]
+        >>> train_many(configs, sween.load_dataset("digits"), ["mlp", "conv"], quiet=True)
+        [True, True]
     """
     outs = as_paths("outs", outs)
     refuse_duplicates(

@@ -58,6 +58,11 @@ def read_recipe(path: AnyPath) -> list[dict[str, Any]]:
 
     Args:
         path: a file, or the name of a recipe that ships with sween.
+
+    Example:
+        >>> from sween.training import read_recipe
+        >>> [options["arch"] for options in read_recipe("fast/gaussian")]
+        ['resnet20', 'resnet26', 'resnet32']
     """
     path = find_recipe(path)
     try:
@@ -89,6 +94,12 @@ def make_configs(
         options: from the command line; None means not given.
         archs: replace the recipe's.
         seeds: replace the recipe's.
+
+    Example:
+        >>> from sween.training import make_configs, read_recipe
+        >>> configs = make_configs(read_recipe("fast/gaussian"), {"sigma": 0.5}, seeds=[0, 1])
+        >>> [(config.arch, config.seed) for config in configs][:3], configs[0].sigma
+        ([('resnet20', 0), ('resnet20', 1), ('resnet26', 0)], 0.5)
     """
     given = {name: value for name, value in options.items() if value is not None}
     configs = []

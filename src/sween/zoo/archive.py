@@ -84,6 +84,18 @@ def pack(
     Raises:
         BadInput: a name that cannot be a folder's, or a file at `out`.
         CheckpointError: a folder that is not a complete ensemble.
+
+    Example:
+        >>> import os
+        >>> import sween
+        >>> from sween.zoo import add, pack, remove
+        >>> archive = pack({"mine": "digits-sween3-gaussian-sigma0.50"}, "models.zip")
+        >>> os.environ["SWEEN_ZOO"] = "zoo"  # by default a folder in the home folder
+        >>> add("models.zip")
+        {'mine': 'added'}
+        >>> sween.load("mine").name
+        'SWEEN-3'
+        >>> remove("mine")
     """
     out = Path(out)
     if out.exists():

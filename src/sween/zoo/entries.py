@@ -16,7 +16,11 @@ MODELS = Path(__file__).parent / "models"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooEntry:
-    """One ensemble of the zoo."""
+    """One ensemble of the zoo.
+
+    Example:
+        See `list_zoo`.
+    """
 
     name: str
     dataset: str
@@ -32,12 +36,27 @@ class ZooEntry:
 
 
 def list_zoo() -> list[ZooEntry]:
-    """All ensembles of the zoo, in order of name."""
+    """All ensembles of the zoo, in order of name.
+
+    Example:
+        >>> from sween.zoo import list_zoo
+        >>> zoo = {entry.name: entry for entry in list_zoo()}
+        >>> zoo["digits-sween3-gaussian-sigma0.50"].members
+        ('digits-mlp', 'digits-conv', 'digits-resnet')
+    """
     return [read_entry(folder) for folder in model_folders().values()]
 
 
 def user_folder() -> Path:
-    """Where models are installed: $SWEEN_ZOO, by default sween/zoo in the user's data folder."""
+    """Where models are installed: $SWEEN_ZOO, by default sween/zoo in the user's data folder.
+
+    Example:
+        >>> import os
+        >>> from sween.zoo import user_folder
+        >>> os.environ["SWEEN_ZOO"] = "models"
+        >>> user_folder().name
+        'models'
+    """
     if given := os.environ.get("SWEEN_ZOO"):
         return Path(given).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME", "")

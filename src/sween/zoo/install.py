@@ -40,6 +40,9 @@ def add(
         CheckpointError: the archive was altered, or a model of it does not load.
         BadInput: another model has the name already.
         FolderBusy: another process is installing models.
+
+    Example:
+        See `pack`.
     """
     folder = _writable_folder()
     with open_archive(archive) as content, FolderLock(folder):
@@ -66,6 +69,9 @@ def remove(name: str) -> None:
     Raises:
         BadInput: it ships with the package.
         UnknownName: no such model is installed.
+
+    Example:
+        See `pack`.
     """
     folder = user_folder()
     installed = list(models_in(folder))
