@@ -31,7 +31,8 @@ from tune_recipe import parse_try
 from sween.bounds.radius import noise_level, radius_cohen
 from sween.data import load_dataset
 from sween.engine.forward import FixedShapeForward, default_forward_rows, probe_batch
-from sween.engine.prepare import Member, Preparation
+from sween.engine.member import Member
+from sween.engine.preparation import Preparation
 from sween.models import load_checkpoint
 from sween.run_folder import describe_environment
 from sween.runs import TrainingRun

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from sween.engine import prepare as preparing
-from sween.engine.prepare import DEFAULT_COMPILE_MODE, InArithmetic, Preparation, prepare
+from sween.engine.arithmetic import InArithmetic
+from sween.engine.preparation import DEFAULT_COMPILE_MODE, Preparation
+from sween.engine.prepare import prepare
 from sween.errors import CheckpointError, ContractError, PreparationWarning, UnknownName
 from sween.run_folder import read_config
 from sween.runs import CertificationRun

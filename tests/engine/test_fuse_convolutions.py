@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sween.engine.arithmetic import InArithmetic
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_convolutions import fuse_convolutions
-from sween.engine.prepare import InArithmetic
 from tests.engine.cudnn import emulate
 from tests.engine.kernels.networks import trained_looking
 from tests.engine.kernels.strangers import Bottleneck, PreActivation, ResNet, SqueezeExcite

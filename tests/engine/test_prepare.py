@@ -13,7 +13,9 @@ from torch import nn
 import sween
 from sween.data import load_dataset
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.engine.prepare import Member, Preparation, prepare
+from sween.engine.member import Member
+from sween.engine.preparation import Preparation
+from sween.engine.prepare import prepare
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput, ContractError, PreparationWarning, UnknownName
 from sween.run_folder import read_config

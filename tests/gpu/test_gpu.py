@@ -30,8 +30,9 @@ from sween.engine.kernels import (
     launcher,
 )
 from sween.engine.kernels.shape import Shape
+from sween.engine.member import Member
 from sween.engine.noise import NoiseKind
-from sween.engine.prepare import Member, Preparation
+from sween.engine.preparation import Preparation
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.interleave import Steps, to_host_async
 from sween.models import create_model

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sween.engine.arithmetic import InArithmetic
 from sween.engine.cuda_graph import MAX_GRAPHS, CudaGraph, Forward
 from sween.engine.engine import VoteEngine
 from sween.engine.fold_batch_norm import fold_batch_norm
@@ -24,7 +25,7 @@ from sween.engine.kernels import (
     launcher,
     supports,
 )
-from sween.engine.prepare import InArithmetic, refuse_broken_device
+from sween.engine.model_errors import refuse_broken_device
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.weighted import add_weighted
 from sween.errors import is_out_of_memory, warn_fallback

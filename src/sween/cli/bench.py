@@ -32,7 +32,7 @@ from sween.cli.options import (
     choose_compilation,
     choose_device,
 )
-from sween.engine.prepare import explain_model_errors
+from sween.engine.model_errors import explain_model_errors
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput

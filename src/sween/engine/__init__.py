@@ -3,12 +3,7 @@
 from sween.engine.engine import ForwardPassShrunk, VoteEngine
 from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
 from sween.engine.pool import Pool
-from sween.engine.prepare import (
-    COMPILE_MODES,
-    DEFAULT_COMPILE_MODE,
-    PRECISIONS,
-    Preparation,
-)
+from sween.engine.preparation import COMPILE_MODES, DEFAULT_COMPILE_MODE, PRECISIONS, Preparation
 from sween.engine.voters import Voters
 from sween.engine.votes import VoteRequest, Votes
 

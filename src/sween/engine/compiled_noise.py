@@ -5,8 +5,8 @@ from functools import partial
 import torch
 
 from sween.engine.kernels import NoiseKernels, NoiseLauncher, supports
+from sween.engine.model_errors import refuse_broken_device
 from sween.engine.noise import Noise, NoiseKind
-from sween.engine.prepare import refuse_broken_device
 from sween.errors import warn_fallback
 from sween.seeding import derive_key
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import torch
 
 from sween.engine.cuda_graph import Forward
+from sween.engine.differences import SAME_OUTPUT, class_scales, largest_difference
 from sween.engine.kernels import Selection
-from sween.engine.prepare import SAME_OUTPUT, Member, class_scales, largest_difference
+from sween.engine.member import Member
 from sween.errors import BadInput, ContractError, describe_type
 from sween.interleave import Steps, to_host_async
 from sween.seeding import NOISE_BLOCK, standard_normal

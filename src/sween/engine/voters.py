@@ -17,7 +17,9 @@ from sween.engine.forward import (
     probe_batch,
     probe_passes,
 )
-from sween.engine.prepare import Member, Preparation, explain_model_errors
+from sween.engine.member import Member
+from sween.engine.model_errors import explain_model_errors
+from sween.engine.preparation import Preparation
 from sween.ensemble.early_exit import ExitPolicy
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
 from sween.errors import BadInput, describe_type

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sween.cuda import Argument
-from sween.engine import prepare
+from sween.engine import Preparation, prepare
 from sween.engine.kernels import FusedResNet, is_cifar_resnet, supports
 from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import Shape
@@ -90,11 +90,11 @@ def test_outputs_do_not_depend_on_the_rest_of_the_batch(emulator: Emulator) -> N
 @pytest.mark.usefixtures("with_kernels")
 def test_members_are_prepared_with_the_kernels(emulator: Emulator) -> None:
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
-    prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
+    prepared = prepare.prepare(model, Preparation("float16", compile=True), images)
     assert prepared.compiled
     assert prepared.arithmetic == "float16+fused"
     assert torch.equal(prepared.run(images), FusedResNet(model, emulator)(images))
-    plain = prepare.prepare(model, prepare.Preparation("float16", compile=False), images)
+    plain = prepare.prepare(model, Preparation("float16", compile=False), images)
     assert plain.arithmetic == "float16"
 
 
@@ -126,7 +126,7 @@ def test_a_member_whose_kernels_are_faulty_is_compiled(
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     with pytest.warns(PreparationWarning, match="cannot be run by custom kernels, "):
-        prepared = prepare.prepare(model, prepare.Preparation("float16", compile=True), images)
+        prepared = prepare.prepare(model, Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+compiled"
 
 

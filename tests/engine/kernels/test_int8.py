@@ -13,7 +13,8 @@ from sween.engine import prepare
 from sween.engine.kernels import FusedQuantizedResNet, QuantizedResNet
 from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import IntegerShape, Shape
-from sween.engine.prepare import Member, Preparation
+from sween.engine.member import Member
+from sween.engine.preparation import Preparation
 from sween.ensemble import load_ensemble, load_members
 from sween.ensemble.folder import new_ensemble
 from sween.ensemble.quantize import quantize, write_quantized

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.engine import prepare
+from sween.engine import Preparation, prepare
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.kernels import FusedResNet, is_cifar_resnet
 from sween.engine.kernels.recognise import as_cifar_resnet
@@ -106,7 +106,7 @@ def test_members_are_prepared_by_their_structure_and_compared_with_the_original(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
-    preparation = prepare.Preparation("float16", compile=True)
+    preparation = Preparation("float16", compile=True)
     prepared = prepare.prepare(_made(ALIKE["published normalisation"]), preparation, IMAGES)
     assert prepared.arithmetic == "float16+fused"
     assert not prepared.shared

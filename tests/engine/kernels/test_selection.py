@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sween.engine import prepare
+from sween.engine import Preparation
 from sween.engine.forward import FixedShapeForward, refuse_non_finite
 from sween.engine.kernels import FusedResNet, Selection
+from sween.engine.member import Member
 from sween.engine.voters import Voters
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import ContractError
@@ -115,7 +116,7 @@ def _panel(policy: ExitPolicy) -> Voters:
         name="ensemble",
         forward=FixedShapeForward(10, 4),
         policy=policy,
-        preparation=prepare.Preparation("float16", compile=True),
+        preparation=Preparation("float16", compile=True),
     )
 
 
@@ -134,7 +135,7 @@ def test_an_exit_never_reads_the_number_of_rows_left(
         votes = finish(panel.vote(noisy))
     assert len(set(votes.evaluations[0].tolist())) > 1
     # Gathered for each member, as for networks without custom kernels.
-    monkeypatch.setattr(prepare.Member, "fused", None)
+    monkeypatch.setattr(Member, "fused", None)
     gathered = finish(panel.vote(noisy))
     assert torch.equal(votes.labels, gathered.labels)
     assert torch.equal(votes.evaluations, gathered.evaluations)

@@ -1,0 +1,57 @@
+"""A module in another arithmetic."""
+
+import copy
+
+import torch
+from torch import nn
+
+
+class InArithmetic(nn.Module):
+    """A copy of a module in a given arithmetic: float32 images in, float32 outputs out.
+
+    A copy, so that changing the module while votes are counted does not change them. One that
+    cannot be copied is used itself, in float32.
+
+    Args:
+        module: to copy.
+        device: it is on.
+        dtype: of convolutions and linear layers, and of other layers as far as autocast uses it.
+        whole: of all layers and activations, without autocast.
+
+    Attributes:
+        shared: whether it is the module itself.
+    """
+
+    def __init__(
+        self, module: nn.Module, device: torch.device, dtype: torch.dtype, *, whole: bool = False
+    ) -> None:
+        super().__init__()
+        self.device_type, self.dtype, self.shared = device.type, dtype, False
+        try:
+            module = copy.deepcopy(module)
+        except Exception:  # a user's module may hold anything, such as a lock
+            if dtype != torch.float32:
+                raise
+            self.shared = True
+        self.whole = whole and dtype != torch.float32
+        if self.whole:
+            module.to(dtype)
+        elif dtype != torch.float32:
+            for part in module.modules():
+                if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
+                    part.to(dtype)  # once, whereas autocast would convert at every pass
+        self.module = module
+        self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        if self.whole:
+            images = images.to(self.dtype)
+        reduced = self.dtype != torch.float32 and not self.whole
+        if reduced or torch.is_autocast_enabled(self.device_type):
+            with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
+                outputs = self.module(images)
+        else:
+            outputs = self.module(images)
+        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs

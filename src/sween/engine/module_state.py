@@ -1,0 +1,35 @@
+"""What the outputs of a module depend on."""
+
+import operator
+
+import torch
+from torch import nn
+
+from sween.models.evaluation_mode import parts_of
+
+
+def state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
+    """What the outputs depend on: submodules with their modes and hooks, and all of their tensors.
+
+    Submodules are compared too, since one without tensors can be replaced by another.
+    """
+    parts, tensors = list[object](), list[torch.Tensor]()
+    for part in parts_of(module):
+        parts += (part, part.training)
+        parts += part._forward_pre_hooks.values()
+        parts += part._forward_hooks.values()
+        tensors += [own for own in part._parameters.values() if own is not None]
+        tensors += [own for own in part._buffers.values() if own is not None]
+    return parts, tensors
+
+
+def same_parts(now: list[object], then: list[object]) -> bool:
+    return len(now) == len(then) and all(map(operator.is_, now, then))
+
+
+def same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
+    # `torch.equal` raises for tensors on two devices, and ignores the dtype.
+    return len(now) == len(then) and all(
+        own.dtype == other.dtype and own.device == other.device and torch.equal(own, other)
+        for own, other in zip(now, then, strict=True)
+    )
