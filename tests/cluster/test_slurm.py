@@ -103,6 +103,13 @@ def test_a_failed_job_is_named_in_one_line_with_its_log(tmp_path: Path) -> None:
         certify_in_jobs(failing.main, ["certify", "y"], tmp_path, options, images=3, quiet=True)
 
 
+@pytest.mark.parametrize("asked", ["--jobs 0", "--jobs 6", "--jobs 2 --time 0"])
+def test_impossible_jobs_are_refused_by_their_option(asked: str, tmp_path: Path) -> None:
+    line = f"certify {ZOO} --indices 0:5 --engine slurm --executor local {asked}"
+    option = asked.split()[-2]
+    assert_refused(f"{line} --out {tmp_path / 'out'}", f"{option}:", watched=(tmp_path,))
+
+
 def test_another_number_of_jobs_and_another_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     record = {"shards": 3, "executor": "local", "jobs": {}}

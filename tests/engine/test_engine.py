@@ -87,6 +87,16 @@ def test_more_votes_extend_fewer_votes() -> None:
     assert int(many.sum()) == 750
 
 
+@pytest.mark.parametrize(
+    "given", [{"examples": [0]}, {"sizes": [5]}, {"first": [1, 2, 3]}, {"scored": []}], ids=str
+)
+def test_requests_have_a_number_for_each_image(given: dict[str, Any]) -> None:
+    """Missing ones would leave images without votes."""
+    fields: dict[str, Any] = {"examples": [0, 1], "sizes": [5, 5]} | given
+    with pytest.raises(BadInput, match=rf"{next(iter(given))}.*each of 2 images"):
+        VoteRequest(images(2), purpose="estimation", **fields)
+
+
 def _recorded(**options: Any) -> tuple[list[torch.Tensor], SmoothedClassifier]:
     """A classifier of two classes, and a list of the batches that it has evaluated."""
     model, seen = small.by_score(lambda x: x.sum(1)), list[torch.Tensor]()

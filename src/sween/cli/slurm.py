@@ -64,7 +64,6 @@ def certify_on_slurm(
         raise BadInput("`shard`", expected="none: each job is a shard", got=shard, fix="drop it")
     if jobs is None:
         raise BadInput("`jobs`", expected="the number of jobs", got="none", fix="try --jobs 16")
-    Shard(1, jobs).take(range(images))  # refuses more jobs than images
     options = SlurmOptions(
         jobs=jobs,
         partition=partition,
@@ -73,6 +72,10 @@ def certify_on_slurm(
         options=dict(map(_key_and_value, slurm)),
         executor=executor or "slurm",
     )
+    if jobs > images:
+        raise BadInput(
+            "`jobs`", expected=f"at most one for each of {images} images", got=jobs, fix="lower it"
+        )
     try:
         merged = certify_in_jobs(
             main,

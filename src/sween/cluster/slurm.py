@@ -81,7 +81,9 @@ class SlurmOptions:
         for name, least in (("jobs", 1), ("minutes", 1), ("gpus_per_job", 0)):
             value = getattr(self, name)
             if value is not None and whole_number(name, value) < least:
-                raise BadInput(name, expected=f"at least {least}", got=value, fix="ask for more")
+                raise BadInput(
+                    f"`{name}`", expected=f"at least {least}", got=value, fix="ask for more"
+                )
         if self.executor not in EXECUTORS:
             raise UnknownName("executor", self.executor, EXECUTORS)
         if self.executor == "slurm" and shutil.which("sbatch") is None:

@@ -8,6 +8,7 @@ import torch
 
 from sween.bounds.scores import SCORE_STEPS, pairs_of
 from sween.engine.noise import Job
+from sween.errors import BadInput
 from sween.interleave import Steps, to_device_async, to_host_async
 from sween.sampling.votes import ImageVotes
 from sween.seeding import NOISE_BLOCK
@@ -41,6 +42,15 @@ class VoteRequest:
     def __post_init__(self) -> None:
         if isinstance(self.sizes, int):
             object.__setattr__(self, "sizes", [self.sizes] * len(self.images))
+        for name in ("examples", "sizes", "first", "scored"):
+            given = getattr(self, name)
+            if given is not None and len(given) != len(self.images):
+                raise BadInput(
+                    name,
+                    expected=f"one number for each of {len(self.images)} images",
+                    got=len(given),
+                    fix="pass as many numbers as images",
+                )
 
 
 class Votes:

@@ -288,7 +288,9 @@ def _refusing(path: Path) -> Iterator[None]:
         # The standard library seeks where damaged bytes say, also before the start of the file.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        found = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        if isinstance(error, KeyError) and " " not in found:  # else zipfile says what is missing
+            found = f"no {found!r}"
         raise CheckpointError(
             str(path),
             expected="an archive as `sween zoo pack` writes it",
