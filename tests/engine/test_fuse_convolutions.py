@@ -11,7 +11,7 @@ from torch.nn import functional
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.engine.fuse_convolutions import fuse_convolutions
+from sween.engine.fuse_layers import fuse_layers
 from tests.engine.cudnn import emulate
 from tests.engine.kernels.networks import trained_looking
 from tests.engine.kernels.strangers import Bottleneck, PreActivation, ResNet, SqueezeExcite
@@ -162,7 +162,7 @@ def test_outputs_stay_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     net.eval()
     images = torch.randn(3, 4, 9, 9, generator=torch.Generator().manual_seed(1))
     wanted = net(images.clone())
-    fused = fuse_convolutions(net)
+    fused = fuse_layers(net)
     # Biases that are added at another place round differently.
     assert torch.allclose(fused(images.clone()), wanted, rtol=1e-6, atol=1e-6), "without cuDNN"
     emulated = emulate(monkeypatch)
@@ -192,7 +192,7 @@ def test_folded_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folded, images = fold_batch_norm(make().eval()), torch.rand(2, 3, 32, 32)
     wanted = folded(images)
     emulated = emulate(monkeypatch)
-    torch.testing.assert_close(fuse_convolutions(folded)(images), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fuse_layers(folded)(images), wanted, rtol=1e-5, atol=1e-5)
     assert Expected(emulated.plain, emulated.with_shortcut) == expected
 
 
@@ -213,14 +213,14 @@ def test_layers_that_may_do_more_are_left_alone(monkeypatch: pytest.MonkeyPatch)
     emulated = emulate(monkeypatch)
     for net in (hooked, hooked_identity, hooked_relu, doubled):
         images = torch.randn(2, 4, 9, 9)
-        assert torch.equal(fuse_convolutions(net.eval())(images), net(images))
+        assert torch.equal(fuse_layers(net.eval())(images), net(images))
     assert (emulated.plain, emulated.with_shortcut) == (0, 0)
 
 
 @torch.no_grad()
 def test_a_shortcuts_bias_is_added_by_the_fused_convolution() -> None:
     folded = fold_batch_norm(trained_looking("imagenet-resnet50").eval())
-    fused = fuse_convolutions(folded)
+    fused = fuse_layers(folded)
     biases = [part.bias is None for part in fused.modules() if isinstance(part, nn.Conv2d)]
     assert biases.count(True) == 4, "one for each stage's first block"
     assert all(part.bias is not None for part in folded.modules() if isinstance(part, nn.Conv2d))
@@ -235,7 +235,7 @@ def test_torchs_compiler_takes_the_fused_convolution_as_one_operation(
     net, expected = NETS[name]
     images = torch.randn(3, 4, 9, 9).to(memory_format=torch.channels_last)
     emulated = emulate(monkeypatch)
-    compiled = torch.compile(fuse_convolutions(net.eval()), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(fuse_layers(net.eval()), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(images), net(images))
     assert Expected(emulated.plain, emulated.with_shortcut) == expected
 
@@ -245,7 +245,7 @@ def test_where_cudnn_has_no_kernel_the_operations_run_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     net = Net(lambda net, x: net.relu(net.a(x) + x)).eval()
-    fused, images = fuse_convolutions(net), torch.randn(2, 4, 9, 9)
+    fused, images = fuse_layers(net), torch.randn(2, 4, 9, 9)
     emulated = emulate(monkeypatch, RuntimeError("GET was unable to find an engine to execute"))
     assert torch.equal(fused(images), net(images))
     assert torch.equal(fused(images), net(images))
@@ -258,7 +258,7 @@ def test_where_cudnn_has_no_kernel_the_operations_run_one_by_one(
 
 @torch.no_grad()
 def test_out_of_memory_is_not_a_missing_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = fuse_convolutions(Net(lambda net, x: net.relu(net.a(x))).eval())
+    fused = fuse_layers(Net(lambda net, x: net.relu(net.a(x))).eval())
     emulate(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
         fused(torch.randn(2, 4, 9, 9))
@@ -271,7 +271,7 @@ def test_in_reduced_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
     net = Net(lambda net, x: net.relu(net.b(net.relu(net.a(x) + x)) + net.a(x))).eval()
     images = torch.randn(2, 4, 9, 9)
     emulated = emulate(monkeypatch)
-    plain, fused = (InArithmetic(part, CPU, dtype) for part in (net, fuse_convolutions(net)))
+    plain, fused = (InArithmetic(part, CPU, dtype) for part in (net, fuse_layers(net)))
     assert fused(images).dtype == torch.float32
     assert torch.allclose(fused(images), plain(images), atol=0.02)
     assert emulated.with_shortcut == 2, "one in each pass: float32 is added to by itself"
@@ -280,8 +280,8 @@ def test_in_reduced_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
 def test_a_module_in_which_nothing_can_be_fused_is_returned_itself() -> None:
     for compute in (lambda net, x: net.gelu(net.a(x)), NETS["branch on values"][0].compute):
         net = Net(compute)
-        assert fuse_convolutions(net) is net
-    assert fuse_convolutions(uncopyable := _Uncopyable()) is uncopyable
+        assert fuse_layers(net) is net
+    assert fuse_layers(uncopyable := _Uncopyable()) is uncopyable
 
 
 class _Uncopyable(nn.Module):

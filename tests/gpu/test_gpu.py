@@ -30,6 +30,7 @@ from sween.engine.kernels import (
     launcher,
 )
 from sween.engine.kernels.shape import Shape
+from sween.engine.linear_gelu import LinearGelu
 from sween.engine.member import Member
 from sween.engine.noise import NoiseKind
 from sween.engine.preparation import Preparation
@@ -429,6 +430,16 @@ def test_attackers_gradients_come_again(how: str, monkeypatch: pytest.MonkeyPatc
     with torch.no_grad():
         without = fast(images)
     assert torch.allclose(fast(images.clone().requires_grad_()).detach(), without, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_gelu_by_cublas_is_the_exact_one_to_rounding(dtype: torch.dtype) -> None:
+    linear, x = torch.nn.Linear(384, 1536).cuda(), torch.randn(7, 197, 384, device="cuda")
+    fused = LinearGelu(linear.to(dtype), "none")(x.to(dtype))
+    exact = torch.nn.functional.gelu(linear.double()(x.to(dtype).double()))
+    assert fused.shape == (7, 197, 1536)
+    assert float((fused.double() - exact).abs().max()) < 8 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("name", ALIKE)

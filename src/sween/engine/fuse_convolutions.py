@@ -5,7 +5,6 @@ search: cuDNN's heuristics choose the kernel.
 """
 
 import collections
-import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,22 +14,15 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.tracing import has_hooks, trace
+from sween.engine.tracing import has_hooks
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
 _SUMS_IN_PLACE = (operator.iadd, "add_")
 
 
-def fuse_convolutions(module: nn.Module) -> nn.Module:
-    """A copy in which convolutions and the relus after them are fused; computes the same.
-
-    A module that torch.fx cannot trace, and one in which nothing can be fused, is returned itself.
-    """
-    try:
-        traced = trace(copy.deepcopy(module))
-    except Exception:  # tracing runs the module's own code, which may raise anything
-        return module
+def fuse_convolutions(traced: fx.GraphModule) -> int:
+    """Fuse convolutions with the relus after them; returns how many."""
     parts = dict(traced.named_modules())
     calls = collections.Counter(str(node.target) for node in traced.graph.nodes)
     fused = 0
@@ -59,11 +51,7 @@ def fuse_convolutions(module: nn.Module) -> nn.Module:
         for old in (relu, total, conv):
             if old is not None:
                 traced.graph.erase_node(old)
-    if not fused:
-        return module
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    return traced
+    return fused
 
 
 def _move_bias(shortcut: nn.Conv2d, layer: nn.Conv2d) -> None:

@@ -26,7 +26,7 @@ from sween.engine.differences import (
     relative_change,
 )
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.engine.fuse_convolutions import fuse_convolutions
+from sween.engine.fuse_layers import fuse_layers
 from sween.engine.kernels import (
     FusedQuantizedResNet,
     FusedResNet,
@@ -220,7 +220,7 @@ def _by_cudnn(
 
     @functools.cache
     def ready() -> InArithmetic:
-        fused = fuse_convolutions(folded)
+        fused = fuse_layers(folded)
         # In float32, where the change allowed is small: tracing may have misread the module's code.
         change = relative_change(fused(images), wanted)
         if not change <= same:

@@ -1,0 +1,28 @@
+"""Layers that one call of a library computes together."""
+
+import copy
+
+from torch import nn
+
+from sween.engine.fuse_convolutions import fuse_convolutions
+from sween.engine.linear_gelu import fuse_gelus
+from sween.engine.tracing import trace
+
+
+def fuse_layers(module: nn.Module) -> nn.Module:
+    """A copy in which such layers are fused; computes the same.
+
+    A module that torch.fx cannot trace, and one in which nothing can be fused, is returned itself.
+
+    Args:
+        module: in evaluation mode, batch norm folded.
+    """
+    try:
+        traced = trace(copy.deepcopy(module))
+    except Exception:  # tracing runs the module's own code, which may raise anything
+        return module
+    if not fuse_convolutions(traced) + fuse_gelus(traced):
+        return module
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
