@@ -222,9 +222,8 @@ def _by_cudnn(
     def ready() -> InArithmetic:
         fused = fuse_layers(folded)
         # In float32, where the change allowed is small: tracing may have misread the module's code.
-        change = relative_change(fused(images), wanted)
-        if not change <= same:
-            raise RuntimeError(f"its fused outputs differ by {change:.2g} of their range")
+        if not relative_change(fused(images), wanted) <= same:
+            fused = folded
         ready = _without_autocast(fused, dtype, images, wanted)
         ready = ready or InArithmetic(fused, images.device, dtype)
         if not ready.shared:
