@@ -19,7 +19,17 @@ COMPILING = threading.RLock()
 
 
 def can_compile(device: torch.device, shared_bytes: int = 0) -> bool:
-    """Whether a device can run kernels: NVIDIA, at least CAPABILITY, enough shared memory."""
+    """Whether a device can run kernels: NVIDIA, at least CAPABILITY, enough shared memory.
+
+    Example:
+        >>> import torch
+        >>> from sween.cuda import can_compile, compile_kernel, read_source
+        >>> if can_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+        ...     source = read_source("sween.training", ["convolution.cu", "narrow_convolution.cu"])
+        ...     kernel = compile_kernel(source, "convolution", ["-DBRAIN", "-DFORWARD"])
+        >>> can_compile(torch.device("cpu"))
+        False
+    """
     if device.type != "cuda" or torch.version.hip or not hasattr(torch.cuda, "_compile_kernel"):
         return False
     properties = torch.cuda.get_device_properties(device)
@@ -28,7 +38,11 @@ def can_compile(device: torch.device, shared_bytes: int = 0) -> bool:
 
 
 def read_source(package: str, files: Sequence[str]) -> str:
-    """CUDA C++ without includes: files of a package; convolution.cu is this one's."""
+    """CUDA C++ without includes: files of a package; convolution.cu is this one's.
+
+    Example:
+        See `can_compile`.
+    """
     texts = []
     for name in files:
         folder = importlib.resources.files("sween.cuda" if name == "convolution.cu" else package)
@@ -37,7 +51,11 @@ def read_source(package: str, files: Sequence[str]) -> str:
 
 
 def compile_kernel(source: str, name: str, options: Sequence[str] = ()) -> Any:
-    """Compile a CUDA C++ kernel without includes for the current device."""
+    """Compile a CUDA C++ kernel without includes for the current device.
+
+    Example:
+        See `can_compile`.
+    """
     with _without_headers():
         return torch.cuda._compile_kernel(source, name, nvcc_options=[*options, "--std=c++17"])
 
