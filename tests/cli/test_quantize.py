@@ -52,6 +52,17 @@ def test_a_quantized_network_certifies_and_recounts(
     assert "identical" in succeed(f"verify {rows} --recount all --model {quantized} {data}")
 
 
+def test_rounded_weights_are_stored_in_bytes(checkpoint: Path, root: Path, tmp_path: Path) -> None:
+    sizes = []
+    for name, options in (("plain", ""), ("small", "--weights")):
+        out = tmp_path / name
+        line = f"quantize {checkpoint} --images 8 --out {out} --data-root {root} --quiet"
+        succeed(f"{line} {options}")
+        sizes.append((out / "members" / "resnet20.safetensors").stat().st_size)
+        assert load_ensemble(out).member_names == ("resnet20",)
+    assert sizes[1] < 0.3 * sizes[0]
+
+
 def test_the_same_images_and_seed_give_the_same_checkpoint(
     checkpoint: Path, root: Path, tmp_path: Path
 ) -> None:

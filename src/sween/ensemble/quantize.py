@@ -75,7 +75,9 @@ def quantize(
         measure_ranges(loaded, noisy())
 
 
-def write_quantized(loaded: LoadedEnsemble, building: Path, *, images: int, seed: int) -> None:
+def write_quantized(
+    loaded: LoadedEnsemble, building: Path, *, images: int, seed: int, as_bytes: bool = False
+) -> None:
     """Write members with their ranges, and the config, into a folder of `new_ensemble`.
 
     Each manifest's `training` says how the ranges were measured and what the fingerprint of the
@@ -90,5 +92,5 @@ def write_quantized(loaded: LoadedEnsemble, building: Path, *, images: int, seed
             known, training={**known.training, "activation_ranges": ranges}
         )
         path = building / "members" / f"{name}.safetensors"
-        manifests.append(save_checkpoint(member, path, manifest))
+        manifests.append(save_checkpoint(member, path, manifest, as_bytes=as_bytes))
     write_config(loaded, manifests, {"weights": loaded.weights.tolist()}, building)

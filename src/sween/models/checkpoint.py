@@ -22,6 +22,7 @@ from torch import nn
 
 from sween.errors import CheckpointError, OutOfMemory, is_out_of_memory
 from sween.factories import check_consent, is_factory
+from sween.models.byte_weights import packed, unpacked
 from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 from sween.run_folder import atomic_path
@@ -69,8 +70,16 @@ def fingerprint(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def save_checkpoint(model: nn.Module, path: AnyPath, manifest: Manifest) -> Manifest:
+def save_checkpoint(
+    model: nn.Module, path: AnyPath, manifest: Manifest, *, as_bytes: bool = False
+) -> Manifest:
     """Write weights and manifest atomically; returns the manifest with its fingerprint.
+
+    Args:
+        model: the network.
+        path: of the file.
+        manifest: what the network is; its fingerprint is computed.
+        as_bytes: store weights that `round_weights` rounded to 8 bits as such.
 
     Example:
         >>> import sween
@@ -89,6 +98,8 @@ def save_checkpoint(model: nn.Module, path: AnyPath, manifest: Manifest) -> Mani
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in model.state_dict().items()
     }
+    if as_bytes:
+        tensors = packed(tensors)
     manifest = dataclasses.replace(manifest, fingerprint=fingerprint(manifest, tensors))
     header = {_HEADER_KEY: json.dumps(dataclasses.asdict(manifest), allow_nan=False)}
     with atomic_path(path) as temporary:
@@ -148,7 +159,7 @@ def load_checkpoint(path: AnyPath, *, arch: str | None = None) -> tuple[nn.Modul
         manifest.arch, num_classes=manifest.num_classes, image_shape=manifest.image_shape
     )
     try:
-        model.load_state_dict(tensors)
+        model.load_state_dict(unpacked(tensors))
     except RuntimeError as error:
         found = textwrap.shorten(str(error).partition(":")[2], 300, placeholder=" ...")
         raise CheckpointError(
