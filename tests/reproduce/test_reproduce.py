@@ -29,6 +29,7 @@ from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.training import TrainConfig
 from tests.cli.command import assert_refused, listing, run_line, succeed
+from tests.cli.photos import write_photos
 from tests.reproduce.conftest import RECIPE
 from tests.reproduce.resuming import contents, kill_when
 
@@ -629,3 +630,38 @@ def test_a_kill_in_any_step_loses_nothing(
             for found in (made, wanted)
         )
     assert made == wanted
+
+
+@pytest.mark.slow
+def test_networks_are_rounded_before_they_are_certified_in_integers(tmp_path: Path) -> None:
+    data, out = write_photos(tmp_path / "data"), tmp_path / "out"
+    (tmp_path / "recipe.toml").write_text('dataset = "image_folder"\nepochs = 1\nbatch_size = 8\n')
+    (tmp_path / "rounded.toml").write_text(
+        f"""
+title = "In integers"
+dataset = "image_folder"
+image_size = 32
+sigmas = [0.25]
+recipes = {{ fast = "{tmp_path}/recipe.toml" }}
+candidate = [{{ arch = "resnet20" }}, {{ arch = "resnet20", seed = 1 }}]
+ensemble = [{{ name = "SWEEN-2", members = ["resnet20-seed0", "resnet20-seed1"] }}]
+weigh = {{ samples = 2, methods = ["uniform", "convex"] }}
+certify = {{ indices = "0:2", n = 100, precision = "int8" }}
+"""
+    )
+    line = f"reproduce {tmp_path}/rounded.toml --data-root {data} --out {out} --quiet --device cpu"
+    printed = succeed(line)
+    assert "round SWEEN-2 to 8 bits" in printed
+    (file,) = out.glob("certificates/*/certificates.jsonl")
+    rows = read_rows(file)
+    assert {row["precision"] for row in rows} == {"int8"}
+    assert {row["model"] for row in rows} == {
+        *("SWEEN-2", "SWEEN-2-convex", "resnet20-seed0", "resnet20-seed1")
+    }
+    sizes = [
+        next(out.glob(f"ensembles/*/SWEEN-2-uniform{kind}/members/*0.safetensors")).stat().st_size
+        for kind in ("", "-int8")
+    ]
+    assert sizes[1] < 0.3 * sizes[0]
+    assert "nothing was left to do" in succeed(line)
+    _verified(out)

@@ -11,8 +11,9 @@ from sween.reproduce.run import (
     seconds_left,
     steps_of,
 )
-from sween.reproduce.steps import Step, Workspace
+from sween.reproduce.steps import Step
 from sween.reproduce.tables import make_tables
+from sween.reproduce.workspace import Workspace
 
 __all__ = [
     "Outcome",

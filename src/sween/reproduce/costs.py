@@ -15,7 +15,8 @@ from sween.ensemble import LoadedEnsemble, load_members, weigh
 from sween.models import count_flops, count_parameters
 from sween.reproduce.plan import Candidate, Ensemble
 from sween.reproduce.rates import Kind, Work, training_work, weighing_work
-from sween.reproduce.steps import Step, Workspace
+from sween.reproduce.steps import Step
+from sween.reproduce.workspace import Workspace
 from sween.run_folder import describe_environment, write_text
 from sween.runs.training import TrainingRun
 from sween.training import TrainConfig, train_many

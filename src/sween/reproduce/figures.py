@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from sween.report.curves import Panel, draw_panels
 from sween.reproduce.plan import Ensemble
-from sween.reproduce.steps import Workspace
 from sween.reproduce.tables import complete_runs
+from sween.reproduce.workspace import Workspace
 from sween.runs import CertificationRun
 
 if TYPE_CHECKING:

@@ -48,6 +48,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from sween.engine import PRECISIONS
 from sween.ensemble import METHODS, ExitPolicy
 from sween.ensemble.early_exit import EXITS
 from sween.errors import BadInput, UnknownName, refuse_duplicates
@@ -101,7 +102,11 @@ class Weigh:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certify:
-    """Which test images are certified, and how. `exit_thresholds` are by sigma."""
+    """Which test images are certified, and how.
+
+    `exit_thresholds` are by sigma. With the precision int8 the networks' weights are rounded to 8
+    bits first.
+    """
 
     indices: str | None = None
     every: int | None = None
@@ -112,6 +117,7 @@ class Certify:
     exit_threshold: float = ExitPolicy.threshold
     exit_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     exit_alpha: float = ExitPolicy.alpha
+    precision: str = "auto"
 
     def threshold(self, sigma: float) -> float:
         """Of the paper's exit at a noise level."""
@@ -210,6 +216,11 @@ class Plan:
     def solutions(self) -> list[tuple[Ensemble, str]]:
         """Every ensemble with every method that solves for its weights."""
         return list(itertools.product(self.ensembles, self.weigh.methods))
+
+    @property
+    def in_integers(self) -> bool:
+        """Whether the networks are rounded to 8 bits before they are certified."""
+        return self.certify is not None and self.certify.precision == "int8"
 
     @property
     def whole(self) -> Ensemble:
@@ -454,6 +465,15 @@ def _check_certification(where: str, plan: Plan) -> None:
         )
     if plan.certify is None:
         return
+    if plan.certify.precision not in PRECISIONS:
+        raise UnknownName(f"{where}: certify.precision", plan.certify.precision, PRECISIONS)
+    if plan.in_integers and plan.attack is not None:
+        raise BadInput(
+            f"{where}: attack",
+            expected="none with the precision int8",
+            got="one",
+            fix="attack the networks in a plan of their own",
+        )
     names = plan.member_names
     if set(plan.whole.members) != set(names):
         raise BadInput(

@@ -30,7 +30,7 @@ from sween.report.tables import (
     whole_number,
 )
 from sween.reproduce.published import published_rows
-from sween.reproduce.steps import Workspace
+from sween.reproduce.workspace import Workspace
 from sween.runs import CertificationRun
 
 LOGS = {"CAT-RS": "catrs", "Sun et al. 2025": "acr-weakness"}

@@ -16,11 +16,12 @@ from sween.reproduce.steps import (
     AttackStep,
     CertifyStep,
     RecordStep,
+    RoundStep,
     Step,
     Train,
     WeighStep,
-    Workspace,
 )
+from sween.reproduce.workspace import Workspace
 
 SHORTEST = 1.0
 """Seconds below which no time limit makes sense."""
@@ -67,6 +68,8 @@ def steps_of(space: Workspace) -> list[Step]:
             continue
         steps.append(Train(space, sigma))
         steps += [WeighStep(space, *solution, sigma) for solution in plan.solutions]
+        if plan.in_integers:
+            steps.append(RoundStep(space, sigma))
         if plan.record is not None:
             steps += [RecordStep(space, sigma, held_out=held_out) for held_out in (True, False)]
         steps.append(CertifyStep(space, sigma))

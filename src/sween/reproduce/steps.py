@@ -1,7 +1,6 @@
 """The steps of a plan: train, weigh, certify, attack. Each can be interrupted and resumed."""
 
 import abc
-import functools
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 import torch
 
 from sween.attack import AttackSettings, attack_dataset
-from sween.data import Dataset, load_dataset, parse_indices
 from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
 from sween.ensemble.early_exit import read_exit
 from sween.ensemble.folder import new_ensemble, write_ensemble
-from sween.models import count_flops, create_model
-from sween.paths import AnyPath
+from sween.ensemble.quantize import quantize, write_quantized
+from sween.models.byte_weights import round_weights
 from sween.records import read_rows
-from sween.reproduce.plan import Candidate, Ensemble, Plan
+from sween.reproduce.plan import Ensemble, Plan
 from sween.reproduce.rates import (
     Work,
     attack_work,
@@ -25,99 +23,17 @@ from sween.reproduce.rates import (
     training_work,
     weighing_work,
 )
+from sween.reproduce.workspace import Workspace
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
 from sween.runs.training import RECORDED_KEYS, TrainingRun, is_finished
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
-from sween.training import TrainConfig, make_configs, read_recipe, train_many
-from sween.training.recipes import list_recipes
+from sween.training import TrainConfig, train_many
 
-
-class Workspace:
-    """Where a plan is carried out: folders, data and device.
-
-    Args:
-        plan: with the noise levels to work on.
-        recipe: value of `--recipe`.
-        out: folder of everything that is made; plans share what they have in common.
-        data_root: of the data set.
-        devices: of one kind; training and weighing use the first.
-        quiet: no progress display.
-
-    Example:
-        See `steps_of`.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        recipe: str,
-        out: AnyPath,
-        data_root: AnyPath | None = None,
-        devices: Sequence[torch.device] = (torch.device("cpu"),),
-        quiet: bool = False,
-    ) -> None:
-        self.plan, self.recipe, self.out = plan, recipe, Path(out)
-        self.data_root, self.devices, self.quiet = data_root, devices, quiet
-
-    @functools.cached_property
-    def dataset(self) -> Dataset:
-        return load_dataset(self.plan.dataset, self.data_root, image_size=self.plan.image_size)
-
-    def training(self, candidate: Candidate, sigma: float) -> Path:
-        """The run folder of a candidate, which plans with the same recipe share."""
-        recipe = self.plan.recipe_of(candidate, self.recipe, sigma)
-        shipped = recipe in list_recipes()
-        name = (recipe if shipped else Path(recipe).stem).removesuffix(f"-sigma{sigma:.2f}")
-        name = name.replace("/", "-")
-        return self.out / "training" / f"{name}-sigma{sigma:.2f}" / candidate.folder
-
-    def config(self, candidate: Candidate, sigma: float) -> TrainConfig:
-        """The training options of a candidate."""
-        recipe = read_recipe(self.plan.recipe_of(candidate, self.recipe, sigma))
-        # A recipe may list candidates of its own; the plan's replace them.
-        options = {"dataset": self.plan.dataset, "sigma": sigma}
-        (config,) = make_configs(recipe, options, archs=[candidate.arch], seeds=[candidate.seed])
-        return config
-
-    def ensemble(self, ensemble: Ensemble, method: str, sigma: float) -> Path:
-        return self._of(sigma, "ensembles") / f"{ensemble.name}-{method}"
-
-    def certificates(self, sigma: float) -> Path:
-        return self._of(sigma, "certificates")
-
-    def recorded(self, sigma: float, *, held_out: bool = False) -> Path:
-        """The certificates of the largest ensemble alone."""
-        return self._of(sigma, "held-out" if held_out else "record")
-
-    def attacked(self, model: str, sigma: float) -> Path:
-        return self._of(sigma, "attacks") / model
-
-    def _of(self, sigma: float, kind: str) -> Path:
-        return self.out / kind / f"{self.plan.shared}-{self.recipe}-sigma{sigma:.2f}"
-
-    def runs(self, ensemble: Ensemble, sigma: float) -> list[Path]:
-        """The run folders of an ensemble's members."""
-        return [self.training(self.plan.named[name], sigma) for name in ensemble.members]
-
-    def positions(self, indices: str | None, every: int | None) -> list[int]:
-        size = len(self.dataset.test)
-        return parse_indices(indices=indices, every=every, everything=False, size=size)
-
-    @functools.cached_property
-    def multiply_adds(self) -> dict[str, float]:
-        """Of one forward pass of each candidate, by its name."""
-        shape, classes = self.dataset.image_shape, self.dataset.num_classes
-        sizes = {
-            arch: float(
-                count_flops(create_model(arch, num_classes=classes, image_shape=shape), shape)
-            )
-            for arch in {one.arch for one in self.plan.candidates}
-        }
-        return {name: sizes[one.arch] for name, one in self.plan.named.items()}
+RANGE_IMAGES = 250
+"""Training images on which the ranges of int8 are measured."""
 
 
 class Step(abc.ABC):
@@ -255,6 +171,40 @@ class WeighStep(Step):
             write_ensemble(loaded, runs, solution, building)
 
 
+class RoundStep(Step):
+    """Round the weights of the largest ensemble to 8 bits, and measure the ranges of int8."""
+
+    resumes = False
+
+    def __init__(self, space: Workspace, sigma: float) -> None:
+        self.space, self.sigma, self.folder = space, sigma, space.certified(sigma)
+        self.weighed = space.ensemble(space.plan.whole, space.plan.weigh.methods[0], sigma)
+        self.name = f"round {space.plan.whole.name} to 8 bits at sigma {sigma:.2f}"
+
+    def work(self) -> Work:
+        passes = sum(self.space.multiply_adds.values())
+        total = certification_work(passes, images=1, samples=RANGE_IMAGES)
+        return Work("certify", total, total if self.is_done() else 0.0)
+
+    def is_done(self) -> bool:
+        """Whether the folder holds these very members, rounded, with their weights."""
+        if not all((own / "config.toml").is_file() for own in (self.folder, self.weighed)):
+            return False
+        rounded, weighed = load_ensemble(self.folder), load_ensemble(self.weighed)
+        origins = [own.training["activation_ranges"]["of"] for own in rounded.manifests]
+        return origins == [own.fingerprint for own in weighed.manifests] and torch.equal(
+            rounded.weights, weighed.weights
+        )
+
+    def run(self) -> None:
+        with new_ensemble(self.folder) as building:
+            loaded = load_ensemble(self.weighed).to(self.space.devices[0])
+            round_weights(loaded)
+            images = min(RANGE_IMAGES, len(self.space.dataset.train))
+            quantize(loaded, self.space.dataset, images=images, quiet=self.space.quiet)
+            write_quantized(loaded, building, images=images, seed=0, as_bytes=True)
+
+
 class CertifyStep(Step):
     """Certify all members, ensembles and exits at one noise level, in one pass."""
 
@@ -296,8 +246,7 @@ class CertifyStep(Step):
 
     def classifier(self) -> SmoothedClassifier:
         """The ensemble of all candidates, with everything that is certified in the same pass."""
-        plan = self.space.plan
-        loaded = self._loaded(plan.whole, plan.weigh.methods[0])
+        plan, loaded = self.space.plan, load_ensemble(self.space.certified(self.sigma))
         policy, *others = self._exits()
         several = len(loaded.member_names) > 1
         return SmoothedClassifier(
@@ -308,24 +257,22 @@ class CertifyStep(Step):
             exit=policy,
             other_exits=others,
             member_names=loaded.member_names if several else None,
-            weightings=dict(self._weightings(loaded)),
+            weightings=dict(self._weightings()),
             levels=self.space.dataset.test.white,
+            precision=self.plan.precision,
         )
 
     def _exits(self) -> list[ExitPolicy]:
         threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
         return [read_exit(text, threshold=threshold, alpha=alpha) for text in self.plan.exits]
 
-    def _loaded(self, ensemble: Ensemble, method: str) -> LoadedEnsemble:
-        return load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
-
-    def _weightings(self, whole: LoadedEnsemble) -> Iterator[tuple[str, tuple[float, ...]]]:
+    def _weightings(self) -> Iterator[tuple[str, tuple[float, ...]]]:
         """The other ensembles and methods as weights of all candidates, 0 for those left out."""
         plan = self.space.plan
         for ensemble, method in plan.solutions:
             if (ensemble, method) == (plan.whole, plan.weigh.methods[0]):
                 continue
-            own = self._loaded(ensemble, method)
+            own = load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
             weights = dict(zip(ensemble.members, own.weights.tolist(), strict=True))
             yield (
                 weighting_name(ensemble.name, method, plan),
@@ -335,17 +282,18 @@ class CertifyStep(Step):
     def is_done(self) -> bool:
         plan = self.space.plan
         folders = [self.space.ensemble(*solution, self.sigma) for solution in plan.solutions]
-        if not all((folder / "config.toml").is_file() for folder in (self.folder, *folders)):
+        folders += [self.folder, self.space.certified(self.sigma)]
+        if not all((folder / "config.toml").is_file() for folder in folders):
             return False
         run = CertificationRun.read(self.folder)
-        config, loaded = run.config, self._loaded(plan.whole, plan.weigh.methods[0])
+        config, loaded = run.config, load_ensemble(self.space.certified(self.sigma))
         weightings = {name: own for name, own in config.weightings.items() if name != config.model}
         return (
             len(run.rows) == config.rows
             and config.fingerprint == loaded.fingerprint
             and list(config.indices) == self.positions
             and config.settings == self.settings
-            and weightings == dict(self._weightings(loaded))
+            and weightings == dict(self._weightings())
             and {*config.exits.values()} == {"none", *(own.describe() for own in self._exits())}
         )
 
@@ -407,15 +355,15 @@ class RecordStep(CertifyStep):
         )
 
     def classifier(self) -> SmoothedClassifier:
-        plan = self.space.plan
-        loaded = self._loaded(plan.whole, plan.weigh.methods[0])
+        loaded = load_ensemble(self.space.certified(self.sigma))
         return SmoothedClassifier(
             loaded.to(self.space.devices[0]),
             sigma=loaded.sigma,
             num_classes=loaded.num_classes,
-            name=plan.whole.name,
+            name=self.space.plan.whole.name,
             exit=self._exit,
             levels=self.space.dataset.test.white,
+            precision=self.plan.precision,
         )
 
     @property
@@ -424,15 +372,13 @@ class RecordStep(CertifyStep):
         return read_exit(self.record.exit, threshold=threshold, alpha=alpha)
 
     def is_done(self) -> bool:
-        plan = self.space.plan
-        method = plan.weigh.methods[0]
-        ensemble = self.space.ensemble(plan.whole, method, self.sigma)
+        ensemble = self.space.certified(self.sigma)
         if not all((folder / "config.toml").is_file() for folder in (self.folder, ensemble)):
             return False
         run = CertificationRun.read(self.folder)
         return (
             len(run.rows) == run.config.rows
-            and run.config.fingerprint == self._loaded(plan.whole, method).fingerprint
+            and run.config.fingerprint == load_ensemble(ensemble).fingerprint
             and list(run.config.indices) == self.positions
             and run.config.settings == self.settings
             and {*run.config.exits.values()} == {self._exit.describe()}

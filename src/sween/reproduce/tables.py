@@ -20,7 +20,8 @@ from sween.reproduce.costs import cost_file
 from sween.reproduce.plan import Ensemble
 from sween.reproduce.published import published_rows
 from sween.reproduce.record import record_tables
-from sween.reproduce.steps import Workspace, weighting_name
+from sween.reproduce.steps import weighting_name
+from sween.reproduce.workspace import Workspace
 from sween.runs import CertificationRun
 from sween.runs.attack import AttackRun
 

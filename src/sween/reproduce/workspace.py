@@ -1,0 +1,104 @@
+"""Where a plan is carried out: folders, data and device."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from sween.data import Dataset, load_dataset, parse_indices
+from sween.models import count_flops, create_model
+from sween.paths import AnyPath
+from sween.reproduce.plan import Candidate, Ensemble, Plan
+from sween.training import TrainConfig, make_configs, read_recipe
+from sween.training.recipes import list_recipes
+
+
+class Workspace:
+    """Where a plan is carried out: folders, data and device.
+
+    Args:
+        plan: with the noise levels to work on.
+        recipe: value of `--recipe`.
+        out: folder of everything that is made; plans share what they have in common.
+        data_root: of the data set.
+        devices: of one kind; training and weighing use the first.
+        quiet: no progress display.
+
+    Example:
+        See `steps_of`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        recipe: str,
+        out: AnyPath,
+        data_root: AnyPath | None = None,
+        devices: Sequence[torch.device] = (torch.device("cpu"),),
+        quiet: bool = False,
+    ) -> None:
+        self.plan, self.recipe, self.out = plan, recipe, Path(out)
+        self.data_root, self.devices, self.quiet = data_root, devices, quiet
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        return load_dataset(self.plan.dataset, self.data_root, image_size=self.plan.image_size)
+
+    def training(self, candidate: Candidate, sigma: float) -> Path:
+        """The run folder of a candidate, which plans with the same recipe share."""
+        recipe = self.plan.recipe_of(candidate, self.recipe, sigma)
+        shipped = recipe in list_recipes()
+        name = (recipe if shipped else Path(recipe).stem).removesuffix(f"-sigma{sigma:.2f}")
+        name = name.replace("/", "-")
+        return self.out / "training" / f"{name}-sigma{sigma:.2f}" / candidate.folder
+
+    def config(self, candidate: Candidate, sigma: float) -> TrainConfig:
+        """The training options of a candidate."""
+        recipe = read_recipe(self.plan.recipe_of(candidate, self.recipe, sigma))
+        # A recipe may list candidates of its own; the plan's replace them.
+        options = {"dataset": self.plan.dataset, "sigma": sigma}
+        (config,) = make_configs(recipe, options, archs=[candidate.arch], seeds=[candidate.seed])
+        return config
+
+    def ensemble(self, ensemble: Ensemble, method: str, sigma: float) -> Path:
+        return self._of(sigma, "ensembles") / f"{ensemble.name}-{method}"
+
+    def certified(self, sigma: float) -> Path:
+        """The largest ensemble as it is certified, with the weights of the first method."""
+        folder = self.ensemble(self.plan.whole, self.plan.weigh.methods[0], sigma)
+        return folder.with_name(f"{folder.name}-int8") if self.plan.in_integers else folder
+
+    def certificates(self, sigma: float) -> Path:
+        return self._of(sigma, "certificates")
+
+    def recorded(self, sigma: float, *, held_out: bool = False) -> Path:
+        """The certificates of the largest ensemble alone."""
+        return self._of(sigma, "held-out" if held_out else "record")
+
+    def attacked(self, model: str, sigma: float) -> Path:
+        return self._of(sigma, "attacks") / model
+
+    def _of(self, sigma: float, kind: str) -> Path:
+        return self.out / kind / f"{self.plan.shared}-{self.recipe}-sigma{sigma:.2f}"
+
+    def runs(self, ensemble: Ensemble, sigma: float) -> list[Path]:
+        """The run folders of an ensemble's members."""
+        return [self.training(self.plan.named[name], sigma) for name in ensemble.members]
+
+    def positions(self, indices: str | None, every: int | None) -> list[int]:
+        size = len(self.dataset.test)
+        return parse_indices(indices=indices, every=every, everything=False, size=size)
+
+    @functools.cached_property
+    def multiply_adds(self) -> dict[str, float]:
+        """Of one forward pass of each candidate, by its name."""
+        shape, classes = self.dataset.image_shape, self.dataset.num_classes
+        sizes = {
+            arch: float(
+                count_flops(create_model(arch, num_classes=classes, image_shape=shape), shape)
+            )
+            for arch in {one.arch for one in self.plan.candidates}
+        }
+        return {name: sizes[one.arch] for name, one in self.plan.named.items()}
