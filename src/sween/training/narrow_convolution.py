@@ -104,6 +104,7 @@ def image_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
 def weight_gradient(images: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Of `narrow_convolution` with respect to its weight, float32."""
     channels, count = images.shape[1], len(images)
+    images = images.contiguous(memory_format=torch.channels_last)
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     blocks = min(count, launch.blocks("weight_gradient", images.device))
     partial = images.new_empty(blocks, channels, channels, 3, 3, dtype=torch.float32)
