@@ -24,7 +24,9 @@ from sween.bench.matrix_rate import matrix_rate
 from sween.bench.published_loop import reference_batch
 from sween.ensemble import WeightedEnsemble
 from sween.models import count_matrix_flops, create_model
+from sween.models.activation_ranges import measure_ranges
 from tests.cli.command import assert_refused, succeed
+from tests.engine.kernels.networks import trained_looking
 
 IMAGE = torch.full((1, 8, 8), 128 / 255)
 
@@ -134,6 +136,31 @@ def test_another_arithmetic_is_tried_where_its_products_are_faster(
     assert _measured(_digits("digits-mlp")).other is None
     rates["bfloat16"] = 2e9
     assert _measured(_digits("digits-mlp"), precision="float32").other is None, "it was chosen"
+
+
+@pytest.mark.parametrize(("bytes_too", "ranges"), [(True, True), (True, False), (False, True)])
+def test_integers_are_tried_where_bytes_are_fast(
+    *, bytes_too: bool, ranges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sween.bench.throughput.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("sween.bench.throughput.has_bytes", lambda _: bytes_too)
+    # Compiling takes long, and the outputs are those of the simulation.
+    own = "sween.engine.quantized_on_cpu"
+    monkeypatch.setattr("sween.engine.prepare.has_bytes", lambda _: True)
+    monkeypatch.setattr(f"{own}.compile_locked", lambda function, options: function)
+    monkeypatch.setattr(f"{own}._Packed", lambda conv: conv)
+    monkeypatch.setattr(f"{own}.CompiledQuantizedResNet._convolve", lambda _, conv, x: conv(x))
+    network = trained_looking("resnet20")
+    image = torch.rand(3, 32, 32)
+    if ranges:
+        measure_ranges(network, [image[None]])
+    result = measure(
+        *(network, image), name="small", sigma=0.1, num_classes=10, seconds=0.01, rounds=1
+    )
+    assert (result.other is not None) is (bytes_too and ranges)
+    if result.other is not None:
+        assert result.other.precision == "int8"
+        assert result.other.votes_changed < 100
 
 
 def test_a_faster_arithmetic_is_named_with_what_it_changes() -> None:

@@ -6,7 +6,7 @@ import re
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from sween.bench.matrix_rate import matrix_rate
 from sween.bench.published_loop import reference_batch, reference_votes
 from sween.engine import ForwardPassShrunk, VoteRequest
 from sween.engine.forward import probe_batch
+from sween.engine.kernels import is_cifar_resnet
+from sween.engine.quantized_on_cpu import has_bytes
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import OutOfMemory
 from sween.models.flops import count_matrix_flops
@@ -24,9 +26,6 @@ from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier
 
 SEED = 0
-
-OTHER_PRECISION = "bfloat16"
-"""Tried on a CPU next to float32, if its matrix products are faster there."""
 
 VOTES_COMPARED = 1000
 """Noisy images on which the labels of two arithmetics are compared."""
@@ -162,8 +161,9 @@ def measure(
     """Samples per second of a model and of the reference loop, measured alternately.
 
     The rates are medians over rounds; alternating exposes both to the same load on the machine.
-    With the automatic precision on a CPU that multiplies matrices faster in bfloat16, votes in
-    bfloat16 take turns with them too.
+    With the automatic precision on a CPU, votes in another arithmetic take turns with them too, if
+    that may be faster: int8 where the CPU multiplies bytes fast and all networks have the ranges of
+    `sween quantize`, else bfloat16 where its matrix products are faster.
 
     Args:
         model: a module or a `WeightedEnsemble`, on the device to measure.
@@ -190,8 +190,8 @@ def measure(
         >>> print(to_table([result]), *faster_arithmetics([result]))  # doctest: +SKIP
     """
 
-    def voting(precision: str) -> _Voting:
-        options_too = {"exit": exit, "name": name, "precision": precision, **options}
+    def voting(precision: str, **more: Any) -> _Voting:
+        options_too = {"exit": exit, "name": name, "precision": precision, **options, **more}
         smoothed = SmoothedClassifier(model, sigma=sigma, num_classes=num_classes, **options_too)
         _reset_memory(smoothed.engine.device)
         return _Voting(smoothed, image)
@@ -211,11 +211,11 @@ def measure(
     theirs(1)
     reference_memory = _memory(engine.device)
     other = None
-    if (
-        (precision, engine.device.type) == ("auto", "cpu")
-        and matrix_rate(engine.device, OTHER_PRECISION) > limit
-    ):  # fmt: skip
-        other = voting(OTHER_PRECISION)
+    if (precision, engine.device.type) == ("auto", "cpu"):
+        if has_bytes(engine.device) and _has_ranges(model, image.shape):
+            other = voting("int8", compile=True)
+        elif matrix_rate(engine.device, "bfloat16") > limit:
+            other = voting("bfloat16")
     turns: list[Callable[[int], int]] = [ours, theirs, *([other] if other else [])]
     rates = [[_rate(turn, seconds) for turn in turns] for _ in range(rounds)]
     own, reference, *others = (statistics.median(column) for column in zip(*rates, strict=True))
@@ -247,6 +247,16 @@ def measure(
         reference_memory_bytes=reference_memory,
         rates=[(pair[0], pair[1]) for pair in rates],
         other=None if other is None else _other(ours, other, others[0], others[0] / own),
+    )
+
+
+def _has_ranges(model: nn.Module, image_shape: Sequence[int]) -> bool:
+    """Whether all networks can vote in int8."""
+    members = list(model.members) if isinstance(model, WeightedEnsemble) else [model]
+    return all(
+        is_cifar_resnet(member, image_shape, wide=True)
+        and "1.activation_ranges" in member.state_dict()
+        for member in members
     )
 
 

@@ -1,9 +1,13 @@
 """A module in another arithmetic."""
 
 import copy
+from typing import Self
 
 import torch
 from torch import nn
+
+from sween.engine.model_errors import refuse_broken_device
+from sween.errors import is_out_of_memory
 
 
 class InArithmetic(nn.Module):
@@ -42,6 +46,21 @@ class InArithmetic(nn.Module):
                     part.to(dtype)  # once, whereas autocast would convert at every pass
         self.module = module
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
+
+    def settled(self, images: torch.Tensor) -> Self:
+        """Itself, in a layout that the module's code allows.
+
+        Channels-last is faster, but `view` after a convolution, for one, does without.
+        """
+        try:
+            self(images)
+        except Exception as error:  # a user's module may raise anything
+            if is_out_of_memory(error) or not self.channels_last:
+                raise
+            refuse_broken_device(error)
+            self.channels_last = False
+            self(images)
+        return self
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.channels_last:

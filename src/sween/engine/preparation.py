@@ -39,7 +39,7 @@ class Preparation:
             int8 is for CIFAR ResNets whose activation ranges were measured (`sween quantize`).
         compile: whether to compile, by default only on a GPU; or how, see `COMPILE_MODES`. True
             is `max` on a CPU, where there is nothing that `fast` could do. Makes no difference to
-            int8.
+            int8 on a GPU, and none to its outputs on a CPU.
 
     Example:
         >>> import torch
@@ -79,9 +79,9 @@ class Preparation:
 
     def compile_mode(self, device: torch.device) -> str | None:
         """One of `COMPILE_MODES`, or None: not compiled."""
-        asked = None if self.precision == "int8" else self.compile
         if device.type != "cuda":
-            return "max" if asked in (True, "max") else None
+            return "max" if self.compile in (True, "max") else None
+        asked = None if self.precision == "int8" else self.compile
         if asked is None or asked is True:
             return DEFAULT_COMPILE_MODE
         return asked or None

@@ -43,7 +43,8 @@ from sween.engine.kernels import (
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
-from sween.errors import ContractError, describe_error, warn_fallback
+from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
+from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 
 KERNEL_TOLERANCE = 0.02
 """How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
@@ -97,11 +98,11 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         return _in_integers(module, preparation, images, wanted)
     allowed = _CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
-    ready = InArithmetic(folded, device, dtype)
+    ready = _in_arithmetic(folded, dtype, images)
     change = relative_change(ready(images), wanted)
     if not change <= allowed:
         folded = module
-        ready = InArithmetic(folded, device, dtype)
+        ready = _in_arithmetic(folded, dtype, images)
         change = relative_change(ready(images), wanted)
         if dtype != torch.float32:
             _refuse_change(change, dtype)
@@ -135,6 +136,21 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     return plain
 
 
+def _in_arithmetic(module: nn.Module, dtype: torch.dtype, images: torch.Tensor) -> InArithmetic:
+    try:
+        return InArithmetic(module, images.device, dtype).settled(images)
+    except Exception as error:  # a user's module may raise anything
+        if dtype == torch.float32 or is_out_of_memory(error):
+            raise
+        refuse_broken_device(error)
+        raise ContractError(
+            "model",
+            expected=f"a forward pass in {str(dtype).removeprefix('torch.')}",
+            got=describe_error(error),
+            fix="use float32 precision",
+        ) from error
+
+
 def _refuse_change(change: float, dtype: torch.dtype) -> None:
     allowed = _CHANGE_ALLOWED[dtype]
     if not change <= allowed:
@@ -162,7 +178,7 @@ def _in_integers(
     wide = network.width > 1
     shape = WideShape(width=network.width) if wide else IntegerShape()
     if device.type == "cpu" and not supports(device, shape):
-        return Prepared(network, False, preparation.describe(device))
+        return _in_integers_on_cpu(network, preparation, images, simulated)
     try:
         if not supports(device, shape):
             raise RuntimeError(f"no custom kernels for {device}")
@@ -182,6 +198,26 @@ def _in_integers(
             fix="use float16 precision",
         ) from error
     return Prepared(run, True, preparation.describe(device, "fused"))
+
+
+def _in_integers_on_cpu(
+    network: QuantizedResNet, preparation: Preparation, images: torch.Tensor, wanted: torch.Tensor
+) -> Prepared:
+    """The exact simulation, or what gives the same outputs faster; `wanted` are the first ones."""
+    arithmetic = preparation.describe(images.device)
+    if preparation.compile_mode(images.device) is None:
+        return Prepared(network, False, arithmetic)
+    try:
+        if not has_bytes(images.device):
+            raise RuntimeError("this CPU has no fast products of bytes")
+        run = CompiledQuantizedResNet(network)
+        run.prepare(images)
+        if not torch.equal(run(images)[: len(wanted)], wanted):
+            raise RuntimeError("outputs that differ from those of the exact simulation")
+        return Prepared(run, True, arithmetic)
+    except Exception as error:  # compilers fail in many ways
+        warn_fallback("the model cannot be compiled", error)
+        return Prepared(network, False, arithmetic)
 
 
 def _with_ranges(module: nn.Module, image_shape: Sequence[int]) -> nn.Module:
@@ -225,8 +261,8 @@ def _by_cudnn(
         if not relative_change(fused(images), wanted) <= same:
             fused = folded
         ready = _without_autocast(fused, dtype, images, wanted)
-        ready = ready or InArithmetic(fused, images.device, dtype)
-        if not ready.shared:
+        ready = ready or InArithmetic(fused, images.device, dtype).settled(images)
+        if not ready.shared and ready.channels_last:
             use_patches(ready)
             for part in ready.modules():
                 if isinstance(part, nn.Conv2d):
@@ -246,7 +282,7 @@ def _without_autocast(
 ) -> "InArithmetic | None":
     """All layers in this arithmetic, so that none of them moves float32; None if that fails."""
     try:
-        ready = InArithmetic(module, images.device, dtype, whole=True)
+        ready = InArithmetic(module, images.device, dtype, whole=True).settled(images)
         return ready if relative_change(ready(images), wanted) <= _CHANGE_ALLOWED[dtype] else None
     except Exception as error:  # its code may make tensors of another type
         refuse_broken_device(error)

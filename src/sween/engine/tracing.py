@@ -16,9 +16,11 @@ from torch import fx, nn
 TRACING = threading.RLock()
 
 
-def compile_locked(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def compile_locked(
+    function: Callable[..., torch.Tensor], options: dict[str, Any] | None = None
+) -> Callable[..., torch.Tensor]:
     """`torch.compile` for one shape; calls hold the lock."""
-    compiled = torch.compile(function, dynamic=False)
+    compiled = torch.compile(function, dynamic=False, options=options)
 
     def locked(*tensors: torch.Tensor) -> torch.Tensor:
         with TRACING:
@@ -62,7 +64,8 @@ class _OneThreadTracer(fx.Tracer):
 def trace(module: nn.Module) -> fx.GraphModule:
     """The operations of a module as a graph; raises whatever its code raises when traced.
 
-    Layers that pass their input on, as dropout does in evaluation mode, are left out.
+    Layers that pass their input on, as dropout does in evaluation mode, are left out. `view`
+    becomes `reshape`: the same numbers, for tensors in channels-last layout too.
     """
     with TRACING:
         graph = _OneThreadTracer().trace(module)
@@ -71,6 +74,8 @@ def trace(module: nn.Module) -> fx.GraphModule:
         if node.op == "call_module" and len(node.args) == 1 and _passes_on(parts[node.target]):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+        elif node.op == "call_method" and node.target == "view":
+            node.target = "reshape"
     return fx.GraphModule(module, graph)
 
 

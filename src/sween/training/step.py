@@ -131,7 +131,8 @@ class StreamedInputs(StepInputs):
 class TrainingStep:
     """Call it once per batch; `loss` is the loss of the last call.
 
-    `generator` draws augmentation and noise; `fast` compiles and captures, only on a GPU. With
+    `generator` draws augmentation and noise; `fast` compiles and captures, only on a GPU, and
+    `channels_last` is the layout that the network is given images in. With
     `processes`, `keyed` draws instead, and the loss and the update are those of the whole batch.
     `targets` are the teacher's probabilities (images, classes) on all training images, for
     objectives that are taught; they are set before `prepare`.
@@ -148,9 +149,11 @@ class TrainingStep:
         copies: int,
         average: MovingAverage | None,
         fast: bool,
+        channels_last: bool = False,
         processes: Processes | None = None,
     ) -> None:
         self.model, self.optimizer, self.inputs = model, optimizer, inputs
+        self.channels_last = channels_last
         self.generator, self.copies, self.average, self.fast = generator, copies, average, fast
         self.processes = processes
         self.keyed = KeyedDraws(inputs.pixels.device, compiled=fast) if processes else None
@@ -288,7 +291,7 @@ class TrainingStep:
     def _predict_frozen(self, noisy: torch.Tensor) -> torch.Tensor:
         """Logits that are differentiable in the images only."""
         frozen = {name: own.detach() for name, own in self.model.named_parameters()}
-        noisy = noisy.contiguous(memory_format=torch.channels_last) if self.fast else noisy
+        noisy = self._laid_out(noisy)
         with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=self.fast):
             logits: torch.Tensor = torch.func.functional_call(self.model, frozen, (noisy,))
         return logits.float()
@@ -304,7 +307,10 @@ class TrainingStep:
         """The batch's noisy copies, copy after copy."""
         assert self.options is not None
         noisy = self.inputs.images(drawn).repeat(self.copies, 1, 1, 1) + self.options.sigma * noise
-        return noisy.contiguous(memory_format=torch.channels_last) if self.fast else noisy
+        return self._laid_out(noisy)
+
+    def _laid_out(self, noisy: torch.Tensor) -> torch.Tensor:
+        return noisy.contiguous(memory_format=torch.channels_last) if self.channels_last else noisy
 
     def _logits(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         """Of the noisy copies, (copies, images, classes), in training mode."""

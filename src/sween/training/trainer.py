@@ -1,10 +1,11 @@
 """Training of one candidate, as an iterator of steps that can be interrupted and resumed."""
 
 import contextlib
+import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ class Trainer:
         check_member(self.model, num_classes=dataset.num_classes, image_shape=dataset.image_shape)
         code = source_digest(self.model, [config.arch])
         self.recorded |= {} if code is None else {CODE_KEY: code}
-        if self.fast:
+        self.channels_last = self.fast and takes_channels_last(self.model, dataset.image_shape)
+        if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             use_narrow_convolutions(self.model, device)
         self.stream: torch.cuda.Stream | None = None
@@ -377,6 +379,7 @@ class Trainer:
             copies=self.config.noisy_copies,
             average=self.average,
             fast=self.fast,
+            channels_last=self.channels_last,
             processes=self.processes,
         )
 
@@ -428,6 +431,20 @@ class Trainer:
             training=self.recorded,
         )
         save_checkpoint(self.model.eval(), self.out / CHECKPOINT, manifest)
+
+
+@torch.no_grad()
+def takes_channels_last(model: nn.Module, image_shape: Sequence[int]) -> bool:
+    """Whether the model's code allows that layout; `view` after a convolution does not."""
+    layout, device = torch.channels_last, next(model.parameters()).device
+    images = torch.zeros(2, *image_shape, device=device).contiguous(memory_format=layout)
+    try:
+        tried = copy.deepcopy(model).eval()
+        tried.to(memory_format=layout)  # type: ignore[call-overload]
+        tried(images)
+    except Exception:  # a user's module may raise anything
+        return False
+    return True
 
 
 def _check_stored(model: nn.Module) -> None:

@@ -9,16 +9,18 @@ from torch import nn
 
 from sween.cuda import Argument
 from sween.data.dataset import Dataset, Split, StoredPixels
-from sween.engine import prepare
+from sween.engine import prepare, quantized_on_cpu
 from sween.engine.kernels import FusedQuantizedResNet, QuantizedResNet
 from sween.engine.kernels.cifar_resnet import Launch
+from sween.engine.kernels.quantized import IntegerConvolution
 from sween.engine.kernels.shape import IntegerShape, Shape
 from sween.engine.member import Member
 from sween.engine.preparation import Preparation
+from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
 from sween.ensemble import load_ensemble, load_members
 from sween.ensemble.folder import new_ensemble
 from sween.ensemble.quantize import quantize, write_quantized
-from sween.errors import BadInput, CheckpointError, ContractError
+from sween.errors import BadInput, CheckpointError, ContractError, PreparationWarning
 from sween.models import Manifest, create_model, save_checkpoint
 from sween.models.activation_ranges import measure_ranges
 from sween.models.cifar_resnet import CifarResNet
@@ -34,9 +36,10 @@ def _images(count: int) -> torch.Tensor:
     return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def _module(depth: int = 8) -> nn.Sequential:
+def _module(depth: int = 8, *, width: int = 1) -> nn.Sequential:
     torch.manual_seed(0)
-    module = nn.Sequential(Normalize([0.5] * 3, [0.25] * 3), CifarResNet(depth, 10))
+    network = CifarResNet(depth, 10, width=width)
+    module = nn.Sequential(Normalize([0.5] * 3, [0.25] * 3), network)
     with_statistics(module)
     measure_ranges(module, [_images(8)])
     return module
@@ -48,6 +51,44 @@ def test_a_cpu_computes_the_exact_simulation() -> None:
     assert prepared.arithmetic == "int8"
     assert torch.equal(prepared.run(images), QuantizedResNet(module)(images))
     assert not torch.equal(prepared.run(images), module(images))
+
+
+COMPILED = Preparation("int8", compile=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+@pytest.mark.parametrize("width", [1, 2])
+def test_compiled_for_a_cpu_it_computes_the_same_bits(width: int) -> None:
+    if not has_bytes(torch.device("cpu")):
+        pytest.skip("no products of bytes")
+    module, images = _module(width=width), _images(12)
+    prepared = prepare.prepare(module, COMPILED, images)
+    assert isinstance(prepared.run, CompiledQuantizedResNet)
+    assert (prepared.compiled, prepared.arithmetic) == (True, "int8")
+    for own in (images, images.flip(0)):
+        assert torch.equal(prepared.run(own), QuantizedResNet(module)(own))
+
+
+@pytest.mark.parametrize("fault", ["missing", "wrong"])
+def test_a_cpu_that_cannot_compile_it_simulates_with_a_warning(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(
+        run: CompiledQuantizedResNet, conv: IntegerConvolution, inputs: torch.Tensor
+    ) -> torch.Tensor:
+        return 1.01 * conv(inputs)
+
+    monkeypatch.setattr(prepare, "has_bytes", lambda device: fault != "missing")
+    monkeypatch.setattr(CompiledQuantizedResNet, "_convolve", wrong)
+    monkeypatch.setattr(quantized_on_cpu, "_Packed", lambda conv: conv)
+    monkeypatch.setattr(quantized_on_cpu, "compile_locked", lambda function, options: function)
+    module, images = _module(), _images(4)
+    message = {"missing": "no fast products", "wrong": "exact simulation"}[fault]
+    with pytest.warns(PreparationWarning, match=message):
+        prepared = prepare.prepare(module, COMPILED, images)
+    assert (prepared.compiled, prepared.arithmetic) == (False, "int8")
+    assert torch.equal(prepared.run(images), QuantizedResNet(module)(images))
 
 
 def test_records_name_the_arithmetic_and_are_read_back() -> None:

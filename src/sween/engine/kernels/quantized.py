@@ -10,6 +10,7 @@ rounds, so that this code and the kernels agree bit for bit.
 import copy
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -92,6 +93,10 @@ class IntegerConvolution:
         return sums * self.scale[:, None, None]
 
 
+Convolve = Callable[[IntegerConvolution, torch.Tensor], torch.Tensor]
+"""What calling a convolution with bytes gives, by other means perhaps."""
+
+
 class QuantizedResNet:
     """Float32 images (N, 3, 32, 32) on the CPU to float32 logits.
 
@@ -136,21 +141,33 @@ class QuantizedResNet:
         self.linear = model.fc.weight.detach().float().t().contiguous()
         self.linear_bias = model.fc.bias.detach().float()
 
+    @property
+    def convolutions(self) -> list[IntegerConvolution]:
+        """All of them."""
+        inside = [conv for block in self.blocks for conv in block]
+        return [self.first, *inside, *self.shortcuts.values()]
+
     @torch.no_grad()
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return self.logits(self.features(images, IntegerConvolution.__call__))
+
+    def features(self, images: torch.Tensor, convolve: Convolve) -> torch.Tensor:
+        """What the last block leaves: (N, channels, 8, 8), float16 values held as float32."""
         unit = (images - self.mean[:, None, None]) * self.factor[:, None, None]
-        kept, next = _float16(self.first(_bytes(torch.cat([unit, -unit], 1)))), self.first.next
-        kept = functional.relu(kept)
+        kept = _float16(convolve(self.first, _bytes(torch.cat([unit, -unit], 1))))
+        kept, next = functional.relu(kept), self.first.next
         for i, (inner, outer) in enumerate(self.blocks):
             inputs = _bytes(kept * next)
             if i in self.shortcuts:
-                kept = _float16(self.shortcuts[i](inputs))
-            branch = _float16(outer(_bytes(inner(inputs))))
+                kept = _float16(convolve(self.shortcuts[i], inputs))
+            branch = _float16(convolve(outer, _bytes(convolve(inner, inputs))))
             kept, next = functional.relu(_float16(branch + kept)), outer.next
-        return self._logits(kept.flatten(2))
+        return kept
 
-    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Of (N, channels, 64) pixels, with sums in the kernel's order."""
+    @torch.no_grad()
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Of the features, with sums in the kernels' order."""
+        pixels = features.flatten(2)
         even, odd = torch.zeros_like(pixels[:, :, 0]), torch.zeros_like(pixels[:, :, 0])
         for i in range(0, pixels.shape[2], 2):
             even, odd = even + pixels[:, :, i], odd + pixels[:, :, i + 1]

@@ -1,0 +1,79 @@
+"""Networks whose code allows one layout of memory only."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sween.engine.preparation import Preparation
+from sween.engine.prepare import prepare
+from sween.errors import ContractError
+from sween.smoothing import SmoothedClassifier
+from sween.training.trainer import takes_channels_last
+
+
+class LeNet(nn.Module):
+    """As in torch's tutorial: `view` needs channels first."""
+
+    def __init__(self, *, norm: bool = False, branches: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.norm = nn.BatchNorm2d(16) if norm else nn.Identity()
+        self.linear, self.branches = nn.Linear(16 * 5 * 5, 10), branches
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.branches and float(x.abs().max()) > 1e6:  # which tracing cannot follow
+            return self.linear(torch.zeros(len(x), 400))  # type: ignore[no-any-return]
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.norm(self.conv2(x))), 2)
+        return self.linear(x.view(-1, 16 * 5 * 5))  # type: ignore[no-any-return]
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: LeNet(),
+    "batch norm": lambda: LeNet(norm=True),
+    "not traceable": lambda: LeNet(norm=True, branches=True),
+    "in parallel": lambda: nn.DataParallel(LeNet(norm=True)),
+    "with a layer in front": lambda: nn.Sequential(nn.Conv2d(3, 3, 1), LeNet()),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", NETWORKS)
+@torch.no_grad()
+def test_networks_with_views_are_prepared(name: str, precision: str) -> None:
+    network, images = NETWORKS[name]().eval(), torch.rand(7, 3, 32, 32)
+    prepared = prepare(network, Preparation(precision), images)
+    assert torch.allclose(prepared.run(images), network(images), atol=0.02)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_with_views_are_certified(name: str) -> None:
+    smoothed = SmoothedClassifier(NETWORKS[name]().eval(), sigma=0.25, num_classes=10)
+    certificate = smoothed.certify_one(torch.rand(3, 32, 32), n0=10, n=100)
+    assert sum(certificate.estimation_counts) == 100
+
+
+def test_training_takes_them_channels_first() -> None:
+    assert not takes_channels_last(LeNet(), (3, 32, 32))
+    assert takes_channels_last(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), (3, 8, 8))
+
+
+class Refusing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.linear(x.flatten(1))
+        if out.dtype != torch.float32:
+            raise TypeError("only float32 here")
+        return out  # type: ignore[no-any-return]
+
+
+def test_a_network_that_refuses_a_precision_gets_one_line() -> None:
+    with pytest.raises(ContractError, match=r"bfloat16.*only float32 here.*float32 precision"):
+        prepare(Refusing().eval(), Preparation("bfloat16"), torch.rand(2, 3, 2, 2))
