@@ -32,10 +32,19 @@ class LeNet(nn.Module):
         return self.linear(x.view(-1, 16 * 5 * 5))  # type: ignore[no-any-return]
 
 
+class Strided(LeNet):
+    """Reads memory in its own order, and raises no error if that is another one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(self.conv2(functional.max_pool2d(self.conv1(x), 2)), 2)
+        return self.linear(x.as_strided((len(x), 400), (400, 1)))  # type: ignore[no-any-return]
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: LeNet(),
     "batch norm": lambda: LeNet(norm=True),
     "not traceable": lambda: LeNet(norm=True, branches=True),
+    "strides": lambda: Strided(),
     "in parallel": lambda: nn.DataParallel(LeNet(norm=True)),
     "with a layer in front": lambda: nn.Sequential(nn.Conv2d(3, 3, 1), LeNet()),
 }
@@ -60,6 +69,13 @@ def test_networks_with_views_are_certified(name: str) -> None:
 def test_training_takes_them_channels_first() -> None:
     assert not takes_channels_last(LeNet(), (3, 32, 32))
     assert takes_channels_last(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), (3, 8, 8))
+
+
+def test_a_layer_without_numbers_gets_one_line() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(10)).eval()
+    with pytest.raises(ContractError, match="uninitialized parameter") as caught:
+        SmoothedClassifier(network, sigma=0.25, num_classes=10).certify_one(torch.rand(3, 8, 8))
+    assert len(str(caught.value).splitlines()) == 1
 
 
 class Refusing(nn.Module):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sween.engine.kernels import FusedResNet
+from sween.engine.model_errors import explain_model_errors
 from sween.engine.module_state import same_parts, same_tensors, state_of
 from sween.engine.preparation import Preparation
 from sween.engine.prepare import Prepared, prepare
@@ -77,7 +78,8 @@ class Member:
         self.forget()
         # Read before preparing, so that the next call notices a change made by another thread.
         parts, tensors = state_of(self.module)
-        state = [tensor.detach().clone() for tensor in tensors]
+        with explain_model_errors(self.module, images.shape[1:]):  # a lazy layer has no numbers yet
+            state = [tensor.detach().clone() for tensor in tensors]
         self._prepared = prepare(self.module, self.preparation, images)
         self._state, self._parts, self._shape = state, parts, tuple(images.shape)
 
