@@ -1,7 +1,6 @@
 """A module in another arithmetic."""
 
 import copy
-from typing import Self
 
 import torch
 from torch import nn
@@ -47,20 +46,19 @@ class InArithmetic(nn.Module):
         self.module = module
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
 
-    def settled(self, images: torch.Tensor) -> Self:
-        """Itself, in a layout that the module's code allows.
+    def settle(self, images: torch.Tensor) -> torch.Tensor:
+        """Choose a layout that the module's code allows; returns the outputs in it.
 
         Channels-last is faster, but `view` after a convolution, for one, does without.
         """
         try:
-            self(images)
+            return self(images)  # type: ignore[no-any-return]
         except Exception as error:  # a user's module may raise anything
             if is_out_of_memory(error) or not self.channels_last:
                 raise
             refuse_broken_device(error)
             self.channels_last = False
-            self(images)
-        return self
+            return self(images)  # type: ignore[no-any-return]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.channels_last:

@@ -139,8 +139,8 @@ def _in_arithmetic(
 ) -> tuple[InArithmetic, float]:
     """The module in this arithmetic, and how far that changes its outputs."""
     try:
-        ready = InArithmetic(module, images.device, dtype).settled(images)
-        change = relative_change(ready(images), wanted)
+        ready = InArithmetic(module, images.device, dtype)
+        change = relative_change(ready.settle(images), wanted)
         if not change <= _CHANGE_ALLOWED[dtype] and ready.channels_last:
             # Code that reads memory in its own order, as `as_strided` does, raises no error.
             ready.channels_last = False
@@ -268,7 +268,9 @@ def _by_cudnn(
         if not relative_change(fused(images), wanted) <= same:
             fused = folded
         ready = _without_autocast(fused, dtype, images, wanted)
-        ready = ready or InArithmetic(fused, images.device, dtype).settled(images)
+        if ready is None:
+            ready = InArithmetic(fused, images.device, dtype)
+            ready.settle(images)
         if not ready.shared and ready.channels_last:
             use_patches(ready)
             for part in ready.modules():
@@ -289,8 +291,9 @@ def _without_autocast(
 ) -> "InArithmetic | None":
     """All layers in this arithmetic, so that none of them moves float32; None if that fails."""
     try:
-        ready = InArithmetic(module, images.device, dtype, whole=True).settled(images)
-        return ready if relative_change(ready(images), wanted) <= _CHANGE_ALLOWED[dtype] else None
+        ready = InArithmetic(module, images.device, dtype, whole=True)
+        change = relative_change(ready.settle(images), wanted)
+        return ready if change <= _CHANGE_ALLOWED[dtype] else None
     except Exception as error:  # its code may make tensors of another type
         refuse_broken_device(error)
         return None
