@@ -72,7 +72,8 @@ def run(
     chosen = choose_device(device)
     entry = find_dataset(dataset)
     data: Dataset | DatasetEntry = entry
-    if check or data_root is not None or entry.image_shape is None:
+    asked = data_root is not None or image_size is not None or convert
+    if check or asked or entry.image_shape is None:
         data = load_dataset(
             dataset, data_root, image_size=image_size, convert=convert, test_only=True
         )

@@ -56,7 +56,7 @@ def is_single(images: Images) -> bool:
 def _as_pixels(images: Images, what: str) -> torch.Tensor:
     """Channels first, uint8 or float32."""
     if isinstance(images, torch.Tensor):
-        _warn_if_channels_seem_last(images, what)
+        _warn_if_channels_seem_last(images)
         return _known_type(images, what)
     if isinstance(images, Image.Image):
         if images.mode not in _MODES:
@@ -93,15 +93,16 @@ def _as_pixels(images: Images, what: str) -> torch.Tensor:
     )
 
 
-def _warn_if_channels_seem_last(images: torch.Tensor, what: str) -> None:
+def _warn_if_channels_seem_last(images: torch.Tensor) -> None:
     """Tensors have channels first; a network that flattens would take any order."""
     if images.ndim not in (3, 4):
         return
     channels, height, width = images.shape[-3:]
     if width in _CHANNELS and min(channels, height) > _MOST_USUAL_CHANNELS:
+        # The same text for all images of a data set, so that Python shows it once.
         warnings.warn(
-            f"{what}: a tensor of shape {tuple(images.shape)} is read as {channels} channels of "
-            f"{height} x {width} pixels; if its channels are last, pass images.movedim(-1, -3)",
+            f"images of shape {(channels, height, width)} are read as {channels} channels of "
+            f"{height} x {width} pixels; if their channels are last, pass images.movedim(-1, -3)",
             stacklevel=2,
         )
 
