@@ -22,7 +22,7 @@ def draw_run(axes: Axes, run: MeasuredRun, shades: Shades) -> None:
                       label="envelope of the candidates")  # fmt: skip
     draw_models(axes, {run.ensemble: run.models[run.ensemble]}, shades, [shades.accent], 2.6)
     candidates = {name: run.models[name] for name in run.candidates}
-    draw_models(axes, candidates, shades, shades.series, 1.2)
+    draw_models(axes, candidates, shades, shades.series, 1.4)
 
 
 def draw_models(
@@ -49,4 +49,4 @@ def draw_models(
     axes.set_xlabel("l2 radius, pixels in [0,1]")
     axes.set_ylabel("certified accuracy")
     axes.grid(visible=True, axis="y")
-    axes.legend(frameon=False, fontsize=8.5)
+    axes.legend(frameon=False, fontsize=9.5)

@@ -3,6 +3,7 @@
 python docs/pictures/flow.py
 """
 
+import textwrap
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,28 +17,24 @@ ROOMS = (
     ("data", "digits, cifar10,\nfolders, any\ntorch data set", "images\nin [0,1]"),
     ("models", "networks by name,\nnormalisation inside,\ncheckpoints", "logits"),
     ("ensemble", "weights on the\nsimplex, exits,\nfolders", "members,\nweights"),
-    ("engine", "keyed noise, prepared\nmembers, kernels,\nvote counts", "counts\nby voter"),
+    ("engine", "keyed noise,\nprepared members,\nkernels, vote counts", "counts\nby voter"),
     ("smoothing", "SmoothedClassifier,\nthe certification\npipeline", "certificates"),
     ("runs", "typed folders:\nappend, resume,\nread, verify", "rows"),
     ("attack", "AutoAttack, PGD,\nDDN, judged again", "outcomes"),
     ("report", "page, tables,\nfigures, published\nlogs", ""),
 )
-BELOW = "   ·   ".join(
-    (
-        "without torch:   bounds (counts to radii)",
-        "sampling (how votes are spent)",
-        "evaluation (accuracy, ACR)",
-        "floor:   records, run_folder, seeding, errors",
-    )
+ACROSS = 4
+"""Rooms in a line: text must stay readable at the width of a page."""
+
+BELOW = (
+    "without torch:   bounds (counts to radii)   ·   sampling (how votes are spent)   ·\n"
+    "evaluation (accuracy, ACR)   ·   floor:   records, run_folder, seeding, errors"
 )
-BESIDE = "   ·   ".join(
-    (
-        "also:   training (makes members)",
-        "cluster (many machines)",
-        "zoo, theory, reproduce, bench, demo, doctor",
-    )
+BESIDE = (
+    "also:   training (makes members)   ·   cluster (many machines)   ·   zoo, theory, reproduce,\n"
+    "bench, demo, doctor.   Arrows: what passes between rooms; import-linter checks the imports."
 )
-ABOVE = "cli:   " + "   ".join(VERBS)
+ABOVE = textwrap.fill("cli:   " + "   ".join(VERBS), 80, drop_whitespace=False)
 
 
 def _box(
@@ -57,36 +54,47 @@ def _box(
 
 
 def draw(shades: Shades) -> Figure:
-    figure = Figure(figsize=(16, 4.2))
-    axes = figure.add_axes((0.01, 0.02, 0.98, 0.96))
-    axes.set_xlim(0, 16)
-    axes.set_ylim(0, 4.2)
+    figure = Figure(figsize=(10, 6.6))
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    axes.set_xlim(0, 10)
+    axes.set_ylim(0, 6.6)
     axes.set_axis_off()
-    _box(axes, 0.1, 3.45, 15.8, 0.6, shades.accent_fill, shades)
-    axes.text(8, 3.75, ABOVE, ha="center", va="center", color=shades.ink, fontsize=11)
-    _box(axes, 0.1, 0.15, 15.8, 0.6, shades.fill, shades)
-    axes.text(8, 0.45, BELOW, ha="center", va="center", color=shades.ink, fontsize=10.5)
-    for position, (name, holds, gives) in enumerate(ROOMS):
-        x = 0.1 + 2.0 * position
-        _box(axes, x, 1.35, 1.55, 1.5, shades.paper, shades)
-        axes.text(
-            x + 0.775, 2.6, name, ha="center", color=shades.accent, fontsize=11.5, weight="bold"
-        )
-        axes.text(x + 0.775, 1.93, holds, ha="center", va="center", color=shades.ink, fontsize=8.6)
-        if gives:
-            arrow = FancyArrowPatch(
-                (x + 1.57, 2.1),
-                (x + 1.98, 2.1),
-                arrowstyle="-|>",
-                mutation_scale=14,
-                color=shades.muted,
-            )
-            axes.add_patch(arrow)
-            axes.text(x + 1.775, 1.22, gives, ha="center", va="top", color=shades.muted, fontsize=8)
-    axes.text(0.15, 3.05, "what passes from room to room; import-linter checks the imports",
-              color=shades.muted, fontsize=9)  # fmt: skip
-    axes.text(15.75, 3.05, BESIDE, ha="right", color=shades.muted, fontsize=9)
+    _box(axes, 0.1, 5.7, 9.8, 0.8, shades.accent_fill, shades)
+    axes.text(5, 6.1, ABOVE, ha="center", va="center", color=shades.ink, fontsize=12)
+    for place, room in enumerate(ROOMS):
+        _draw_room(axes, place % ACROSS, 3.75 - 2.0 * (place // ACROSS), room, shades)
+    turn = [(9.05, 3.75), (9.05, 3.5), (0.95, 3.5), (0.95, 3.27)]  # to the next line
+    axes.plot(*zip(*turn, strict=True), color=shades.muted, linewidth=1.3)
+    _draw_arrow(axes, turn[-1], (0.95, 3.22), shades)
+    axes.text(5, 3.53, ROOMS[ACROSS - 1][2].replace("\n", " "), ha="center", va="bottom",
+              color=shades.muted, fontsize=10.5)  # fmt: skip
+    axes.text(0.15, 1.28, BESIDE, va="center", color=shades.muted, fontsize=10.5)
+    _box(axes, 0.1, 0.1, 9.8, 0.8, shades.fill, shades)
+    axes.text(5, 0.5, BELOW, ha="center", va="center", color=shades.ink, fontsize=11)
     return figure
+
+
+def _draw_room(
+    axes: Axes, column: int, y: float, room: tuple[str, str, str], shades: Shades
+) -> None:
+    name, holds, gives = room
+    x = 0.1 + 2.7 * column
+    _box(axes, x, y, 1.7, 1.45, shades.paper, shades)
+    axes.text(x + 0.85, y + 1.13, name, ha="center", color=shades.accent, fontsize=13,
+              weight="bold")  # fmt: skip
+    axes.text(x + 0.85, y + 0.55, holds, ha="center", va="center", color=shades.ink, fontsize=10.5)
+    if column + 1 < ACROSS:
+        _draw_arrow(axes, (x + 1.72, y + 0.7), (x + 2.68, y + 0.7), shades)
+        axes.text(x + 2.2, y + 0.8, gives, ha="center", va="bottom", color=shades.muted,
+                  fontsize=10.5)  # fmt: skip
+
+
+def _draw_arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], shades: Shades
+) -> None:
+    axes.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=14, color=shades.muted)
+    )
 
 
 def main(folder: Path = HERE) -> None:

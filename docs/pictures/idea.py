@@ -30,7 +30,7 @@ def draw(row: Certificate, shades: Shades) -> Figure:
     image = load_dataset("digits").test.images([row.index])
     key = derive_key(row.seed, "estimation", row.index)
     noisy = noisy_copies(image, [key], sigma=row.sigma)
-    figure = Figure(figsize=(11, 3.7))
+    figure = Figure(figsize=(11, 4.1))
     _draw_images(figure, image[0], noisy, shades)
     _draw_votes(figure, row, shades)
     _draw_ball(figure, row, shades)
@@ -43,8 +43,8 @@ def draw(row: Certificate, shades: Shades) -> Figure:
 
 
 def _title(figure: Figure, x: float, number: str, text: str, shades: Shades) -> None:
-    figure.text(x, 0.93, number, color=shades.accent, fontsize=13, weight="bold")
-    figure.text(x + 0.02, 0.93, text, fontsize=12, weight="bold")
+    figure.text(x, 0.93, number, color=shades.accent, fontsize=14.5, weight="bold")
+    figure.text(x + 0.024, 0.93, text, fontsize=12.5, weight="bold")
 
 
 def _draw_images(figure: Figure, image: torch.Tensor, noisy: torch.Tensor, shades: Shades) -> None:
@@ -58,7 +58,7 @@ def _draw_images(figure: Figure, image: torch.Tensor, noisy: torch.Tensor, shade
         axes.imshow(noisy[position, 0].numpy(), cmap="gray_r", vmin=-0.7, vmax=1.7)
         axes.set_axis_off()
     clean.set_axis_off()
-    figure.text(0.19, 0.04, "x + noise, ten thousand times", color=shades.muted, fontsize=9)
+    figure.text(0.02, 0.04, "x + noise, ten thousand times", color=shades.muted, fontsize=12.5)
 
 
 def _draw_votes(figure: Figure, row: Certificate, shades: Shades) -> None:
@@ -70,7 +70,7 @@ def _draw_votes(figure: Figure, row: Certificate, shades: Shades) -> None:
     axes.set_xticks(range(len(counts)))
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(colors=shades.muted, length=0)
+    axes.tick_params(colors=shades.muted, length=0, labelsize=12)
     winner = row.prediction
     axes.text(
         winner + 0.5 if winner < 6 else winner - 0.5,
@@ -78,17 +78,17 @@ def _draw_votes(figure: Figure, row: Certificate, shades: Shades) -> None:
         f"{counts[winner]:,} of {row.n:,}",
         ha="left" if winner < 6 else "right",
         color=shades.accent,
-        fontsize=11,
+        fontsize=13,
         weight="bold",
     )
     p = np.floor(row.lower_bound * 1000) / 1000
     text = f"so with {100 * (1 - row.alpha):g}% confidence  p > {p:.3f}"
-    figure.text(0.42, 0.04, text, color=shades.muted, fontsize=9)
+    figure.text(0.42, 0.04, text, color=shades.muted, fontsize=12.5)
 
 
 def _draw_ball(figure: Figure, row: Certificate, shades: Shades) -> None:
     _title(figure, 0.745, "3", "a proof", shades)
-    axes = figure.add_axes((0.745, 0.15, 0.24, 0.7))
+    axes = figure.add_axes((0.745, 0.19, 0.24, 0.7))
     axes.set_xlim(-1.25, 1.25)
     axes.set_ylim(-1.1, 1.1)
     axes.set_aspect("equal")
@@ -115,15 +115,14 @@ def _draw_ball(figure: Figure, row: Certificate, shades: Shades) -> None:
     )
     axes.text(
         0,
-        -0.52,
+        -0.66,
         f"every image here\nis classified {row.prediction}",
         ha="center",
         color=shades.ink,
-        fontsize=10,
+        fontsize=12,
     )
-    figure.text(
-        0.745, 0.04, "no l2 change below R changes the label", color=shades.muted, fontsize=9
-    )
+    caption = "no l2 change below R\nchanges the label"
+    figure.text(0.745, 0.04, caption, color=shades.muted, fontsize=12.5)
 
 
 def main(folder: Path = HERE) -> None:

@@ -56,7 +56,7 @@ LIGHT = Shades(
     fill="#E7EAED",
     accent=canvas.ENSEMBLE_COLOUR,
     accent_fill="#FBE9E7",
-    series=canvas.COLOURS,
+    series=(*canvas.COLOURS[:4], canvas.INK, "#7F7F00"),
 )
 DARK = Shades(
     suffix="-dark",
@@ -67,7 +67,7 @@ DARK = Shades(
     fill="#2A2F34",
     accent="#FF8A7A",
     accent_fill="#3A2220",
-    series=("#56B4E9", "#E6A93A", "#3CC79A", "#D08CC4", "#7FB6E0"),
+    series=("#56B4E9", "#E6A93A", "#3CC79A", "#D08CC4", "#E3E6EA", "#DFDA6A"),
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import sween
 from sween.models import create_model, load_checkpoint
 from sween.records import read_certificates
 from tests.cli.command import assert_refused, run_line, succeed
@@ -76,6 +77,23 @@ def test_a_network_that_is_hardly_ever_right_is_warned_about(
         outcome = run_line(_line(published[1], root, tmp_path / "run", NORMALIZE))
     assert outcome.code == 0
     assert "check architecture, noise level and normalisation" in outcome.stderr
+
+
+def test_a_cifar_network_is_imported_without_its_data_where_no_check_is_wanted(
+    tmp_path: Path,
+) -> None:
+    model = create_model(
+        "resnet20", num_classes=10, image_shape=(3, 32, 32), mean=[0.5] * 3, std=[0.25] * 3
+    )
+    assert isinstance(model, nn.Sequential)
+    torch.save(model[1].state_dict(), tmp_path / "weights.pth")
+    run = tmp_path / "run"
+    line = f"import {tmp_path / 'weights.pth'} --arch resnet20 --sigma 0.25 {NORMALIZE} --out {run}"
+    assert_refused(line, "root of cifar10", watched=(tmp_path,))
+    assert "its accuracy was not checked" in succeed(f"{line} --no-check")
+    _, manifest = load_checkpoint(run)
+    assert manifest.dataset == "cifar10"
+    assert manifest.class_names == sween.load("cifar10-sween3-gaussian-sigma0.50").class_names
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import sween
 from tests.cli.command import assert_check_failed, assert_refused, run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.forging import Forgery, Row, all_votes_for, rederived
+from tests.smoothing import small
 
 MODES = {
     "members": "--n 200 --members --exit exact --exit paper",
@@ -49,6 +51,14 @@ def test_an_ensemble_of_the_zoo_is_found_by_its_fingerprint(tmp_path: Path) -> N
     assert "2 rows of 2 images (all: 0,1)" in succeed(
         f"verify {tmp_path}/run --recount all --quiet"
     )
+
+
+def test_a_module_of_ones_own_is_recounted_in_python(tmp_path: Path) -> None:
+    smoothed = small.smoothed()
+    data = small.images(2), [0, 1]
+    sween.certify_dataset(smoothed, data, out=tmp_path / "run", n=200, quiet=True)
+    line = f"verify {tmp_path / 'run'} --recount all"
+    assert_refused(line, "--model", "recount_folder in Python", watched=(tmp_path,))
 
 
 def swapped(forgery: Forgery) -> None:

@@ -263,6 +263,7 @@ def driver(tmp_path: Path) -> Callable[[], "subprocess.Popen[str]"]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # a process group, as a shell makes of a command
         )
 
     return start
@@ -338,10 +339,13 @@ def test_an_interrupt_detaches(
     first = driver()
     _wait_for_rows(out)
     before = _jobs(out)
-    first.send_signal(signal.SIGINT)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the jobs, too
     _, errors = first.communicate()
     assert first.returncode == 130
     assert "the same command attaches again" in errors
+    logs = [*(out / "shards" / "logs").rglob("*_log.out")]
+    assert len(logs) == 2
+    assert all("completed successfully" in log.read_text() for log in logs)
     second = driver()
     second.communicate(timeout=600)
     assert second.returncode == 0

@@ -59,6 +59,15 @@ def test_batches_and_sequences() -> None:
     assert as_batch(np.zeros((3, 5, 3), np.float32)).shape == (1, 3, 5, 3)
 
 
+def test_a_tensor_whose_channels_seem_last_is_warned_about() -> None:
+    """By its shape alone it may be meant, so it is not changed."""
+    for pixels in (torch.from_numpy(PIXELS), torch.zeros(2, 28, 28, 1)):
+        with pytest.warns(UserWarning, match="movedim"):
+            assert as_batch(pixels).shape[-3:] == pixels.shape[-3:]
+    for plain in (torch.zeros(64, 1, 1), torch.zeros(2, 4, 8, 3), torch.zeros(3, 9, 3)):
+        assert as_batch(plain).shape[-3:] == plain.shape[-3:]  # without a warning
+
+
 def test_an_array_that_must_not_be_written_to_is_copied() -> None:
     frozen = PIXELS.copy()
     frozen.setflags(write=False)

@@ -126,15 +126,39 @@ def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
     assert wheel.stat().st_size < 30e6
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        described = archive.read(metadata).decode()
-    assert {name.partition("/")[0] for name in names} == {"sween", metadata.partition("/")[0]}
+    described = _description(wheel)
+    own = f"sween-{sween.__version__}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {"sween", own}
     package = ROOT / "src" / "sween"
     files = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {f"sween/{path.relative_to(package).as_posix()}" for path in files} <= names
     assert {"sween/py.typed", "sween/configs/fast/gaussian.toml"} <= names
     assert f"\nVersion: {sween.__version__}\n" in described
     assert "\nLicense-Expression: MIT\n" in described
+
+
+def test_the_description_has_no_link_that_leads_nowhere(wheel: Path, tmp_path: Path) -> None:
+    """Without an address of the repository links are text; with it they are absolute."""
+    assert not LINKS.findall(_description(wheel))
+    address = "https://code.example/sween/blob/v1"
+    environment = {**os.environ, "SWEEN_REPOSITORY_URL": address}
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(ROOT)]
+    run([*pip, "--wheel-dir", str(tmp_path)], env=environment)
+    (linked,) = tmp_path.glob("*.whl")
+    targets = LINKS.findall(_description(linked))
+    assert f"{address}/docs/tutorial.md" in targets
+    assert f"{address}/docs/pictures/idea.png?raw=true" in targets
+    assert all(target.startswith(f"{address}/") for target in targets)
+    assert f"\nProject-URL: Source, {address}\n" in _description(linked)
+
+
+LINKS = re.compile(r"(?:\]\(|src=\"|srcset=\")([^\")]+)")
+
+
+def _description(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        return archive.read(metadata).decode()
 
 
 def test_the_source_distribution_has_what_builds_it_and_no_results(built: Path) -> None:
@@ -236,6 +260,8 @@ import sween
 
 def radii(model: torch.nn.Module, images: torch.Tensor) -> list[float]:
     smoothed = sween.SmoothedClassifier(model, sigma=0.5, num_classes=10)
+    first = smoothed.certify_one(images[0], alpha=0.01)
+    assert smoothed.predict_one(images[0], n=200).prediction == first.prediction
     return [certificate.radius for certificate in smoothed.certify(images, n=1000)]
 
 
@@ -245,6 +271,8 @@ def share(run: sween.CertificationRun) -> float:
 MISTAKES = {
     "sigma=0.5": 'sigma="large"',
     "certificate.radius": "certificate.radios",
+    "alpha=0.01": "alfa=0.01",
+    "n=200": 'n="many"',
     "sween.SmoothedClassifier": "sween.SmoothClassifier",
 }
 """Each must be found: a package without types would let them pass."""

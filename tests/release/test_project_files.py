@@ -1,6 +1,8 @@
 """Files around the package: versions agree, and machines can read what they are to read."""
 
+import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -79,6 +81,27 @@ def test_only_a_tag_is_published_and_by_a_job_without_code() -> None:
     assert publish["needs"] == "build"
     assert publish["permissions"] == {"id-token": "write"}, "trusted publishing, no password"
     assert all("run" not in step for step in publish["steps"])
+
+
+def test_a_release_has_its_part_of_the_changelog_and_comes_last(tmp_path: Path) -> None:
+    """The script of its last step, with a `gh` that keeps the notes."""
+    release = read_yaml(ROOT / ".github" / "workflows" / "publish.yml")["jobs"]["release"]
+    assert release["needs"] == "publish"
+    assert release["steps"][0]["uses"].startswith("actions/checkout")
+    gh = tmp_path / "gh"
+    gh.write_text('#!/bin/sh\nwhile [ "$1" != --notes-file ]; do shift; done\nmv "$2" kept.md\n')
+    gh.chmod(0o755)
+    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    subprocess.run(
+        ["bash", "-e", "-c", release["steps"][-1]["run"]],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "TAG": f"v{sween.__version__}"},
+        cwd=tmp_path,
+        check=True,
+    )
+    notes = (tmp_path / "kept.md").read_text(encoding="utf-8")
+    assert notes.startswith(f"## [{sween.__version__}]")
+    assert notes.count("\n## ") == 0
+    assert "### Added" in notes
 
 
 def test_the_tracked_tree_is_small() -> None:

@@ -20,6 +20,7 @@ from sween.cli.options import (
     ExitAlpha,
     ExitThreshold,
     ForwardRows,
+    Indices,
     Precision,
     Quiet,
     Seed,
@@ -55,7 +56,7 @@ def run(
             help=f"one of {', '.join(ATTACKS)}", autocompletion=complete_from(lambda: ATTACKS)
         ),
     ] = "rand",
-    indices: Annotated[str | None, typer.Option(help="test images, e.g. 888:988")] = None,
+    indices: Indices = None,
     every: Annotated[int | None, typer.Option(help="every k-th test image")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all test images")] = False,
     samples: Annotated[int, typer.Option(help="noise draws per gradient of the attack")] = 128,

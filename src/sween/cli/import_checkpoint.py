@@ -13,6 +13,7 @@ import typer
 from sween.cli.options import Convert, DataRoot, Device, ImageSize, choose_device
 from sween.data import DATASETS, Dataset, load_dataset
 from sween.data.dataset import Split, StoredPixels
+from sween.data.registry import DatasetEntry, find_dataset
 from sween.errors import BadInput
 from sween.factories import is_factory
 from sween.locks import FolderLock
@@ -49,52 +50,72 @@ def run(
     image_size: ImageSize = None,
     convert: Convert = False,
     images: Annotated[int, typer.Option(help="noisy test images to check its accuracy on")] = 1000,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check/--no-check",
+            help="check its accuracy; without it CIFAR-10 networks need no --data-root",
+        ),
+    ] = True,
     device: Device = "auto",
 ) -> None:
     """Import a checkpoint of another training script as an ensemble member.
 
     No code in the file is run: weights are read, from a file of torch.save or safetensors. Prints
     the accuracy on noisy test images: a low value suggests that the architecture, noise level or
-    normalisation is wrong.
+    normalisation is wrong. With --no-check nobody would notice.
     """
     if not 0 < sigma < math.inf:
         raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")
     if images < 1:
         raise BadInput("images", expected="at least 1", got=images, fix="leave it out")
     chosen = choose_device(device)
-    data = load_dataset(dataset, data_root, image_size=image_size, convert=convert, test_only=True)
-    model, about = _network(checkpoint, arch, data, normalize)
+    entry = find_dataset(dataset)
+    data: Dataset | DatasetEntry = entry
+    asked = data_root is not None or image_size is not None or convert
+    if check or asked or entry.image_shape is None:
+        data = load_dataset(
+            dataset, data_root, image_size=image_size, convert=convert, test_only=True
+        )
+    assert data.image_shape is not None
+    assert data.class_names is not None
+    num_classes = len(data.class_names)
+    model, about = _network(checkpoint, arch, num_classes, data.image_shape, normalize)
     origin = {
         "file": checkpoint.name,
         "sha256": hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
         **{name: value for name, value in about.items() if name in ("epoch", "arch")},
     }
-    images = min(images, len(data.test))
-    accuracy = _accuracy(model.to(chosen), data, sigma, images)
+    found = "its accuracy was not checked"
+    if check:
+        assert isinstance(data, Dataset)
+        images = min(images, len(data.test))
+        accuracy = _accuracy(model.to(chosen), data, sigma, images)
+        found = f"correct on {100 * accuracy:.1f}% of {images} noisy test images at sigma {sigma:g}"
     manifest = Manifest(
         arch=arch,
-        num_classes=data.num_classes,
+        num_classes=num_classes,
         image_shape=data.image_shape,
-        dataset=data.name,
+        dataset=dataset,
         class_names=data.class_names,
         sigma=sigma,
         training={"method": "imported", "seed": 0, "origin": origin},
     )
-    config = {"kind": "imported", "arch": arch, "dataset": data.name, "sigma": sigma, **origin}
+    config = {"kind": "imported", "arch": arch, "dataset": dataset, "sigma": sigma, **origin}
     with FolderLock(out):
         start_run(out, config)
         save_checkpoint(model.cpu(), out / CHECKPOINT, manifest)
-    typer.echo(
-        f"{checkpoint.name} as {arch} into {out}: correct on {100 * accuracy:.1f}% of {images} "
-        f"noisy test images at sigma {sigma:g}"
-    )
+    typer.echo(f"{checkpoint.name} as {arch} into {out}: {found}")
 
 
 def _network(
-    checkpoint: Path, arch: str, data: Dataset, normalize: str | None
+    checkpoint: Path,
+    arch: str,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    normalize: str | None,
 ) -> tuple[torch.nn.Module, Mapping[str, Plain]]:
     """The network with its weights, and what else the file says."""
-    num_classes, image_shape = data.num_classes, data.image_shape
     if not is_factory(arch):
         model, published = published_network(
             checkpoint, arch, num_classes=num_classes, image_shape=image_shape, normalize=normalize

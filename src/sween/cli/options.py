@@ -34,6 +34,10 @@ TrustedDataset = Annotated[
     ),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="folder with the data set's files")]
+Indices = Annotated[
+    str | None,
+    typer.Option(help="test images: START:STOP[:STEP] or numbers, such as 888:1888 or 0,5,9"),
+]
 ImageSize = Annotated[
     int | None, typer.Option(help="image height and width in pixels, for image_folder")
 ]

@@ -139,5 +139,6 @@ def _model_of(
         "--model",
         expected=f"the ensemble with the fingerprint {str(config.get('fingerprint'))[:16]}",
         got="no --model, and no zoo model has that fingerprint",
-        fix="pass the certified ensemble folder as --model",
+        fix="pass the certified ensemble folder as --model, or, for a module of your own that "
+        "certify_dataset certified, call sween.smoothing.recount_folder in Python",
     )

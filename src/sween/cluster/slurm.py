@@ -6,16 +6,17 @@ shards, so that the driver can leave at any time; the next one follows the jobs 
 and submits what is missing.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,23 @@ def _first_claimant(claim: Path, claimant: str) -> str:
     driver claims their shards, so that these jobs do nothing should they ever start; where a job
     was first, the link says which.
     """
-    with contextlib.suppress(FileExistsError):
+    with suppress(FileExistsError):
         claim.symlink_to(claimant)
     return os.readlink(claim)
+
+
+@contextmanager
+def _outliving_the_terminal() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C and the end of the terminal.
+
+    A terminal sends both to all processes of a command, but they are meant for the driver alone. A
+    process inherits the signals that are blocked when it is started.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def certify_in_jobs(
@@ -340,7 +355,8 @@ class _Array:
         self._write(submitting=claims)
         paths = [self._logs / claim for claim in claims.values()]
         try:
-            jobs = executor.map_array(ShardCommand(self.main), own, paths)
+            with _outliving_the_terminal() if options.executor == "local" else nullcontext():
+                jobs = executor.map_array(ShardCommand(self.main), own, paths)
         except submitit.core.utils.FailedJobError as error:
             self._forget_submission()
             raise BadInput(

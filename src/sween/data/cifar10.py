@@ -29,7 +29,11 @@ PUBLISHED_MD5 = {
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TRAIN_SIZE = 48_000
 """The first 48,000 images train; the last 2,000 solve the ensemble's weights."""
-_SHAPE = (3, 32, 32)
+IMAGE_SHAPE = (3, 32, 32)
+CLASS_NAMES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 _FIX = f"fetch {ARCHIVE} again from its source"
 _LARGEST_MEMBER = 64 * 2**20
 """Twice the largest published file: a tar that claims more is not read into memory."""
@@ -60,13 +64,13 @@ def load_cifar10(root: AnyPath) -> Dataset:
     def join(*names: str) -> tuple[torch.Tensor, torch.Tensor]:
         pixels = np.concatenate([files[name][b"data"] for name in names])
         labels = [label for name in names for label in files[name][b"labels"]]
-        return torch.from_numpy(pixels).view(-1, *_SHAPE), torch.tensor(labels)
+        return torch.from_numpy(pixels).view(-1, *IMAGE_SHAPE), torch.tensor(labels)
 
     (train, labels), (test, test_labels) = join(*TRAIN_BATCHES), join("test_batch")
     return Dataset(
         name="cifar10",
         class_names=tuple(name.decode() for name in files["batches.meta"][b"label_names"]),
-        image_shape=_SHAPE,
+        image_shape=IMAGE_SHAPE,
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
         augmentation="crop-flip",

@@ -5,6 +5,7 @@ and the channels of arrays and Pillow images move from last to first. The conver
 that is certified.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ Images = torch.Tensor | npt.NDArray[Any] | Image.Image | Sequence[Any]
 of images of one size."""
 
 _CHANNELS = (1, 3)
+_MOST_USUAL_CHANNELS = 4
 _MODES = ("L", "RGB")
 
 
@@ -54,6 +56,7 @@ def is_single(images: Images) -> bool:
 def _as_pixels(images: Images, what: str) -> torch.Tensor:
     """Channels first, uint8 or float32."""
     if isinstance(images, torch.Tensor):
+        _warn_if_channels_seem_last(images)
         return _known_type(images, what)
     if isinstance(images, Image.Image):
         if images.mode not in _MODES:
@@ -88,6 +91,20 @@ def _as_pixels(images: Images, what: str) -> torch.Tensor:
         got=describe_type(images) + (" that is empty" if empty else ""),
         fix="open a file with PIL.Image.open" if is_text else "convert it with torch.as_tensor",
     )
+
+
+def _warn_if_channels_seem_last(images: torch.Tensor) -> None:
+    """Tensors have channels first; a network that flattens would take any order."""
+    if images.ndim not in (3, 4):
+        return
+    channels, height, width = images.shape[-3:]
+    if width in _CHANNELS and min(channels, height) > _MOST_USUAL_CHANNELS:
+        # The same text for all images of a data set, so that Python shows it once.
+        warnings.warn(
+            f"images of shape {(channels, height, width)} are read as {channels} channels of "
+            f"{height} x {width} pixels; if their channels are last, pass images.movedim(-1, -3)",
+            stacklevel=2,
+        )
 
 
 def _tensor_of(array: npt.NDArray[Any], what: str) -> torch.Tensor:

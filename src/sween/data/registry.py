@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from sween.data.cifar10 import load_cifar10
+from sween.data.cifar10 import CLASS_NAMES, IMAGE_SHAPE, load_cifar10
 from sween.data.dataset import Dataset
 from sween.data.digits import TEST_SIZE, WHITE, load_digits
 from sween.data.image_folder import load_image_folder
@@ -32,6 +32,8 @@ class DatasetEntry:
         white: the pixel value that becomes 1.0.
         classes: how many it has; None where that depends on the files.
         test_images: how many its test split has; None where that depends on the files.
+        image_shape: (C, H, W), where it needs files but is known without them.
+        class_names: likewise.
 
     Example:
         See `register_dataset`.
@@ -43,6 +45,8 @@ class DatasetEntry:
     white: int = 255
     classes: int | None = None
     test_images: int | None = None
+    image_shape: tuple[int, int, int] | None = None
+    class_names: tuple[str, ...] | None = None
 
     @property
     def needs_root(self) -> bool:
@@ -68,6 +72,8 @@ _BUILT_IN = {
         "fetch cifar-10-python.tar.gz from its source and pass its folder as `root`",
         classes=10,
         test_images=10_000,
+        image_shape=IMAGE_SHAPE,
+        class_names=CLASS_NAMES,
     ),
     "image_folder": DatasetEntry(
         "image files laid out like ImageNet: train/<class>/ and val/<class>/",

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -42,6 +42,34 @@ Labels = Sequence[int] | torch.Tensor | int | None
 
 Indices = Sequence[int] | int | None
 """Numbers of the images, each once; None to number them consecutively across calls."""
+
+
+class PredictOptions(TypedDict, total=False):
+    """Keywords of `SmoothedClassifier.predict`, for type checkers."""
+
+    n: int
+    alpha: float
+    seed: int | None
+    indices: Indices
+
+
+class CertifyOptions(TypedDict, total=False):
+    """Keywords of `SmoothedClassifier.certify`, for type checkers."""
+
+    n0: int | None
+    n: int
+    alpha: float
+    seed: int | None
+    bound: str
+    sampling: str
+    radii: float | Sequence[float]
+    tolerance: float | None
+    budget: int | None
+    votes: str
+    settings: CertifySettings | None
+    labels: Labels
+    indices: Indices
+    on_progress: Callable[[int], None] | None
 
 
 class SmoothedClassifier:
@@ -284,7 +312,7 @@ class SmoothedClassifier:
             own = fresh_seed() if given is None else given
             return self._predict(batch, keys, n, alpha, own, fitted=True)
 
-    def predict_one(self, image: Images, **options: Any) -> Prediction:
+    def predict_one(self, image: Images, **options: Unpack[PredictOptions]) -> Prediction:
         """`predict` for one image.
 
         Example:
@@ -393,7 +421,7 @@ class SmoothedClassifier:
         )
         return [voters[self.name] for voters in found]
 
-    def certify_one(self, image: Images, **options: Any) -> Certificate:
+    def certify_one(self, image: Images, **options: Unpack[CertifyOptions]) -> Certificate:
         """`certify` for one image.
 
         Example:
