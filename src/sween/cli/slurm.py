@@ -64,6 +64,10 @@ def certify_on_slurm(
         raise BadInput("`shard`", expected="none: each job is a shard", got=shard, fix="drop it")
     if jobs is None:
         raise BadInput("`jobs`", expected="the number of jobs", got="none", fix="try --jobs 16")
+    if jobs > images:
+        raise BadInput(
+            "`jobs`", expected=f"at most {images}, one for each image", got=jobs, fix="lower it"
+        )
     options = SlurmOptions(
         jobs=jobs,
         partition=partition,
@@ -72,10 +76,6 @@ def certify_on_slurm(
         options=dict(map(_key_and_value, slurm)),
         executor=executor or "slurm",
     )
-    if jobs > images:
-        raise BadInput(
-            "`jobs`", expected=f"at most one for each of {images} images", got=jobs, fix="lower it"
-        )
     try:
         merged = certify_in_jobs(
             main,

@@ -73,6 +73,7 @@ def test_logits_are_those_of_the_certified_network(
     assert torch.equal(FusedGradients(module, *both)(images), FusedResNet(module, emulator)(images))
 
 
+@pytest.mark.slow
 def test_attacks_use_the_kernels(
     both: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
