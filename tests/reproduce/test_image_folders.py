@@ -90,6 +90,7 @@ def _line(plan: Path, photos: Path, *, options: str = "", out: str = "out") -> s
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "networks"),
     [

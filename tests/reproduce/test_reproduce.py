@@ -328,6 +328,7 @@ def test_a_dry_run_knows_what_is_done(done: Path) -> None:
     assert "measured here" in printed
 
 
+@pytest.mark.slow
 def test_a_time_limit_stops_in_time_and_the_next_call_goes_on(
     plans: Path, finished: tuple[Path, str]
 ) -> None:

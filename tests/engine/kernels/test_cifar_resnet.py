@@ -54,6 +54,7 @@ def test_threads_never_race_for_shared_memory(any_emulator: Emulator) -> None:
     assert any_emulator.faults == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 @torch.no_grad()
 def test_a_missing_barrier_is_detected(tmp_path: Path, number: int) -> None:

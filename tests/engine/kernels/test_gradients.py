@@ -65,6 +65,7 @@ def test_gradients_of_any_size_keep_their_precision(both: tuple[Emulator, Emulat
     assert torch.allclose(ours.norm(dim=1), theirs.norm(dim=1), rtol=0.05)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_logits_are_those_of_the_certified_network(
     both: tuple[Emulator, Emulator], emulator: Emulator
