@@ -162,7 +162,9 @@ def exits(results: Path, dataset: str) -> str:
             for row in published()["adaptive"]
             if (members, training, sigma) == (6, "gaussian", row["sigma"])
         ]
-        for exit in sorted(of_exit, key=lambda exit: ("none", "paper", "exact").index(_rule(exit))):
+        for exit in sorted(
+            of_exit, key=lambda exit: ("none", "paper", "mixed", "exact").index(_rule(exit))
+        ):
             rows = of_exit[exit]
             lost = "-" if rows is full else signed(paired_bootstrap(full, rows), digits=4)
             evaluations = sum(row.member_evaluations for row in rows) / len(rows)

@@ -13,6 +13,8 @@ from sween.errors import ContractError
 from sween.smoothing import SmoothedClassifier
 from sween.training.trainer import takes_channels_last
 
+CPU = torch.device("cpu")
+
 
 class LeNet(nn.Module):
     """As in torch's tutorial: `view` needs channels first."""
@@ -67,8 +69,8 @@ def test_networks_with_views_are_certified(name: str) -> None:
 
 
 def test_training_takes_them_channels_first() -> None:
-    assert not takes_channels_last(LeNet(), (3, 32, 32))
-    assert takes_channels_last(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), (3, 8, 8))
+    assert not takes_channels_last(LeNet(), (3, 32, 32), CPU)
+    assert takes_channels_last(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), (3, 8, 8), CPU)
 
 
 def test_a_layer_without_numbers_gets_one_line() -> None:

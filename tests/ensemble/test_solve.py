@@ -61,9 +61,8 @@ def test_batches_of_sgd_may_be_evaluated_together(
             ensemble, images, labels, sigma=SIGMA, samples=1, epochs=5, batch_size=batch_size
         ).weights
 
-    monkeypatch.setitem(probabilities.BLOCKS, "cpu", 1)
     one_by_one = solved()
-    monkeypatch.setitem(probabilities.BLOCKS, "cpu", 40)
+    monkeypatch.setattr(probabilities, "CPU_BLOCKS", 40)
     together = solved()
     assert together == pytest.approx(one_by_one, abs=1e-6)
     assert len(set(one_by_one)) == 3

@@ -47,9 +47,11 @@ def faster_arithmetics(results: Sequence[BenchResult]) -> Iterator[str]:
     for result in results:
         other = result.other
         if other is not None and other.speedup > 1:
+            how = f"precision {other.precision}"
+            how += " and compile" if other.precision == "int8" else ""
             yield (
                 f"{result.model}: {other.precision} is {other.speedup:.2f} times as fast as "
-                f"{result.precision} on this CPU (precision {other.precision}); it changes "
+                f"{result.precision} on this CPU ({how}); it changes "
                 f"{other.votes_changed} of {other.votes_compared:,} votes here, so its "
                 "certificates are those of another classifier, in a run folder of their own"
             )

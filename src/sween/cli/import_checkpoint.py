@@ -63,7 +63,7 @@ def run(
 
     No code in the file is run: weights are read, from a file of torch.save or safetensors. Prints
     the accuracy on noisy test images: a low value suggests that the architecture, noise level or
-    normalisation is wrong. With --no-check nobody would notice.
+    normalisation is wrong. With --no-check that goes unnoticed.
     """
     if not 0 < sigma < math.inf:
         raise BadInput("sigma", expected="a positive number", got=sigma, fix="try 0.5")

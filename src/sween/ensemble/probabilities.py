@@ -22,7 +22,7 @@ from sween.seeding import (
     standard_normal,
 )
 
-BLOCKS = {"cpu": 1, "cuda": 40}
+CPU_BLOCKS, GPU_BLOCKS = 1, 40
 """Noise blocks per forward pass: small passes would leave a GPU idle."""
 
 
@@ -122,7 +122,7 @@ def noisy_batches(
         for epoch in range(epochs)
         for block, picks in enumerate(torch.split(_order(len(images), seed, epoch), batch_size))
     ]
-    together = max(1, BLOCKS[device.type] * NOISE_BLOCK // batch_size)
+    together = max(1, _blocks(device) * NOISE_BLOCK // batch_size)
     for start in range(0, len(steps), together):
         noisy, truths = [], []
         for epoch, block, picks in steps[start : start + together]:
@@ -140,6 +140,10 @@ def noisy_batches(
         copies, truth = torch.cat(noisy), torch.cat(truths).to(device)
         columns = [true_class(ensemble, k, copies, truth) for k in range(len(ensemble.members))]
         yield from torch.split(torch.stack(columns, dim=1).cpu(), [len(own) for own in truths])
+
+
+def _blocks(device: torch.device) -> int:
+    return CPU_BLOCKS if device.type == "cpu" else GPU_BLOCKS
 
 
 def _order(count: int, seed: int, epoch: int) -> torch.Tensor:
@@ -200,7 +204,7 @@ def _noisy_rows(
     device = device_of(ensemble)
     labels = labels.cpu()
     jobs = [(i, block, used) for i in range(len(images)) for block, used in noise_blocks(samples)]
-    together = BLOCKS[device.type]
+    together = _blocks(device)
     for start in range(0, len(jobs), together):
         part = jobs[start : start + together]
         positions = torch.tensor([i for i, _, _ in part])

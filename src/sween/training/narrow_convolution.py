@@ -1,7 +1,7 @@
 """3x3 convolutions of 16 and 32 channels with custom kernels, which libraries are slow at.
 
-Those of the first two stages of the CIFAR ResNets take more than half of a training step with
-cuDNN: all three passes of 16 channels, and the gradient in the weights of 32.
+The CIFAR ResNets have such convolutions in their first two stages. Kernels are for all three passes
+of 16 channels, and for the gradient in the weights of 32; the rest is cuDNN's.
 `use_narrow_convolutions` lets such layers use the operators of this file where their inputs are
 bfloat16, on a GPU. The operators are differentiable, and are compiled and captured like any other.
 """

@@ -121,7 +121,9 @@ class Trainer:
         check_member(self.model, num_classes=dataset.num_classes, image_shape=dataset.image_shape)
         code = source_digest(self.model, [config.arch])
         self.recorded |= {} if code is None else {CODE_KEY: code}
-        self.channels_last = self.fast and takes_channels_last(self.model, dataset.image_shape)
+        self.channels_last = self.fast and takes_channels_last(
+            self.model, dataset.image_shape, device
+        )
         if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             use_narrow_convolutions(self.model, device)
@@ -434,9 +436,9 @@ class Trainer:
 
 
 @torch.no_grad()
-def takes_channels_last(model: nn.Module, image_shape: Sequence[int]) -> bool:
+def takes_channels_last(model: nn.Module, image_shape: Sequence[int], device: torch.device) -> bool:
     """Whether the model's code allows that layout; `view` after a convolution does not."""
-    layout, device = torch.channels_last, next(model.parameters()).device
+    layout = torch.channels_last
     images = torch.zeros(2, *image_shape, device=device).contiguous(memory_format=layout)
     try:
         tried = copy.deepcopy(model).eval()
