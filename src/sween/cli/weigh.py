@@ -17,6 +17,7 @@ from sween.cli.options import (
     choose_device,
     dataset_of,
 )
+from sween.engine import prepared_ensemble
 from sween.ensemble import METHODS, load_members, weigh
 from sween.ensemble.folder import new_ensemble, write_ensemble
 
@@ -44,7 +45,15 @@ def run(
         loaded = load_members(runs, archs=arch or ())
         dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert)
         loaded.to(choose_device(device))
-        solution = weigh(loaded, dataset, method=method, samples=samples, seed=seed, quiet=quiet)
+        solution = weigh(
+            loaded,
+            dataset,
+            method=method,
+            samples=samples,
+            seed=seed,
+            quiet=quiet,
+            evaluated=prepared_ensemble(loaded),
+        )
         write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):
         typer.echo(f"{name:24} {weight:.6f}")

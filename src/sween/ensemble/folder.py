@@ -14,7 +14,7 @@ import torch
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
-from sween.ensemble.weighted import check_weights
+from sween.ensemble.weighted import WeightedEnsemble, check_weights
 from sween.errors import BadInput, CheckpointError
 from sween.locks import FolderLock, is_hidden_entry
 from sween.models import Manifest, load_checkpoint, read_manifest
@@ -108,8 +108,19 @@ def weigh(
     samples: int = 100,
     seed: int = 0,
     quiet: bool = False,
+    evaluated: WeightedEnsemble | None = None,
 ) -> WeightSolution:
     """Solve the weights of a loaded ensemble on the data set's weight-solving split.
+
+    Args:
+        loaded: whose weights are set.
+        dataset: that of its members.
+        method: see `solve_weights`.
+        samples: noise draws per image.
+        seed: of all noise.
+        quiet: no progress display.
+        evaluated: the same members in another form that is evaluated instead, such as
+            `sween.engine.prepared_ensemble(loaded)`.
 
     Example:
         >>> import sween
@@ -117,13 +128,12 @@ def weigh(
         >>> digits = sween.load_dataset("digits")
         >>> loaded = sween.load("digits-sween3-gaussian-sigma0.50")
         >>> solution = weigh(loaded, digits, method="convex", samples=5, quiet=True)
-        >>> loaded.weights = solution.weights
-        >>> solution.gap < 1e-4
-        True
+        >>> solution.gap < 1e-4, loaded.weights.tolist() == list(solution.weights)
+        (True, True)
     """
     check_dataset(loaded, dataset)
-    return solve_weights(
-        loaded,
+    solution = solve_weights(
+        loaded if evaluated is None else evaluated,
         dataset.weights.held_in_memory(),
         dataset.weights.labels,
         sigma=loaded.sigma,
@@ -132,6 +142,8 @@ def weigh(
         seed=seed,
         quiet=quiet,
     )
+    loaded.weights = solution.weights
+    return solution
 
 
 def save_ensemble(

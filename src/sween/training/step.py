@@ -234,6 +234,8 @@ class TrainingStep:
         assert self.options is not None  # prepare comes first
         # Random numbers first: everything computed from them is one compiled function.
         drawn, noise = self._draw() if self.keyed is None else self._draw_keyed(self.keyed)
+        # Not in the compiled function, which candidates of other noise levels then share.
+        noise = self.options.sigma * noise
         uniforms = self._draw_uniforms() if self.objective.taught else None
         attacked = self._attack(drawn, noise) if self.options.attack_steps else None
         with self._statistics:
@@ -279,14 +281,14 @@ class TrainingStep:
         aim = self._batch_targets() if self.objective.taught else self._labels()
         aim = aim.repeat(self.copies, *[1] * (aim.ndim - 1))
         with evaluating(self.model):
-            attacked = attack(
+            attacked: torch.Tensor = attack(
                 lambda delta: self._predict(images + delta),
-                options.sigma * noise,
+                noise,
                 aim,
                 options.attack_steps,
                 options.attack_size,
             )
-        return attacked / options.sigma
+        return attacked
 
     def _predict_frozen(self, noisy: torch.Tensor) -> torch.Tensor:
         """Logits that are differentiable in the images only."""
@@ -305,9 +307,7 @@ class TrainingStep:
 
     def _noisy(self, drawn: CropFlips | None, noise: torch.Tensor) -> torch.Tensor:
         """The batch's noisy copies, copy after copy."""
-        assert self.options is not None
-        noisy = self.inputs.images(drawn).repeat(self.copies, 1, 1, 1) + self.options.sigma * noise
-        return self._laid_out(noisy)
+        return self._laid_out(self.inputs.images(drawn).repeat(self.copies, 1, 1, 1) + noise)
 
     def _laid_out(self, noisy: torch.Tensor) -> torch.Tensor:
         return noisy.contiguous(memory_format=torch.channels_last) if self.channels_last else noisy
