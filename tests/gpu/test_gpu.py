@@ -12,7 +12,7 @@ import sween
 from sween.attack import gradients
 from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
 from sween.bench import calibrate_batch_norm
-from sween.engine import VoteRequest, forward
+from sween.engine import PreparedModule, VoteRequest, forward
 from sween.engine import votes as votes_module
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import (
@@ -459,3 +459,20 @@ def test_strangers_resnets_run_by_the_kernels(name: str) -> None:
     wanted = module(noisy)
     difference = float((member(noisy) - wanted).abs().max())
     assert difference < 0.02 * float(wanted.max() - wanted.min())
+
+
+def test_weights_are_solved_with_the_members_as_they_vote() -> None:
+    """By the kernels, for any number of images, and near those of float32."""
+    shape = (3, 32, 32)
+    networks = [
+        calibrate_batch_norm(create_model(arch, num_classes=10, image_shape=shape), shape).cuda()
+        for arch in ("resnet20", "resnet26")
+    ]
+    images, labels = torch.rand(300, *shape, device="cuda"), torch.arange(300) % 10
+    found = []
+    for members in (networks, [PreparedModule(own, 10) for own in networks]):
+        ensemble = WeightedEnsemble(members)
+        options: dict[str, Any] = {"sigma": 0.25, "samples": 20, "epochs": 5}
+        found.append(sween.solve_weights(ensemble, images, labels, **options))
+    assert found[1].weights == pytest.approx(found[0].weights, abs=0.01)
+    assert found[1].loss == pytest.approx(found[0].loss, abs=0.01)
