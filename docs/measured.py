@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import measured_findings
+import measured_identical
 import measured_planning
 import measured_speed
 from measured_findings import lead_over_envelope, load, published, signed
@@ -25,6 +26,8 @@ from sween.report import MeasuredRun, load_run, to_markdown
 from sween.report.attacked import load_attacked
 from sween.report.rows import DEFAULT_RADII, Row
 from sween.training import OBJECTIVES
+
+IDENTICAL = "8 ResNet-110"
 
 
 def one_run(results: Path, name: str) -> str:
@@ -65,9 +68,12 @@ def acr_beside_paper(results: Path, dataset: str) -> str:
         for row in load(folder).rows:
             if row.kind == "ensemble" and "+" not in row.model:
                 found.setdefault((training, row.model), {})[sigma] = row.acr
+    for sigma, _, own, paper in measured_identical.whole_ensembles(results, dataset):
+        found.setdefault(("gaussian", IDENTICAL), {})[sigma] = own.acr
+        theirs["gaussian", IDENTICAL, sigma] = paper
     sigmas = sorted({sigma for own in found.values() for sigma in own})
     lines = []
-    for (training, model), own in found.items():
+    for (training, model), own in sorted(found.items(), key=lambda item: item[0][0] != "gaussian"):
         other = _counterpart(training)
         cells = [f"{training}, paper: {other}" if other != training else training, model]
         for sigma in sigmas:
@@ -97,6 +103,9 @@ def beside_peers(results: Path, dataset: str) -> str:
         lines.append(
             (sigma, own.acr, [f"**{own.model}, {training}**", "ours", "888:1888", *accuracies])
         )
+    for sigma, images, own, _ in measured_identical.whole_ensembles(results, dataset):
+        accuracies = [f"{100 * value:.1f}" for value in own.accuracies]
+        lines.append((sigma, own.acr, [f"**{IDENTICAL}, gaussian**", "ours", images, *accuracies]))
     lines.sort(key=lambda line: line[:2])
     ordered = [[f"{sigma:.2f}", *cells, format_radius(acr)] for sigma, acr, cells in lines]
     radii = [f"{0.25 * step:.2f}" for step in range(9)]
@@ -337,6 +346,8 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "sizes": measured_findings.sizes,
     "weights": measured_findings.weights,
     "bounds": measured_findings.bounds,
+    "identical": measured_identical.identical,
+    "diversity": measured_identical.diversity,
     "predicted-costs": measured_planning.predicted_costs,
     "imagenet-costs": measured_planning.imagenet_costs,
     "speed": measured_speed.speed,

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import sween
-from sween.engine import PreparedModule, forward, prepared_ensemble
+from sween.engine import forward, prepared_ensemble
 from sween.engine.prepare import Prepared, prepare
+from sween.engine.prepared_members import PreparedModule
 from sween.ensemble import WeightedEnsemble, load_members, weigh
 from sween.models import create_model
 from sween.zoo import MODELS

@@ -12,7 +12,7 @@ import sween
 from sween.attack import gradients
 from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
 from sween.bench import calibrate_batch_norm
-from sween.engine import PreparedModule, VoteRequest, forward
+from sween.engine import VoteRequest, forward
 from sween.engine import votes as votes_module
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import (
@@ -34,6 +34,7 @@ from sween.engine.linear_gelu import LinearGelu
 from sween.engine.member import Member
 from sween.engine.noise import NoiseKind
 from sween.engine.preparation import Preparation
+from sween.engine.prepared_members import PreparedModule
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.interleave import Steps, to_host_async
 from sween.models import create_model

@@ -445,7 +445,7 @@ ROOT = Path(__file__).parents[2]
         (target, config.parent)
         for target, pattern in (
             ("standard", "cifar10-sween?-gaussian-*/training/*"),
-            ("identical", "pending/cifar10-identical-gaussian-*/*"),
+            ("identical", "cifar10-identical-gaussian-*/training/*"),
         )
         for config in (ROOT / "results").glob(f"{pattern}/config.toml")
     ),

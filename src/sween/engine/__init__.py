@@ -4,7 +4,7 @@ from sween.engine.engine import ForwardPassShrunk, VoteEngine
 from sween.engine.noise import NOISES, PIXEL_LEVELS, NoiseKind
 from sween.engine.pool import Pool
 from sween.engine.preparation import COMPILE_MODES, DEFAULT_COMPILE_MODE, PRECISIONS, Preparation
-from sween.engine.prepared_members import PreparedModule, prepared_ensemble
+from sween.engine.prepared_members import prepared_ensemble
 from sween.engine.voters import Voters
 from sween.engine.votes import VoteRequest, Votes
 
@@ -18,7 +18,6 @@ __all__ = [
     "NoiseKind",
     "Pool",
     "Preparation",
-    "PreparedModule",
     "VoteEngine",
     "VoteRequest",
     "Voters",
