@@ -17,7 +17,7 @@ KINDS = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
 HEAD = """# The command line
 
 Every command and option, from the code by `python docs/update_reference.py`; `sween COMMAND --help`
-prints the same. `python -m sween` is another way to call it.
+prints them too. `python -m sween` is another way to call it.
 
 Exit codes: 0 done, 1 a check failed, 2 bad input (one line that says what was wrong and how to fix
 it), 130 interrupted.
@@ -45,8 +45,9 @@ def _usage(command: Any) -> Iterator[str]:
     """What a command line needs at least, in the order of `--help`."""
     for each in command.params:
         if each.param_type_name == "argument":
-            name = (each.metavar or each.name.upper()) + ("..." * (each.nargs == -1))
-            yield name if each.required else f"[{name}]"
+            name = each.metavar or each.name.upper()
+            name += "..." * (each.nargs == -1 and not name.endswith("..."))
+            yield name if each.required or name.startswith("[") else f"[{name}]"
         elif each.required:
             yield f"{each.opts[0]} {_kind(each, command)}"
     yield "[OPTIONS]"

@@ -6,8 +6,6 @@ Members may be any modules that take the same images and know the same classes. 
 perceptron, a convolutional network and, where timm is installed, one of its networks.
 """
 
-import importlib.util
-
 import torch
 from torch import nn
 
@@ -38,8 +36,10 @@ def candidates() -> dict[str, nn.Module]:
         )
         for name in ("digits-mlp", "digits-conv")
     }
-    if importlib.util.find_spec("timm") is not None:
+    try:
         found["timm"] = TimmNetwork()
+    except Exception as error:  # not installed, or with a torchvision for another torch
+        print(f"without a network of timm: {error}")
     return found
 
 

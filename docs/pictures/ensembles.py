@@ -38,7 +38,9 @@ def _draw_votes(axes: Axes, run: MeasuredRun, shades: Shades) -> None:
     order = np.array_split(np.argsort(candidates), BINS)
     centres = [candidates[group].mean() for group in order]
     means = [own[group].mean() for group in order]
-    axes.plot(centres, means, color=shades.accent, linewidth=2.4, label="mean of a twelfth of them")
+    axes.plot(
+        centres, means, color=shades.accent, linewidth=2.4, label="mean by votes, in 12 groups"
+    )
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     axes.set_aspect("equal")

@@ -195,6 +195,17 @@ def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         normalisation("timm:resnet18")
 
 
+def test_with_a_torchvision_for_another_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = 'raise RuntimeError("operator torchvision::nms does not exist")'
+    (tmp_path / "timm.py").write_text(broken)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(BadInput, match=r"nms does not exist.*torch and torchvision together"):
+        normalisation("timm:resnet18")
+
+
 def test_real_timm_networks(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     reloads("timm:resnet18", tmp_path / "resnet")

@@ -120,3 +120,14 @@ def test_the_tracked_tree_is_small() -> None:
 def test_the_line_to_install_is_the_same_everywhere(page: str) -> None:
     line = f"pip install 'sween-{sween.__version__}-py3-none-any.whl[report]'"
     assert line in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_every_page_names_the_wheel_of_this_version() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found = {
+        version
+        for page in pages
+        if "_build" not in page.parts
+        for version in re.findall(r"sween-(\d[\d.]*\d)", page.read_text(encoding="utf-8"))
+    }
+    assert found == {sween.__version__}

@@ -82,7 +82,8 @@ def run(
     verified = verify_folder(folder)
     lines = [
         f"{verified.rows} rows re-derived: {verified.images} images, "
-        f"{len(verified.models)} models ({', '.join(verified.models)}), "
+        f"{len(verified.models)} model{'s' * (len(verified.models) != 1)} "
+        f"({', '.join(verified.models)}), "
         f"{verified.certified} certified, {verified.rows - verified.certified} abstained"
         f"{_part(verified.shard)}"
     ]

@@ -193,4 +193,5 @@ _LAYOUTS: dict[str, Sequence[str]] = {
 
 def describe_variables() -> Facts:
     """Environment variables that matter and are set."""
-    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return found or {"set": "none"}

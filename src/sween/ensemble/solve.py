@@ -54,7 +54,7 @@ class WeightSolution:
     Attributes:
         method: convex, sgd, uniform or acr.
         weights: of the members; non-negative, with sum 1.
-        loss: at these weights, in nats; see above for `acr`.
+        loss: at these weights, in nats; of `acr` minus the mean radius that it certifies.
         gap: upper bound on the distance of the loss to the optimum.
         iterations: Newton steps of convex, epochs of sgd, gradient steps of acr, 0 for uniform.
         samples: noise draws per image.

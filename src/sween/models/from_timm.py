@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sween.errors import BadInput, MissingExtra
+from sween.errors import BadInput, MissingExtra, describe_error
 from sween.factories import TIMM_PREFIX
 from sween.models.normalize import Normalize
 
@@ -30,8 +30,15 @@ def create_timm_model(
     """
     try:
         timm: Any = importlib.import_module("timm")
-    except ImportError:
+    except ModuleNotFoundError:
         raise MissingExtra("timm", "timm", f"architecture {name!r}") from None
+    except Exception as error:  # torchvision, which timm imports, raises what it likes
+        raise BadInput(
+            f"architecture {name!r}",
+            expected="timm, with a torchvision that was built for this torch",
+            got=describe_error(error),
+            fix="install torch and torchvision together, from the same source",
+        ) from error
     asked = name.removeprefix(TIMM_PREFIX)
     if not _NAME.fullmatch(asked) or not timm.is_model(asked):
         near = difflib.get_close_matches(asked, timm.list_models(), n=1, cutoff=0.4)

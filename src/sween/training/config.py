@@ -51,7 +51,7 @@ class TrainConfig:
         nesterov: use Nesterov momentum.
         weight_decay: of SGD.
         decay_norms: whether weight decay also applies to batch-norm parameters and biases.
-        schedule: of the learning rate; see `schedules.py`.
+        schedule: of the learning rate: `constant`, `step`, `cosine` or `one-cycle`.
         milestones: epochs at which `step` multiplies the rate by 0.1.
         warmup: fraction of the run with a rising rate; by default 0.2 for `one-cycle` and
             `cosine` and 0 for the others.

@@ -76,7 +76,7 @@ function describeRun(run) {
     const size = channels * height * width;
     const each = (0.5 / Math.sqrt(size)) * 100;
     parts.push(
-      `For scale: a perturbation of ℓ₂ norm 0.5 moves every value of a ${width} × ${height} image` +
+      `For scale: a perturbation of ℓ₂ norm 0.5 moves every value of an image of ${width} × ${height} pixels` +
         `${channels === 3 ? " in three channels" : ""} by ${each.toFixed(1)}% of the range from ` +
         "black to white, or fewer values by more.",
     );
