@@ -161,8 +161,8 @@ class Ablation:
                 stream.write(json.dumps(row) + "\n")
 
     def _multiply_adds(self, folder: Path) -> float:
-        shape = tuple(self.scorer.images.shape[1:])
-        return float(count_flops(load_checkpoint(folder)[0], shape))
+        channels, height, width = self.scorer.images.shape[1:]
+        return float(count_flops(load_checkpoint(folder)[0], (channels, height, width)))
 
 
 def score(options: argparse.Namespace) -> None:

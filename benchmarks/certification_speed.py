@@ -55,7 +55,7 @@ def art_certifier(
     def rate(batch: int, samples: int) -> float:
         began = time.perf_counter()
         smoothed.certify(image, n=samples, batch_size=batch)
-        return (samples + smoothed.sample_size) / (time.perf_counter() - began)
+        return float(samples + smoothed.sample_size) / (time.perf_counter() - began)
 
     return rate
 

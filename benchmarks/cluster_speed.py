@@ -163,7 +163,8 @@ class SleepingPool(RayPool):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(SLEEPERS, device="cpu")
-        together = ray.remote(num_cpus=1, max_concurrency=2 * SLEEPERS)(Sleepers)
+        remote: Any = ray.remote
+        together = remote(num_cpus=1, max_concurrency=2 * SLEEPERS)(Sleepers)
         self._processes = [together.remote(seconds) for _ in range(PROCESSES)]
         self.blocks, self.began = 0, 0.0
 

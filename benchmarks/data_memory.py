@@ -28,8 +28,8 @@ from torch import nn
 
 from sween.data import load_dataset
 from sween.data.dataset import MEMORY_VARIABLE
-from sween.data.decode_cache import CACHE_VARIABLE
 from sween.models import register_architecture
+from sween.paths import CACHE_VARIABLE
 from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig

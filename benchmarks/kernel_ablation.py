@@ -10,7 +10,8 @@ without its products does not wait for them. Outputs of the cut kernels mean not
 
 from kernel_timing import SHAPES, options_of, timings, write_results
 
-from sween.engine.kernels.launch import STAGES, Launcher, compile_kernel
+from sween.cuda import compile_kernel
+from sween.engine.kernels.launch import STAGES, Launcher
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import read_source
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from sween.bench import calibrate_batch_norm
+from sween.cuda import Argument
 from sween.engine.kernels import FusedQuantizedResNet, FusedResNet, IntegerShape, QuantizedResNet
-from sween.engine.kernels.cifar_resnet import Argument, Launch
+from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import Shape
 from sween.models import count_flops, create_model
 from sween.run_folder import describe_environment, write_json

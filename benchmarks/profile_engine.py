@@ -16,9 +16,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import sween
+from sween.cuda import compile_kernel
 from sween.engine import VoteEngine, VoteRequest
 from sween.engine.kernels import supports
-from sween.engine.kernels.launch import compile_kernel
 from sween.models import count_flops
 from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier

@@ -89,9 +89,8 @@ def measure(step: Step) -> dict[str, object]:
     """Carry out one step: what kind it is, its multiply-adds and its seconds."""
     step.run()
     work = step.work()
-    row = {"kind": work.kind, "multiply_adds": work.done, "seconds": work.seconds}
     print(f"{step.name}: {work.done / work.seconds:.3g} multiply-adds a second")  # noqa: T201
-    return row
+    return {"kind": work.kind, "multiply_adds": work.done, "seconds": work.seconds}
 
 
 if __name__ == "__main__":

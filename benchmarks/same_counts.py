@@ -38,7 +38,7 @@ def share_votes(model: nn.Module, image: torch.Tensor) -> None:
     noisy = probe_batch(image, 200, SIGMA)
     if last.bias is None:
         last.bias = nn.Parameter(torch.zeros(last.out_features, device=image.device))
-    last.bias -= model(noisy).mean(dim=0)
+    last.bias.sub_(model(noisy).mean(dim=0))
 
 
 def votes_of(smoothed: SmoothedClassifier, images: torch.Tensor, n: int, seed: int) -> Any:
@@ -86,7 +86,7 @@ def main() -> None:
         model = calibrate_batch_norm(model, shape).eval().to(options.device)
         images = torch.rand(options.images, *shape, device=options.device)
         share_votes(model, images[0])
-        shared = {"sigma": SIGMA, "num_classes": CLASSES}
+        shared: dict[str, Any] = {"sigma": SIGMA, "num_classes": CLASSES}
         prepared = SmoothedClassifier(model, **shared)
         own = votes_of(prepared, images, options.n, seed=1)
         original = SmoothedClassifier(model, **shared, precision="float32", compile=False)

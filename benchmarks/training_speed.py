@@ -68,7 +68,7 @@ def plain_epoch(config: TrainConfig, dataset: Dataset, device: torch.device, sha
 
     def plain_step(position: int) -> None:
         picks = slice(position * config.batch_size, (position + 1) * config.batch_size)
-        drawn = draw_crop_flips(len(picks), padding=4, generator=generator, device=device)
+        drawn = draw_crop_flips(config.batch_size, padding=4, generator=generator, device=device)
         images = apply_crop_flips(pixels[picks], drawn, padding=4).float() / 255
         noise = torch.randn(images.shape, generator=generator, device=device)
         loss = functional.cross_entropy(model(images + config.sigma * noise), labels[picks])
