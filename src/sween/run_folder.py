@@ -231,6 +231,19 @@ def _check_rows(path: Path) -> None:
         )
 
 
+def member_file(folder: Path, name: str) -> Path:
+    """The checkpoint of a member: in members/, or in those of the neighbour that is borrowed from.
+
+    Models that ship with sween store a member that several of them share once (`borrows` in
+    config.toml). Fingerprints are checked when they are loaded, wherever a member is from.
+    """
+    own = folder / "members" / f"{name}.safetensors"
+    neighbour = read_config(folder).get("borrows")
+    if neighbour is None or own.exists():
+        return own
+    return folder.parent / Path(str(neighbour)).name / "members" / own.name
+
+
 def describe_environment() -> dict[str, Any]:
     """Versions, hardware, commit and date, to accompany every measured number."""
     return {

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,7 +17,7 @@ from sween.errors import BadInput, CheckpointError, UnknownName
 from sween.records import read_certificates
 from sween.run_folder import read_config
 from sween.runs import CertificationConfig
-from sween.zoo import MODELS, list_zoo, load
+from sween.zoo import MODELS, list_zoo, load, pack
 from tests.cli.command import succeed
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,31 @@ def test_the_digits_model_reproduces_its_certificates() -> None:
         pairs = zip(answer.estimation_counts, wanted.estimation_counts, strict=True)
         assert sum(abs(a - b) for a, b in pairs) <= 20
         assert answer.candidate == wanted.candidate
+
+
+def test_a_member_of_several_models_is_stored_once(tmp_path: Path) -> None:
+    """Whoever packs the model that borrows it gets a complete archive."""
+    name, lender = "cifar10-sween6-gaussian-sigma0.50", "cifar10-sween3-gaussian-sigma0.50"
+    own = {file.stem for file in (MODELS / name / "members").iterdir()}
+    assert own == {"resnet50", "resnet80", "resnet110"}
+    pack({"six": name}, tmp_path / "models.zip")
+    with zipfile.ZipFile(tmp_path / "models.zip") as archive:
+        packed = {Path(file).stem: archive.read(file) for file in archive.namelist()}
+    assert {*sween.load(name).member_names} <= packed.keys()
+    lent = (MODELS / lender / "members" / "resnet20.safetensors").read_bytes()
+    assert packed["resnet20"] == lent
+
+
+@pytest.mark.parametrize("elsewhere", ["../outside", "missing"])
+def test_members_are_borrowed_from_neighbours_alone(tmp_path: Path, elsewhere: str) -> None:
+    zoo, name = tmp_path / "zoo", "digits-sween3-gaussian-sigma0.50"
+    shutil.copytree(MODELS / name, zoo / "own")
+    (tmp_path / "outside").mkdir()
+    shutil.move(zoo / "own" / "members", tmp_path / "outside" / "members")
+    config = zoo / "own" / "config.toml"
+    config.write_text(f'borrows = "{elsewhere}"\n' + config.read_text("utf-8"), "utf-8")
+    with pytest.raises(CheckpointError):
+        sween.load(zoo / "own")
 
 
 def test_listing() -> None:

@@ -19,7 +19,14 @@ from sween.errors import BadInput, CheckpointError
 from sween.locks import FolderLock, is_hidden_entry
 from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.paths import AnyPath, as_paths
-from sween.run_folder import describe_environment, read_config, to_toml, write_json, write_text
+from sween.run_folder import (
+    describe_environment,
+    member_file,
+    read_config,
+    to_toml,
+    write_json,
+    write_text,
+)
 
 _BUILDING, _READY, _OLD = ".sween-building", ".sween-ready", ".sween-old"
 """Where a new ensemble is written; its name once it is complete; inside that, the old parts that it
@@ -250,6 +257,8 @@ def write_ensemble(
         sigma (number): noise level of the members, in units of pixels scaled to [0,1].
         members (list of text): names of the members, which are also their files in members/.
         fingerprints (list of text): SHA-256 of each member's checkpoint.
+        borrows (text, optional): neighbouring folder that has those members which are not in
+            members/; of models that ship with sween.
     """
     for run, member in zip(runs, loaded.member_names, strict=True):
         source = run / "model.safetensors" if run.is_dir() else run
@@ -327,7 +336,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
             )
         return load_members([path], archs=archs)
     names, fingerprints, weights = _read_ensemble_config(path)
-    loaded = load_members([path / "members" / f"{name}.safetensors" for name in names], archs=archs)
+    loaded = load_members([member_file(path, name) for name in names], archs=archs)
     for name, wanted, manifest in zip(names, fingerprints, loaded.manifests, strict=True):
         if manifest.fingerprint != wanted:
             raise CheckpointError(

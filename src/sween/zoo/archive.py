@@ -27,7 +27,7 @@ from typing import Any
 from sween.ensemble import load_ensemble
 from sween.errors import BadInput, CheckpointError
 from sween.paths import AnyPath
-from sween.run_folder import atomic_path, read_config
+from sween.run_folder import atomic_path, member_file, read_config
 from sween.zoo.entries import model_folders, read_entry
 
 MANIFEST, FORMAT, VERSION = "manifest.json", "sween models", 1
@@ -120,7 +120,7 @@ def pack(
         for name, files in models.items():
             for file in files:
                 with (
-                    (folders[name] / file).open("rb") as source,
+                    _source(folders[name], file).open("rb") as source,
                     archive.open(_zip_info(f"{name}/{file}"), "w") as target,
                 ):
                     shutil.copyfileobj(source, target, _CHUNK)
@@ -149,12 +149,18 @@ def _zip_info(name: str) -> zipfile.ZipInfo:
     return info
 
 
+def _source(folder: Path, file: str) -> Path:
+    """Where a file of an ensemble is, which may be with another model of the zoo."""
+    path = folder / file
+    return member_file(folder, path.stem) if path.parent.name == "members" else path
+
+
 def describe_files(folder: Path) -> dict[str, StoredFile]:
     """Size and SHA-256 of the files of an ensemble folder that an archive takes."""
     members = [f"members/{name}.safetensors" for name in read_config(folder)["members"]]
     described: dict[str, StoredFile] = {}
     for file in sorted(["config.toml", "environment.json", "measured.json", *members]):
-        path = folder / file
+        path = _source(folder, file)
         if path.is_file():
             with path.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.errors import CheckpointError
-from sween.run_folder import read_config
+from sween.run_folder import member_file, read_config
 
 MODELS = Path(__file__).parent / "models"
 """One ensemble folder per shipped model, with its results from results/ in measured.json."""
@@ -93,11 +93,11 @@ def read_entry(folder: Path) -> ZooEntry:
             sigma=float(config["sigma"]),
             members=tuple(map(str, config["members"])),
             weights=tuple(map(float, config["weights"])),
-            bytes=sum(file.stat().st_size for file in folder.glob("members/*.safetensors")),
+            bytes=sum(member_file(folder, str(name)).stat().st_size for name in config["members"]),
             measured=_read_measured(measured) if measured.exists() else {},
             installed=folder.parent != MODELS,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
         raise CheckpointError(
             str(folder),
             expected="an ensemble with dataset, sigma, members, weights and measured numbers",
