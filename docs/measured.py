@@ -296,12 +296,17 @@ def attacks(results: Path, certified: str) -> str:
         pairs = zip(proven, row["empirical"], strict=True)
         cells = [f"{'-' if floor is None else floor} / {ceiling}" for floor, ceiling in pairs]
         lines.append([f"paper: {row['model']}", published["attack"], "-", *cells, "-"])
-    known = load(results / certified)
+    # A candidate of several ensembles has the same votes in each.
+    known = {
+        name: rows
+        for folder in sorted(results.glob(re.sub(r"sween\d+", "sween*", certified)))
+        for name, rows in load(folder).models.items()
+    }
     runs = [load_attacked(config.parent) for config in results.glob("attacks/*/config.toml")]
     order = ("rand", "standard", "pgd", "ddn")
     runs.sort(key=lambda run: (order.index(run.config.settings.attack), run.model.lower()))
     for run in runs:
-        rows = [row for row in known.models[run.model] if row.index in set(run.indices)]
+        rows = [row for row in known[run.model] if row.index in set(run.indices)]
         assert len(rows) == len(run.indices)
         floors = certified_accuracy(rows, radii)
         cells = [
