@@ -10,7 +10,7 @@ from sween.data import Dataset, load_dataset
 from sween.data.dataset import Pixels
 from sween.ensemble import METHODS, WeightSolution, load_members, solve_weights, weigh
 from sween.run_folder import read_config
-from tests.cli.command import succeed
+from tests.cli.command import run_line, succeed
 from tests.cli.conftest import SIGMA, Made
 from tests.training.datasets import UNTOUCHABLE, Untouchable
 
@@ -34,6 +34,18 @@ def test_weigh_solves_on_the_held_out_split_alone(method: str, made: Made) -> No
     got = weigh(loaded, held_out_alone(), method=method, samples=12, quiet=True)
     assert (got.weights, got.loss) == (wanted.weights, wanted.loss)
     assert loaded.weights.tolist() == list(wanted.weights)
+
+
+@pytest.mark.parametrize(("method", "noted"), [("convex", True), ("uniform", False)])
+def test_members_of_unequal_noise_are_noted(
+    made: Made, tmp_path: Path, method: str, noted: bool
+) -> None:
+    noisier = f"train --dataset digits --arch digits-mlp --sigma {SIGMA} --noise-factor 1.2"
+    succeed(f"{noisier} --epochs 1 --quiet --out {tmp_path / 'noisier'}")
+    line = made.fill("weigh {runs} --samples 2 --quiet --out {out}", tmp_path)
+    ran = run_line(f"{line} {tmp_path / 'noisier'} --method {method}")
+    assert ran.code == 0
+    assert ("with 1 and 1.2 times the noise" in ran.stderr) == noted
 
 
 def test_the_command_solves_on_it_too(

@@ -18,7 +18,7 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.engine import prepared_ensemble
-from sween.ensemble import METHODS, load_members, weigh
+from sween.ensemble import METHODS, LoadedEnsemble, load_members, weigh
 from sween.ensemble.folder import new_ensemble, write_ensemble
 
 
@@ -57,10 +57,25 @@ def run(
         write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):
         typer.echo(f"{name:24} {weight:.6f}")
+    if note := _note(loaded, method):
+        typer.echo(note, err=True)
     if method == "acr":
         votes = f"{samples:,} votes on each of {len(dataset.weights):,} held-out images"
         typer.echo(f"average certified radius {-solution.loss:.4f} by {votes}; in {out}")
         return
     typer.echo(
         f"loss {solution.loss:.6f} nats, at most {solution.gap:.3g} above the optimum; in {out}"
+    )
+
+
+def _note(loaded: LoadedEnsemble, method: str) -> str:
+    """What cross-entropy does to members that were trained with more noise than others."""
+    factors = {own.training.get("noise_factor") or 1.0 for own in loaded.manifests}
+    if len(factors) == 1 or method not in ("sgd", "convex"):
+        return ""
+    noises = " and ".join(f"{own:g}" for own in sorted(factors))
+    return (
+        f"note: the members were trained with {noises} times the noise; {method} gives those with "
+        "more noise little weight, though they may add to the radius: compare with --method acr "
+        "and uniform"
     )
