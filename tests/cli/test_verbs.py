@@ -194,7 +194,9 @@ def test_certify_all(made: Made, tmp_path: Path) -> None:
     checkpoint = made.runs[0] / "model.safetensors"
     said = succeed(f"certify {checkpoint} --all --n0 10 --n 100 --quiet --out {tmp_path}/out")
     assert "\n360 certificates written, 360 images" in said
-    assert succeed(f"verify {tmp_path}/out").startswith("360 rows re-derived: 360 images, 1 model (")
+    assert succeed(f"verify {tmp_path}/out").startswith(
+        "360 rows re-derived: 360 images, 1 model ("
+    )
 
 
 def test_a_small_n_is_warned_about_in_one_line(made: Made, tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def test_weights_are_those_of_the_members_themselves(monkeypatch: pytest.MonkeyP
 
 def test_on_a_gpu_every_member_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_members(FILES)
-    assert prepared_ensemble(loaded) is loaded
+    assert prepared_ensemble(loaded, evaluations=10**6) is loaded
     monkeypatch.setattr("sween.engine.prepared_members.device_of", lambda _: torch.device("cuda"))
-    found = prepared_ensemble(loaded)
+    assert prepared_ensemble(loaded, evaluations=1_000) is loaded
+    found = prepared_ensemble(loaded, evaluations=10**6)
     assert [type(own) for own in found.members] == [PreparedModule] * 2
     assert torch.equal(found.weights, loaded.weights)

@@ -52,7 +52,7 @@ def run(
             samples=samples,
             seed=seed,
             quiet=quiet,
-            evaluated=prepared_ensemble(loaded),
+            evaluated=prepared_ensemble(loaded, evaluations=samples * len(dataset.weights)),
         )
         write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):

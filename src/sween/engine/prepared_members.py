@@ -14,6 +14,9 @@ from sween.ensemble import LoadedEnsemble, WeightedEnsemble
 from sween.models.device import device_of
 from sween.seeding import NOISE_BLOCK, standard_normal
 
+FEWEST_EVALUATIONS = 50_000
+"""From which preparing a member pays: compiling a network without custom kernels takes seconds."""
+
 MAX_ROWS = 40 * NOISE_BLOCK
 """Of a forward pass; a smaller batch is padded, so that larger passes would waste more."""
 
@@ -55,19 +58,24 @@ class PreparedModule(nn.Module):
         return self._forward(self._member, images)
 
 
-def prepared_ensemble(ensemble: LoadedEnsemble) -> WeightedEnsemble:
-    """The same members and weights, evaluated in prepared form; on a CPU the ensemble itself.
+def prepared_ensemble(ensemble: LoadedEnsemble, *, evaluations: int) -> WeightedEnsemble:
+    """The same members and weights, evaluated in prepared form where that is faster.
 
-    A CPU gains little, and its weights would depend on how members are prepared.
+    It is not for few evaluations, nor on a CPU, whose weights would depend on how members are
+    prepared: then it is the ensemble itself.
+
+    Args:
+        ensemble: in evaluation mode whenever it is evaluated.
+        evaluations: about how many noisy images each member will be evaluated on.
 
     Example:
         >>> import sween
         >>> from sween.engine import prepared_ensemble
         >>> loaded = sween.load("digits-sween3-gaussian-sigma0.50")
-        >>> prepared_ensemble(loaded) is loaded  # on a CPU
+        >>> prepared_ensemble(loaded, evaluations=10**6) is loaded  # on a CPU
         True
     """
-    if device_of(ensemble).type == "cpu":
+    if device_of(ensemble).type == "cpu" or evaluations < FEWEST_EVALUATIONS:
         return ensemble
     members = [PreparedModule(own, ensemble.num_classes) for own in ensemble.members]
     return WeightedEnsemble(members, ensemble.weights).eval()

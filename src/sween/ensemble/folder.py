@@ -127,7 +127,7 @@ def weigh(
         seed: of all noise.
         quiet: no progress display.
         evaluated: the same members in another form that is evaluated instead, such as
-            `sween.engine.prepared_ensemble(loaded)`.
+            that of `sween.engine.prepared_ensemble`.
 
     Example:
         >>> import sween

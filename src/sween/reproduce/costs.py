@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from sween.bench import measure
-from sween.engine import prepared_ensemble
 from sween.ensemble import LoadedEnsemble, load_members, weigh
 from sween.models import count_flops, count_parameters
 from sween.reproduce.plan import Candidate, Ensemble
@@ -117,7 +116,7 @@ class EnsembleCost(_Measured):
             method=self.space.plan.weigh.methods[0],
             samples=self.space.plan.weigh.samples,
             quiet=self.space.quiet,
-            evaluated=prepared_ensemble(loaded),
+            evaluated=self.space.prepared(loaded),
         )
         row = {"weights_seconds": time.perf_counter() - began, "members": self.ensemble.members}
         self.keep(row | speed(self.space, loaded))

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from sween.attack import AttackSettings, attack_dataset
-from sween.engine import prepared_ensemble
 from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
 from sween.ensemble.early_exit import read_exit
 from sween.ensemble.folder import new_ensemble, write_ensemble
@@ -168,7 +167,7 @@ class WeighStep(Step):
                 method=self.method,
                 samples=self.space.plan.weigh.samples,
                 quiet=self.space.quiet,
-                evaluated=prepared_ensemble(loaded),
+                evaluated=self.space.prepared(loaded),
             )
             write_ensemble(loaded, runs, solution, building)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from sween.data import Dataset, load_dataset, parse_indices
+from sween.engine import prepared_ensemble
+from sween.ensemble import LoadedEnsemble, WeightedEnsemble
 from sween.models import count_flops, create_model
 from sween.paths import AnyPath
 from sween.reproduce.plan import Candidate, Ensemble, Plan
@@ -82,6 +84,11 @@ class Workspace:
 
     def _of(self, sigma: float, kind: str) -> Path:
         return self.out / kind / f"{self.plan.shared}-{self.recipe}-sigma{sigma:.2f}"
+
+    def prepared(self, loaded: LoadedEnsemble) -> WeightedEnsemble:
+        """Members as they are evaluated to solve for their weights."""
+        copies = self.plan.weigh.samples * len(self.dataset.weights)
+        return prepared_ensemble(loaded, evaluations=copies)
 
     def runs(self, ensemble: Ensemble, sigma: float) -> list[Path]:
         """The run folders of an ensemble's members."""
