@@ -233,6 +233,7 @@ def test_decisions_follow_the_radius() -> None:
     assert granted == [False, False]
 
 
+@pytest.mark.slow
 def test_the_simulation_would_catch_looks_without_a_correction() -> None:
     """The bound for one look, used at all of them."""
     counts, sizes = _paths(0.5, "one half")

@@ -61,7 +61,7 @@ LANDMARKS = sorted(
 
 @pytest.mark.parametrize(
     "n",
-    [10**5, 5 * 10**5, 10**7, *(pytest.param(n, marks=pytest.mark.slow) for n in (10**8, 10**9))],
+    [10**5, 5 * 10**5, *(pytest.param(10**n, marks=pytest.mark.slow) for n in (7, 8, 9))],
 )
 def test_bounds_near_powers_and_thousands_are_conservative_and_tight(n: int) -> None:
     """scipy's inverse is wrong for 999 of very many, by a factor of 7 in the tail at n = 1e9."""

@@ -150,6 +150,7 @@ def test_an_extra_that_cannot_be_imported_is_named(
     assert found["attack"] == f"pyautoattack {importlib.metadata.version('pyautoattack')}"
 
 
+@pytest.mark.slow
 def test_a_probe_that_never_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(60)")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

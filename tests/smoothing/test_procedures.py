@@ -140,6 +140,7 @@ def test_the_simulation_would_catch_reused_noise(
     assert Urns("two equal", shared=True).false_certificates(mode) > most_failures(RUNS, ALPHA)
 
 
+@pytest.mark.slow
 def test_the_simulation_would_catch_reused_noise_with_many_looks() -> None:
     """Half of alpha pays for the early looks, so this shows against the honest run."""
     honest = Urns("two equal").false_certificates("decide")

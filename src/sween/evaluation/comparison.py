@@ -235,18 +235,18 @@ class _Envelope:
         self._orders = [np.argsort(-own, kind="stable") for own in radii]
         steps = np.unique(np.concatenate(radii))
         self._lengths = np.diff(steps, prepend=0.0)
-        self._reaching = [own.size - np.searchsorted(np.sort(own), steps) - 1 for own in radii]
+        self._reaching = [own.size - np.searchsorted(np.sort(own), steps) for own in radii]
 
     def areas(self, weights: Floats) -> Floats:
         """The area for each row of weights, which sum to 1."""
-        accuracies: Floats | None = None
+        # An image is a row here: rows are picked several times as fast as columns.
+        images = np.ascontiguousarray(weights.T)
+        sums = np.zeros((len(images) + 1, len(weights)))
+        accuracies = np.zeros((self._lengths.size, len(weights)))
         for order, reaching in zip(self._orders, self._reaching, strict=True):
-            sums = np.cumsum(weights[:, order], axis=1)
-            # Where no image reaches a step the index is -1, which np.where discards.
-            own = np.where(reaching >= 0, sums[:, reaching], 0.0)
-            accuracies = own if accuracies is None else np.maximum(accuracies, own)
-        assert accuracies is not None
-        areas: Floats = accuracies @ self._lengths
+            np.cumsum(images[order], axis=0, out=sums[1:])
+            np.maximum(accuracies, sums[reaching], out=accuracies)
+        areas: Floats = self._lengths @ accuracies
         return areas
 
 
