@@ -2,8 +2,9 @@
 
 A rate is the multiply-adds of all runs of a kind in results/ over their seconds. On a GPU these are
 the training folders (compiling included), weights, certificates of ensembles with their members and
-AutoAttack's `rand`, as in the plans; on a CPU what benchmarks/reproduce_speed.py measured. With
---check nothing is written and the exit code says whether the file is up to date.
+AutoAttack's `rand`, as in the plans, by the version at hand, or by all where it has made none; on a
+CPU what benchmarks/reproduce_speed.py measured. With --check nothing is written and the exit code
+says whether the file is up to date.
 """
 
 import functools
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import sween
 from sween.models import count_flops, create_model
 from sween.records import read_certificates
 from sween.reproduce.rates import (
@@ -33,6 +35,9 @@ RESULTS = Path(__file__).parents[1] / "results"
 SHAPE, TRAIN_IMAGES, WEIGHTS_IMAGES = (3, 32, 32), 48_000, 2_000
 """Of the CIFAR-10 runs in results/."""
 
+ENSEMBLES = "cifar10-[si]*-*-sigma*"
+"""Folders of ensembles: SWEEN-3 and SWEEN-6, and networks of identical architecture."""
+
 Measurement = tuple[Path, float, float]
 """Folder or file, multiply-adds, seconds."""
 
@@ -46,10 +51,28 @@ def _of(archs: Iterable[str]) -> float:
     return sum(multiply_adds(arch) for arch in archs)
 
 
+def _arch(member: str) -> str:
+    """The architecture of a member, whose name may end in its seed."""
+    return member.partition("-seed")[0]
+
+
+def _by_this_version(folders: Iterable[Path]) -> list[Path]:
+    """Those that this version made, or whose parts it made; all if there are none."""
+    known = sorted(folders)
+    own = [folder for folder in known if any(map(_is_ours, folder.rglob("environment.json")))]
+    return own or known
+
+
+def _is_ours(environment: Path) -> bool:
+    found = json.loads(environment.read_text(encoding="utf-8"))["sween"]
+    return bool(found == sween.__version__)
+
+
 def _training() -> Iterator[Measurement]:
     """Candidates that were trained at once, each of which counts the whole time."""
-    for folder in sorted(RESULTS.glob("cifar10-sween*/training")):
-        runs = [TrainingRun.read(path) for path in sorted(folder.iterdir())]
+    for folder in _by_this_version(RESULTS.glob(f"{ENSEMBLES}/training")):
+        # Some may have been trained earlier, with others.
+        runs = [TrainingRun.read(path) for path in _by_this_version(folder.iterdir())]
         configs = [TrainConfig.from_dict(dict(run.config.content)) for run in runs]
         work = sum(
             training_work(
@@ -64,25 +87,29 @@ def _training() -> Iterator[Measurement]:
 
 
 def _weighing() -> Iterator[Measurement]:
-    for folder in sorted(RESULTS.glob("cifar10-sween*/weights/*")):
+    for folder in _by_this_version(RESULTS.glob(f"{ENSEMBLES}/weights/*")):
         config = read_config(folder)
         options = {"samples": config["samples"], "method": config["method"]}
-        work = weighing_work(_of(config["members"]), images=WEIGHTS_IMAGES, **options)
+        work = weighing_work(_of(map(_arch, config["members"])), images=WEIGHTS_IMAGES, **options)
         yield folder, work, config["seconds"]
 
 
 def _certification() -> Iterator[Measurement]:
-    for file in sorted(RESULTS.glob("cifar10-sween*/certificates.jsonl*")):
-        config = CertificationConfig.read(file.parent)
+    for folder in _by_this_version(RESULTS.glob(ENSEMBLES)):
+        config = CertificationConfig.read(folder)
         # Each voter's row has the time of the whole pass over its image.
-        seconds = {row.index: row.seconds for row in read_certificates(file.parent)}
+        seconds = {row.index: row.seconds for row in read_certificates(folder)}
         samples = config.settings.n0 + config.settings.n
-        work = certification_work(_of(config.members), images=len(seconds), samples=samples)
-        yield file.parent, work, sum(seconds.values())
+        passes = _of(map(_arch, config.members))
+        yield (
+            folder,
+            certification_work(passes, images=len(seconds), samples=samples),
+            sum(seconds.values()),
+        )
 
 
 def _attacks() -> Iterator[Measurement]:
-    for folder in sorted((RESULTS / "attacks").glob("rand-*")):
+    for folder in _by_this_version((RESULTS / "attacks").glob("rand-*")):
         run = AttackRun.read(folder)
         content = run.config.content
         alone = content["model"] in content["candidates"]
