@@ -298,9 +298,9 @@ def attacks(results: Path, certified: str) -> str:
         lines.append([f"paper: {row['model']}", published["attack"], "-", *cells, "-"])
     # A candidate of several ensembles has the same votes in each.
     known = {
-        name: rows
-        for folder in sorted(results.glob(re.sub(r"sween\d+", "sween*", certified)))
-        for name, rows in load(folder).models.items()
+        name: run.models[name]
+        for run in map(load, sorted(results.glob(re.sub(r"sween\d+", "sween*", certified))))
+        for name in (*run.candidates, str(run.ensemble))
     }
     runs = [load_attacked(config.parent) for config in results.glob("attacks/*/config.toml")]
     order = ("rand", "standard", "pgd", "ddn")

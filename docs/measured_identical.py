@@ -56,7 +56,7 @@ def identical(results: Path, dataset: str) -> str:
         sigma = f"{run.sample.sigma:.2f}"
         lines += _published(run.sample.sigma)
         alone = zip(*(_line(run.models[name]) for name in run.candidates), strict=True)
-        spread = [f"{min(own)} to {max(own)}" for own in alone]
+        spread = [f"{min(own, key=float)} to {max(own, key=float)}" for own in alone]
         lines.append([sigma, "ours: one network", "-", *spread, "-"])
         for count, name in _ensembles(run):
             members = [run.models[candidate] for candidate in run.candidates[:count]]
@@ -78,19 +78,27 @@ def _published(sigma: float) -> Iterator[list[str]]:
 
 
 def diversity(results: Path, dataset: str) -> str:
-    """Networks of one architecture against those of several depths, on the same images."""
+    """What members of other noise or other depths are worth, on the same images."""
     lines = []
     for run in _runs(results, dataset):
         sigma = run.sample.sigma
+        whole = str(run.ensemble)
+        pairs = [
+            ("seeds 0, 1, 2 (one with more noise)", f"first 3{EQUAL}", "seeds 0, 1, 4", "first 5"),
+            ("all eight, equal weights", f"{whole}{EQUAL}", "all eight by sgd", whole),
+        ]
+        compared = [
+            (name, run.models[own], other, run.models[model]) for name, own, other, model in pairs
+        ]
         for size in (3, 6):
             other = load(results / f"{dataset}-sween{size}-gaussian-sigma{sigma:.2f}")
             assert other.ensemble is not None
-            for count, name in _ensembles(run):
-                cells = [f"{sigma:.2f}", f"the first {count}", other.ensemble]
-                for own in (name, f"{name}{EQUAL}"):
-                    cells.append(
-                        signed(paired_bootstrap(run.models[own], other.models[other.ensemble]))
-                    )
-                lines.append(cells)
-    head = ["σ", "ResNet-110 by seed", "of several depths"]
-    return markdown([*head, "difference in ACR, sgd weights", "equal weights"], 3, lines)
+            theirs = other.models[other.ensemble]
+            for name, own in (("sgd", whole), ("equal weights", f"{whole}{EQUAL}")):
+                compared.append((f"all eight, {name}", run.models[own], other.ensemble, theirs))
+        for name, first, against, second in compared:
+            difference = paired_bootstrap(first, second)
+            acrs = [format_radius(difference.first), format_radius(difference.second)]
+            lines.append([f"{sigma:.2f}", name, against, *acrs, signed(difference)])
+    head = ["σ", "ResNet-110", "against", "ACR", "of the other", "difference"]
+    return markdown(head, 3, lines)

@@ -38,7 +38,7 @@ def candidates() -> dict[str, nn.Module]:
     }
     try:
         found["timm"] = TimmNetwork()
-    except Exception as error:  # not installed, or with a torchvision for another torch
+    except (ImportError, RuntimeError) as error:  # or with a torchvision for another torch
         print(f"without a network of timm: {error}")
     return found
 

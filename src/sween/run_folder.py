@@ -241,7 +241,12 @@ def member_file(folder: Path, name: str) -> Path:
     neighbour = read_config(folder).get("borrows")
     if neighbour is None or own.exists():
         return own
-    return folder.parent / Path(str(neighbour)).name / "members" / own.name
+    if not isinstance(neighbour, str) or neighbour in ("..", "") or "/" in neighbour:
+        raise CheckpointError(
+            f"{folder}: borrows: expected the name of a neighbouring folder, got {neighbour!r}; "
+            "pass another ensemble"
+        )
+    return folder.absolute().parent / neighbour / "members" / own.name
 
 
 def describe_environment() -> dict[str, Any]:

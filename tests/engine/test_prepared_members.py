@@ -7,9 +7,11 @@ import torch
 
 import sween
 from sween.engine import forward, prepared_ensemble
+from sween.engine.preparation import Preparation
 from sween.engine.prepare import Prepared, prepare
 from sween.engine.prepared_members import PreparedModule
 from sween.ensemble import WeightedEnsemble, load_members, weigh
+from sween.errors import ContractError
 from sween.models import create_model
 from sween.zoo import MODELS
 
@@ -62,7 +64,7 @@ def test_passes_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shapes == {(100, 3, 4, 4)}
 
 
-def test_weights_are_those_of_the_members_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_those_of_the_members_themselves() -> None:
     digits, loaded = sween.load_dataset("digits"), load_members(FILES)
     plain = weigh(loaded, digits, method="sgd", samples=5, quiet=True)
     # As on a GPU, in its arithmetic but for rounding.
@@ -83,3 +85,32 @@ def test_on_a_gpu_every_member_is_prepared(monkeypatch: pytest.MonkeyPatch) -> N
     found = prepared_ensemble(loaded, evaluations=10**6)
     assert [type(own) for own in found.members] == [PreparedModule] * 2
     assert torch.equal(found.weights, loaded.weights)
+
+
+def test_a_network_that_float16_does_not_suit_is_evaluated_as_it_is() -> None:
+    class Large(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return (images.flatten(1)[:, :10] * 1e6).square() / 1e12
+
+    images = torch.rand(7, 3, 4, 4)
+    half = Preparation("float16", compile=False)
+    assert torch.equal(PreparedModule(Large(), 10, half)(images), Large()(images))
+
+
+def test_training_mode_changes_nothing() -> None:
+    network = _network().train()
+    before = {name: own.clone() for name, own in network.state_dict().items()}
+    PreparedModule(network, 10)(torch.rand(3, 3, 32, 32))
+    assert network.training
+    assert all(torch.equal(before[name], own) for name, own in network.state_dict().items())
+
+
+def test_outputs_that_are_not_finite_are_refused() -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.where(images.flatten(1)[:, :10] > 50, torch.nan, 1.0)
+
+    module = PreparedModule(Broken(), 10)
+    module(torch.rand(3, 3, 4, 4))
+    with pytest.raises(ContractError, match="NaN or infinity"):
+        module(torch.full((3, 3, 4, 4), 100.0))

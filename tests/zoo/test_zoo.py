@@ -126,16 +126,31 @@ def test_a_member_of_several_models_is_stored_once(tmp_path: Path) -> None:
     assert packed["resnet20"] == lent
 
 
-@pytest.mark.parametrize("elsewhere", ["../outside", "missing"])
-def test_members_are_borrowed_from_neighbours_alone(tmp_path: Path, elsewhere: str) -> None:
+@pytest.mark.parametrize(
+    ("elsewhere", "said"),
+    [
+        ("../outside", "expected the name of a neighbouring folder"),
+        ("..", "expected the name of a neighbouring folder"),
+        ("missing", r"member digits-mlp: expected its checkpoint in members/ or .*missing/members"),
+    ],
+)
+def test_members_are_borrowed_from_neighbours_alone(
+    tmp_path: Path, elsewhere: str, said: str
+) -> None:
     zoo, name = tmp_path / "zoo", "digits-sween3-gaussian-sigma0.50"
     shutil.copytree(MODELS / name, zoo / "own")
     (tmp_path / "outside").mkdir()
-    shutil.move(zoo / "own" / "members", tmp_path / "outside" / "members")
+    shutil.copytree(zoo / "own" / "members", tmp_path / "outside" / "members")
+    shutil.move(zoo / "own" / "members", tmp_path / "members")
     config = zoo / "own" / "config.toml"
     config.write_text(f'borrows = "{elsewhere}"\n' + config.read_text("utf-8"), "utf-8")
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=said):
         sween.load(zoo / "own")
+
+
+def test_a_model_that_borrows_loads_from_inside_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(MODELS / "cifar10-sween6-gaussian-sigma0.50")
+    assert sween.load(".").member_names[0] == "resnet20"
 
 
 def test_listing() -> None:

@@ -18,7 +18,7 @@ from sween.cli.options import (
     dataset_of,
 )
 from sween.engine import prepared_ensemble
-from sween.ensemble import METHODS, LoadedEnsemble, load_members, weigh
+from sween.ensemble import METHODS, LoadedEnsemble, WeightSolution, load_members, weigh
 from sween.ensemble.folder import new_ensemble, write_ensemble
 
 
@@ -57,7 +57,7 @@ def run(
         write_ensemble(loaded, runs, solution, building)
     for name, weight in zip(loaded.member_names, solution.weights, strict=True):
         typer.echo(f"{name:24} {weight:.6f}")
-    if note := _note(loaded, method):
+    if note := _note(loaded, solution):
         typer.echo(note, err=True)
     if method == "acr":
         votes = f"{samples:,} votes on each of {len(dataset.weights):,} held-out images"
@@ -68,14 +68,17 @@ def run(
     )
 
 
-def _note(loaded: LoadedEnsemble, method: str) -> str:
-    """What cross-entropy does to members that were trained with more noise than others."""
-    factors = {own.training.get("noise_factor") or 1.0 for own in loaded.manifests}
-    if len(factors) == 1 or method not in ("sgd", "convex"):
+def _note(loaded: LoadedEnsemble, solution: WeightSolution) -> str:
+    """Where members that were trained with more noise than others got less than half their share.
+
+    Cross-entropy does that; the radius may have other wishes.
+    """
+    factors = [own.training.get("noise_factor") or 1.0 for own in loaded.manifests]
+    noisier = [factor > min(factors) for factor in factors]
+    share = sum(w for w, more in zip(solution.weights, noisier, strict=True) if more)
+    if solution.method not in ("sgd", "convex") or share >= 0.5 * sum(noisier) / len(noisier):
         return ""
-    noises = " and ".join(f"{own:g}" for own in sorted(factors))
     return (
-        f"note: the members were trained with {noises} times the noise; {method} gives those with "
-        "more noise little weight, though they may add to the radius: compare with --method acr "
-        "and uniform"
+        f"note: members that were trained with more noise than others got {share:.2g} of the "
+        "weight together, though they may add to the radius: compare with --method acr and uniform"
     )

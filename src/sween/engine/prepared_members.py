@@ -7,12 +7,19 @@ a GPU the prepared form is many times faster, and it is the one that votes.
 import torch
 from torch import nn
 
-from sween.engine.forward import FixedShapeForward, default_forward_rows
+from sween.engine.forward import (
+    FixedShapeForward,
+    default_forward_rows,
+    probe_batch,
+    refuse_non_finite,
+)
 from sween.engine.member import Member
 from sween.engine.preparation import Preparation
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
+from sween.errors import ContractError
 from sween.models.device import device_of
-from sween.seeding import NOISE_BLOCK, standard_normal
+from sween.models.evaluation_mode import evaluating
+from sween.seeding import NOISE_BLOCK
 
 FEWEST_EVALUATIONS = 50_000
 """From which preparing a member pays: compiling a network without custom kernels takes seconds."""
@@ -24,7 +31,9 @@ MAX_ROWS = 40 * NOISE_BLOCK
 class PreparedModule(nn.Module):
     """Logits of a module for any number of images, by its prepared form.
 
-    It is prepared at the first call, in evaluation mode, for one shape of images on one device.
+    It is prepared at the first call, in evaluation mode, for one shape of images on one device;
+    later changes of its parameters are not noticed. A module that cannot be prepared, since it
+    needs float32 for example, is evaluated as it is.
 
     Args:
         module: from float32 images (N, C, H, W) to logits (N, num_classes).
@@ -37,25 +46,31 @@ class PreparedModule(nn.Module):
     ) -> None:
         super().__init__()
         self.module = module
-        self._member = Member(module, preparation or Preparation())
+        self._member: Member | None = Member(module, preparation or Preparation())
         self._forward = FixedShapeForward(num_classes)
 
+    @torch.no_grad()
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        shape = tuple(images.shape[1:])
-        if not self._forward.has_rows:
-            rows = default_forward_rows(images.device, images[0].numel())
-            self._forward.fix_rows(min(rows, MAX_ROWS))
-            # Noise, as it will see: kernels are compared with torch on it.
-            noise = standard_normal(
-                (self._forward.rows, *shape),
-                seed=0,
-                purpose="prepared ensemble",
-                example=0,
-                block=0,
-                device=images.device,
-            )
-            self._member.refresh(images[:1] + noise)
-        return self._forward(self._member, images)
+        with evaluating(self.module):
+            if not self._forward.has_rows:
+                self._prepare(images)
+            if self._member is None:
+                outputs: torch.Tensor = self.module(images)
+                return outputs
+            logits = self._forward(self._member, images)
+        refuse_non_finite(self._forward.all_finite(images.device))
+        return logits
+
+    @torch.inference_mode(False)
+    def _prepare(self, images: torch.Tensor) -> None:
+        rows = min(default_forward_rows(images.device, images[0].numel()), MAX_ROWS)
+        self._forward.fix_rows(rows)
+        assert self._member is not None
+        try:
+            # Noisy, as what it will see: kernels are compared with torch on it.
+            self._member.refresh(probe_batch(images[0].clone(), rows, 1.0))
+        except ContractError:
+            self._member = None
 
 
 def prepared_ensemble(ensemble: LoadedEnsemble, *, evaluations: int) -> WeightedEnsemble:
@@ -78,4 +93,4 @@ def prepared_ensemble(ensemble: LoadedEnsemble, *, evaluations: int) -> Weighted
     if device_of(ensemble).type == "cpu" or evaluations < FEWEST_EVALUATIONS:
         return ensemble
     members = [PreparedModule(own, ensemble.num_classes) for own in ensemble.members]
-    return WeightedEnsemble(members, ensemble.weights).eval()
+    return WeightedEnsemble(members, ensemble.weights)

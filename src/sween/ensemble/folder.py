@@ -336,7 +336,7 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
             )
         return load_members([path], archs=archs)
     names, fingerprints, weights = _read_ensemble_config(path)
-    loaded = load_members([member_file(path, name) for name in names], archs=archs)
+    loaded = load_members([_existing_member(path, name) for name in names], archs=archs)
     for name, wanted, manifest in zip(names, fingerprints, loaded.manifests, strict=True):
         if manifest.fingerprint != wanted:
             raise CheckpointError(
@@ -345,6 +345,17 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
             )
     loaded.weights, loaded.member_names = weights, names
     return loaded
+
+
+def _existing_member(folder: Path, name: str) -> Path:
+    file = member_file(folder, name)
+    if not file.is_file():
+        place = "members/" if file.parent.parent == folder else f"members/ or {file.parent}"
+        raise CheckpointError(
+            f"{folder}: member {name}: expected its checkpoint in {place}, got none; copy the "
+            "whole ensemble, for example with `sween zoo pack`"
+        )
+    return file
 
 
 def load_weightings(

@@ -30,9 +30,9 @@ def create_timm_model(
     """
     try:
         timm: Any = importlib.import_module("timm")
-    except ModuleNotFoundError:
-        raise MissingExtra("timm", "timm", f"architecture {name!r}") from None
     except Exception as error:  # torchvision, which timm imports, raises what it likes
+        if isinstance(error, ModuleNotFoundError) and error.name == "timm":
+            raise MissingExtra("timm", "timm", f"architecture {name!r}") from None
         raise BadInput(
             f"architecture {name!r}",
             expected="timm, with a torchvision that was built for this torch",

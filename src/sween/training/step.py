@@ -234,7 +234,7 @@ class TrainingStep:
         assert self.options is not None  # prepare comes first
         # Random numbers first: everything computed from them is one compiled function.
         drawn, noise = self._draw() if self.keyed is None else self._draw_keyed(self.keyed)
-        # Not in the compiled function, which candidates of other noise levels then share.
+        # Not in the compiled function, which candidates of other noise levels can then share.
         noise = self.options.sigma * noise
         uniforms = self._draw_uniforms() if self.objective.taught else None
         attacked = self._attack(drawn, noise) if self.options.attack_steps else None

@@ -87,17 +87,18 @@ def read_entry(folder: Path) -> ZooEntry:
     """
     config, measured = read_config(folder), folder / "measured.json"
     try:
+        members = [member_file(folder, str(name)) for name in config["members"]]
         return ZooEntry(
             name=folder.name,
             dataset=str(config["dataset"]),
             sigma=float(config["sigma"]),
             members=tuple(map(str, config["members"])),
             weights=tuple(map(float, config["weights"])),
-            bytes=sum(member_file(folder, str(name)).stat().st_size for name in config["members"]),
+            bytes=sum(file.stat().st_size for file in members if file.is_file()),
             measured=_read_measured(measured) if measured.exists() else {},
             installed=folder.parent != MODELS,
         )
-    except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             str(folder),
             expected="an ensemble with dataset, sigma, members, weights and measured numbers",
