@@ -1,4 +1,4 @@
-"""For every test: the user's own cache and installed models are left alone."""
+"""For every test: the user's own cache and installed models are left alone; long ones first."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +10,10 @@ hypothesis.settings.register_profile(
     "sween", deadline=None
 )  # machines are shared: no test of speed
 hypothesis.settings.load_profile("sween")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)

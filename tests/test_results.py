@@ -58,6 +58,7 @@ def test_the_table_of_attacks_is_that_of_the_rows(measured: ModuleType) -> None:
     assert cells[7] == f"{share * sum(row.radius >= eps for row in own):.1f} / {share * kept:.1f}"
 
 
+@pytest.mark.first
 @pytest.mark.usefixtures("measured")
 def test_the_readme_shows_the_measured_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["update_readme.py", "--check"])

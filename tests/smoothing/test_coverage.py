@@ -65,6 +65,7 @@ def test_the_simulation_would_catch_a_shared_pilot() -> None:
     assert _false_certificates(p, "cohen", votes, votes) > most_failures(RUNS, ALPHA)
 
 
+@pytest.mark.slow
 def test_the_simulation_would_catch_repeated_looks() -> None:
     """Trap 5: stopping at the first of many looks that certifies is not covered by alpha."""
     generator = numpy_generator(0, "repeated looks")
