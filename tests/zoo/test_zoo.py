@@ -90,7 +90,7 @@ def test_every_model_loads_and_answers(name: str) -> None:
     smoothed = sween.SmoothedClassifier(
         ensemble, sigma=ensemble.sigma, num_classes=ensemble.num_classes
     )
-    answer = smoothed.predict_one(image, n=20)
+    answer = smoothed.predict_one(image, n=20, alpha=0.1)
     assert sum(answer.counts) == 20
 
 
