@@ -69,9 +69,9 @@ def run(
 
 
 def _note(loaded: LoadedEnsemble, solution: WeightSolution) -> str:
-    """Where members that were trained with more noise than others got less than half their share.
+    """Says so if members trained with more noise than others got less than half an equal share.
 
-    Cross-entropy does that; the radius may have other wishes.
+    Cross-entropy does that even where such members would enlarge the radius.
     """
     factors = [own.training.get("noise_factor") or 1.0 for own in loaded.manifests]
     noisier = [factor > min(factors) for factor in factors]

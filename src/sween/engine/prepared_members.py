@@ -16,7 +16,8 @@ from sween.engine.forward import (
 from sween.engine.member import Member
 from sween.engine.preparation import Preparation
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
-from sween.errors import ContractError
+from sween.ensemble.probabilities import GPU_BLOCKS
+from sween.errors import ContractError, warn_fallback
 from sween.models.device import device_of
 from sween.models.evaluation_mode import evaluating
 from sween.seeding import NOISE_BLOCK
@@ -24,8 +25,8 @@ from sween.seeding import NOISE_BLOCK
 FEWEST_EVALUATIONS = 50_000
 """From which preparing a member pays: compiling a network without custom kernels takes seconds."""
 
-MAX_ROWS = 40 * NOISE_BLOCK
-"""Of a forward pass; a smaller batch is padded, so that larger passes would waste more."""
+MAX_ROWS = GPU_BLOCKS * NOISE_BLOCK
+"""Of a forward pass: what the solver asks for at once; in larger ones padding would be wasted."""
 
 
 class PreparedModule(nn.Module):
@@ -33,7 +34,7 @@ class PreparedModule(nn.Module):
 
     It is prepared at the first call, in evaluation mode, for one shape of images on one device;
     later changes of its parameters are not noticed. A module that cannot be prepared, since it
-    needs float32 for example, is evaluated as it is.
+    needs float32 for example, is evaluated as it is, with a warning.
 
     Args:
         module: from float32 images (N, C, H, W) to logits (N, num_classes).
@@ -69,7 +70,8 @@ class PreparedModule(nn.Module):
         try:
             # Noisy, as what it will see: kernels are compared with torch on it.
             self._member.refresh(probe_batch(images[0].clone(), rows, 1.0))
-        except ContractError:
+        except ContractError as error:
+            warn_fallback("a member cannot be prepared to solve for the weights", error)
             self._member = None
 
 
