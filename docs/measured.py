@@ -11,7 +11,7 @@ import measured_findings
 import measured_identical
 import measured_planning
 import measured_speed
-from measured_findings import lead_over_envelope, load, published, signed
+from measured_findings import by_method, lead_over_envelope, load, published, signed
 from tables import markdown, runs
 
 from sween.attack import empirical_accuracy
@@ -45,10 +45,9 @@ def beside_paper(results: Path, dataset: str) -> str:
         for row in published:
             if row["sigma"] == sigma and row["training"] == _counterpart(training):
                 line = _published_line(row)
-                # A single network is compared with every ensemble: once is enough.
-                if row["model"].endswith(f"-{len(run.candidates)}") or (
-                    row["model"].startswith("ResNet") and line not in lines
-                ):
+                beside = row["model"].endswith(f"-{len(run.candidates)}")
+                # Rows that several of our runs are compared with: once is enough.
+                if (beside or row["model"].startswith("ResNet")) and line not in lines:
                     lines.append(line)
         for row in run.rows:
             if row.kind == "envelope":
@@ -144,7 +143,7 @@ def leads(results: Path, dataset: str) -> str:
         assert run.ensemble is not None
         own = run.models[run.ensemble]
         over = lead_over_envelope(folder)
-        weights = paired_bootstrap(own, run.models["convex"])
+        weights = paired_bootstrap(own, by_method(run, "convex"))
         radii = [average_certified_radius(run.models[name]) for name in run.candidates]
         cells = [" ".join(map(format_radius, radii))]
         cells += [format_radius(over.second), format_radius(over.first)]
@@ -271,7 +270,7 @@ def objectives(results: Path, arch: str) -> str:
     alone = re.compile(rf"cifar10-{arch}-([a-z]+)-sigma0\.50")
     for folder in sorted(results.iterdir()):
         if name := alone.fullmatch(folder.name):
-            found[name[1]] = load(folder)
+            found.setdefault(name[1], load(folder))
     base = found["gaussian"].models[arch]
     lines = []
     for training, run in found.items():
@@ -351,6 +350,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "sizes": measured_findings.sizes,
     "weights": measured_findings.weights,
     "bounds": measured_findings.bounds,
+    "trainings": measured_findings.trainings,
     "identical": measured_identical.identical,
     "diversity": measured_identical.diversity,
     "predicted-costs": measured_planning.predicted_costs,

@@ -1,7 +1,9 @@
 """The tables of docs/findings.md: claims of the paper and our answers, from results/ alone."""
 
 import functools
+import statistics
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from sween.evaluation import (
 )
 from sween.records import Certificate, format_radius
 from sween.report import MeasuredRun, load_run
+from sween.runs import TrainingRun
+from sween.training import OBJECTIVES
 
 PUBLISHED = Path(__file__).parents[1] / "configs" / "published" / "paper.toml"
 
@@ -56,9 +60,14 @@ def _gaussian(results: Path, dataset: str) -> list[tuple[MeasuredRun, float]]:
     ]
 
 
-def _ensemble(run: MeasuredRun) -> list[Certificate]:
+def _ensemble(run: MeasuredRun) -> Sequence[Certificate]:
     assert run.ensemble is not None
     return run.models[run.ensemble]
+
+
+def by_method(run: MeasuredRun, method: str) -> Sequence[Certificate]:
+    """The ensemble with the weights of another method, which `reproduce` names after both."""
+    return run.models[method if method in run.models else f"{run.ensemble}-{method}"]
 
 
 def gains(results: Path, dataset: str) -> str:
@@ -109,7 +118,7 @@ def weights(results: Path, dataset: str) -> str:
     lines = []
     for run, sigma in _gaussian(results, dataset):
         for method in ("sgd", "convex"):
-            own = _ensemble(run) if method == "sgd" else run.models["convex"]
+            own = _ensemble(run) if method == "sgd" else by_method(run, method)
             lead = "-" if method == "sgd" else signed(paired_bootstrap(own, _ensemble(run)))
             name = str(run.ensemble) if method == "sgd" else method
             shares = [f"{weight:.2f}" for weight in run.config.weights[name]]
@@ -130,3 +139,44 @@ def bounds(results: Path, dataset: str) -> str:
         gain = f"{(two_class - cohen).mean():+.3f} [{low:+.3f}, {high:+.3f}]"
         lines.append([str(run.ensemble), f"{sigma:.2f}", gain])
     return markdown(["model", "σ", "gain in ACR"], 1, lines)
+
+
+def trainings(results: Path, name: str) -> str:
+    """One ensemble, DATASET-sweenK at sigma 0.50, by every objective: what it takes and gives."""
+    dataset, members = name.rsplit("-sween", 1)
+    folders = {
+        training: folder
+        for folder, training, sigma in runs(results, dataset)
+        if sigma == 0.5 and folder.name.startswith(f"{name}-")
+    }
+    best = max(
+        (_ensemble(load(folder)) for folder in folders.values()), key=average_certified_radius
+    )
+    lines = []
+    for training, folder in folders.items():
+        run = load(folder)
+        metrics = [TrainingRun.read(own).metrics for own in (folder / "training").iterdir()]
+        # All train at once, and each counts the time.
+        epoch = max(statistics.median(row.seconds for row in own) for own in metrics)
+        epochs = max(map(len, metrics))
+        alone = [average_certified_radius(run.models[one]) for one in run.candidates]
+        ours = _ensemble(run)
+        cells = [f"{OBJECTIVES[training].copies}", f"{epochs}", f"{epoch:.1f}"]
+        cells += [
+            f"{epochs * epoch:.0f}",
+            " to ".join(map(format_radius, (min(alone), max(alone)))),
+        ]
+        cells += [format_radius(average_certified_radius(ours)), signed(lead_over_envelope(folder))]
+        lines.append(
+            [training, *cells, "-" if ours is best else signed(paired_bootstrap(ours, best))]
+        )
+    head = [
+        "training",
+        "noisy copies",
+        "epochs",
+        "s per epoch",
+        "s",
+        "ACR of one",
+        f"SWEEN-{members}",
+    ]
+    return markdown([*head, "lead over the envelope", "difference from the best"], 1, lines)

@@ -65,8 +65,8 @@ _COSTS = (
 _ABOUT = {
     "certified": "AVG is the mean of an ensemble's candidates, UE their upper envelope: the "
     "largest value of any of them, column by column. An ensemble's lead is over the area under the "
-    "envelope of their curves, with a 95% paired bootstrap interval; for other weights it is the "
-    "difference from the ensemble's own.",
+    "envelope of their curves, with a 95% paired bootstrap interval, which errs low: resamples "
+    "have a higher envelope; for other weights it is the difference from the ensemble's own.",
     "adaptive": "Lost: ACR of the full ensemble minus ACR with the exit, with a paired interval.",
     "costs": "Hours are the seconds per epoch, measured over a few epochs, times the recipe's "
     "epochs; those of an ensemble include its members and its weights. The paper's are on one GTX "
