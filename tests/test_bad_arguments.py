@@ -4,8 +4,10 @@ What one function alone checks is tested next to that function.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from sween.ensemble import load_members
 from sween.errors import BadInput, ContractError, UnknownName
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier
-from tests.smoothing.small import constant
+from tests.smoothing.small import ZOO, constant
 
 GOOD = torch.full((2, 1, 8, 8), 0.5)
 
@@ -32,6 +34,20 @@ def smoothed(model: nn.Module | None = None, **options: Any) -> SmoothedClassifi
 
 def certify(model: nn.Module | None = None, images: torch.Tensor = GOOD, **options: Any) -> object:
     return smoothed(model).certify(images, **{"n": 200} | options)
+
+
+def on_device(device: Any) -> object:
+    return SmoothedClassifier.load(ZOO, device=device)
+
+
+def train(**options: Any) -> object:
+    config = sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=1)
+    return sween.train(**{"config": config, "dataset": None, "out": "unused"} | options)
+
+
+def certify_dataset(**options: Any) -> object:
+    values: dict[str, Any] = {"out": "unused", "n": 200, "quiet": True} | options
+    return sween.certify_dataset(smoothed(), (GOOD, [0, 1]), **values)
 
 
 class AlwaysTraining(nn.Sequential):
@@ -64,10 +80,45 @@ BAD: list[Refusal] = [
         *(("sigma", sigma, (repr(sigma), "try")) for sigma in (-0.5, 0.0, float("nan"), "a")),
         *(("num_classes", classes, (f"got {classes}",)) for classes in (10.0, 1)),
         ("forward_rows", 2.5, ("2.5",)),
+        ("batch_size", 2.5, ("2.5",)),
+        ("sigma", 10**400, ("try",)),
+        *(("name", name, (repr(name),)) for name in (5, "", "\ud800")),
+        ("member_names", 5, ("a list of names",)),
+        ("member_names", ["a", 5], ("got 5",)),
+        ("weightings", [1.0], ("weights by name", "a list")),
+        ("weightings", {5: [1.0]}, ("got 5",)),
+        ("other_exits", 5, ("a list", "an int")),
+    ),
+    (lambda: smoothed(exit=None), UnknownName, ("exit None", "available")),
+    (lambda: smoothed(other_exits=[5]), UnknownName, ("exit 5", "available")),
+    (lambda: smoothed(precision=None), UnknownName, ("None", "available")),
+    (lambda: certify(bound=None), UnknownName, ("None", "available")),
+    (lambda: certify(sampling=5), UnknownName, ("5", "available")),
+    (lambda: sween.ExitPolicy("paper", threshold="a"), BadInput, ("exit threshold", "'a'")),  # type: ignore[arg-type]
+    (lambda: sween.WeightedEnsemble(net()), ContractError, ("members", "put it in a list")),  # type: ignore[arg-type]
+    (lambda: sween.load(None), BadInput, ("source", "None")),  # type: ignore[arg-type]
+    (lambda: sween.load("a" * 5000), BadInput, ("source", "5,000 characters")),
+    (lambda: sween.load_dataset(5), UnknownName, ("5", "available")),  # type: ignore[arg-type]
+    *(
+        (lambda device=device: on_device(device), BadInput, ("device", f"got {device}"))
+        for device in ("tpu", "", 5.5, "mps", "cuda:99")
+    ),
+    (lambda: train(dataset=(GOOD, [0, 1])), BadInput, ("dataset", "a tuple")),
+    (lambda: train(config={}), BadInput, ("config", "a TrainConfig", "a dict")),
+    (lambda: certify_dataset(devices=["cuda:99"]), BadInput, ("devices", "cuda:99")),
+    (lambda: certify_dataset(shard="1/2"), BadInput, ("shard", "a str")),
+    (lambda: certify_dataset(pool=5), BadInput, ("pool", "an int")),
+    *(
+        (lambda own=own: certify_dataset(indices=own), BadInput, ("indices", "whole numbers"))
+        for own in ([1.9], "01", [False, True], np.array([0.4, 1.6]))
     ),
     *refused_arguments(
         certify,
         ("images", GOOD * float("nan"), ("NaN",)),
+        ("images", GOOD.to_sparse(), ("a dense tensor",)),
+        ("images", GOOD.to("meta"), ("a dense tensor",)),
+        ("alpha", 10**400, ("a number",)),
+        ("settings", {}, ("CertifySettings", "a dict")),
         ("alpha", "a", ("'a'",)),
         ("alpha", None, ("None",)),
         ("alpha", 2.0, ("2.0", "try 0.001")),
@@ -78,6 +129,8 @@ BAD: list[Refusal] = [
         ("seed", 10**19, (str(10**19),)),
         ("n", 9, ("9 of 9", "n >= 10")),
     ),
+    (lambda: certify(sampling="decide", radii=[10**400]), BadInput, ("radii", "beyond float64")),
+    (lambda: certify(sampling="budget", budget=10**400), BadInput, ("budget", "at most")),
     (lambda: certify(sampling="decide", radii=["a"]), BadInput, ("radii", "a list of numbers")),
     (lambda: certify(sampling="tolerance", tolerance="a"), BadInput, ("tolerance", "'a'")),
     (lambda: certify(bound="cohn"), UnknownName, ("'cohn'", "'cohen'")),
@@ -102,8 +155,11 @@ BAD: list[Refusal] = [
 ]
 
 
-@pytest.mark.parametrize("case", BAD, ids=lambda case: " ".join(case[2]))
-def test_bad_arguments_are_one_line(case: Refusal) -> None:
+@pytest.mark.parametrize("case", BAD, ids=lambda case: ascii(" ".join(case[2])))
+def test_bad_arguments_are_one_line(
+    case: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     call, kind, parts = case
     with pytest.raises(BadInput) as caught:
         call()
@@ -113,6 +169,16 @@ def test_bad_arguments_are_one_line(case: Refusal) -> None:
     assert "; " in message, "no fix"
     for part in parts:
         assert part in message, message
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_of_the_other_byte_order_are_the_same_images() -> None:
+    image = GOOD[0].numpy()
+    first, second = (
+        smoothed().predict_one(own, n=100, seed=1, indices=[0]).counts
+        for own in (image, image.astype(">f4"))
+    )
+    assert first == second
 
 
 SETTINGS: list[tuple[dict[str, Any], str]] = [

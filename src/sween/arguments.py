@@ -1,9 +1,16 @@
-"""Converts numeric arguments of public functions to plain Python numbers."""
+"""Checks arguments of public functions, and converts numbers to plain Python numbers."""
 
 import numbers
 import operator
 
 from sween.errors import BadInput
+
+
+def text(name: str, value: object) -> str:
+    """A string that is not empty and can be written to a file; refuse anything else."""
+    if not isinstance(value, str) or not value or any("\ud800" <= own <= "\udfff" for own in value):
+        raise BadInput(name, expected="a text", got=repr(value), fix=f"pass {name} as str")
+    return value
 
 
 def whole_number(name: str, value: object) -> int:
@@ -17,4 +24,9 @@ def real_number(name: str, value: object) -> float:
     """Convert any real number, including numpy's, to a plain float; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadInput(name, expected="a number", got=repr(value), fix=f"pass {name} as float")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        raise BadInput(
+            name, expected="a number", got="one beyond float64", fix="check it"
+        ) from None

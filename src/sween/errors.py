@@ -59,10 +59,20 @@ class BadInput(SweenError, ValueError):
     ) -> None:
         message = what
         if expected is not None:
-            message += f": expected {expected}, got {got}"
+            message += f": expected {expected}, got {_shortened(str(got))}"
         if fix is not None:
             message += f"; {fix}"
         super().__init__(" ".join(message.split()))
+
+
+_LONGEST_GOT = 1000
+"""Characters of a value that a message shows; a damaged file may have any number of them."""
+
+
+def _shortened(got: str) -> str:
+    if len(got) <= _LONGEST_GOT:
+        return got
+    return f"{got[: _LONGEST_GOT // 2]}... ({len(got):,} characters)"
 
 
 class UnknownName(BadInput):
@@ -75,12 +85,12 @@ class UnknownName(BadInput):
     """
 
     def __init__(
-        self, kind: str, name: str, known: Iterable[str], *, unlisted: str | None = None
+        self, kind: str, name: object, known: Iterable[str], *, unlisted: str | None = None
     ) -> None:
-        choices = sorted(known)
+        choices, asked = sorted(known), str(name)
         # resnet18 is closer to imagenet-resnet18 than to resnet110.
-        longer = [choice for choice in choices if name in choice]
-        nearest = difflib.get_close_matches(name, longer or choices, n=1, cutoff=0.4)
+        longer = [choice for choice in choices if asked in choice]
+        nearest = difflib.get_close_matches(asked, longer or choices, n=1, cutoff=0.4)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
         available = ", ".join(choices) or "none"
         if unlisted is not None:

@@ -33,9 +33,10 @@ class FactoryRegistry(Registry[Entry]):
 
     def find_or_import(self, name: str, make: Callable[[Factory], Entry]) -> Entry:
         """The entry of a name, or the one that `make` makes of an imported factory."""
-        if name not in self and is_factory(name):
+        known = isinstance(name, str) and name in self
+        if not known and isinstance(name, str) and is_factory(name):
             return make(_import(self.kind, name))
-        if name not in self:
+        if not known:
             raise UnknownName(self.kind, name, self, unlisted=FACTORY_FORM)
         return self[name]
 

@@ -68,7 +68,8 @@ class Certificate:
         precision: the arithmetic of the networks, such as `float32` or `float16+fused`; one for
             each member where they differ.
         forward_rows: noisy images per forward pass; needed to repeat the votes bit for bit.
-        member_evaluations: forward passes of single members, on one noisy image each.
+        member_evaluations: forward passes of single members, on one noisy image each; with soft
+            votes, without those that score the pilot once its class is known.
         seconds: wall-clock time. Images that share a batch, or that overlap on a GPU, are timed
             only roughly: use the mean over many.
         model: name of the classifier.

@@ -35,6 +35,6 @@ class Registry(dict[str, Entry]):
 
     def find(self, name: str) -> Entry:
         """The entry of a name; refuse an unknown one."""
-        if name not in self:
+        if not isinstance(name, str) or name not in self:
             raise UnknownName(self.kind, name, self)
         return self[name]

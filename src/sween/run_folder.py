@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 import torch
 
-from sween.errors import BadInput, CheckpointError, FolderBusy
+from sween.errors import BadInput, CheckpointError, FolderBusy, first_line
 from sween.locks import FolderLock, temporary_file
 from sween.paths import AnyPath
 from sween.version import __version__
@@ -103,8 +103,10 @@ def read_config(folder: AnyPath) -> dict[str, Any]:
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: expected TOML, got {error}; restore the file") from None
+    except (ValueError, RecursionError) as error:  # no TOML, no text, too long or nested a value
+        raise CheckpointError(
+            str(path), expected="TOML", got=first_line(error), fix="restore the file"
+        ) from None
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Decisions from votes, and settings that could never certify anything."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sween.bounds.decision import binomial_p_value, decide, decide_prediction
+from sween.bounds.decision import (
+    binomial_p_value,
+    decide,
+    decide_prediction,
+    decide_radii,
+    decide_soft,
+)
 from sween.bounds.radius import radius_cohen, radius_two_class
 from sween.errors import BadInput, SmallSampleWarning
 from sween.records import ABSTAIN
@@ -73,6 +80,42 @@ def test_the_p_value_is_never_below_fifty_digits(top: int, deviations: float) ->
     second = max(0, top - round(deviations * (2 * top) ** 0.5))
     exact = 2 * binomial_lower_tail(second, top + second, 0.5)
     assert 0 <= binomial_p_value(top, second) / exact - 1 < 2e-9
+
+
+WRONG_VOTES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
+    (decide, ([], []), {}, "two or more classes"),
+    (decide, ([1], [1]), {}, "two or more classes"),
+    (decide, ([5, 5], [100, 0, 0]), {}, "2 classes.*got 3"),
+    (decide, ([5, 5], [-5, 105]), {}, "none negative"),
+    (decide, ([5, 5], [0.5, 99.5]), {}, "whole numbers"),
+    (decide, ([1, 9], [10, 90]), {"n": 99}, "at least 100.*got 99"),
+    (decide_radii, ([1, 9], [10, 990], [0.5]), {"largest": 999}, "largest.*got 999"),
+    (decide_radii, ([1, 9], [10, 990], [0.5]), {"largest": 9_999, "n": 999}, "at least 1000"),
+    (decide_radii, ([1, 9], [10, 990], [float("nan")]), {"largest": 9_999}, "radii.*nan"),
+    (decide_soft, ([3, 97], [500, 5], [500, 50, 1000, 950]), {"n": 999}, "at least 1000"),
+    (decide_soft, ([3, 97], [], []), {"n": 0}, "at least 1,"),
+]
+
+
+@pytest.mark.parametrize(("call", "votes", "options", "said"), WRONG_VOTES)
+def test_votes_that_cannot_have_been_drawn_are_refused(
+    call: Callable[..., Any], votes: tuple[Any, ...], options: dict[str, Any], said: str
+) -> None:
+    """Some of them would give a larger radius, or none that is a number."""
+    with pytest.raises(BadInput, match=said):
+        call(*votes, alpha=0.001, sigma=0.5, **options)
+
+
+@pytest.mark.parametrize(("counts", "options"), [([5], {}), ([50, 60], {"n": 20}), ([], {})])
+def test_a_prediction_from_such_votes_is_refused(
+    counts: list[int], options: dict[str, int]
+) -> None:
+    with pytest.raises(BadInput):
+        decide_prediction(counts, alpha=0.001, **options)
+    with pytest.raises(BadInput, match="alpha"):
+        decide_prediction([50, 51], alpha=1.5)
+    with pytest.raises(BadInput, match="got -1"):
+        binomial_p_value(10, -1)
 
 
 def test_predict_abstains_by_the_binomial_test() -> None:

@@ -66,6 +66,9 @@ BAD_ENSEMBLES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no fingerprints": (replaced("fingerprints = [", "fingerprints = []\nf = ["), "0 finger"),
     "no TOML": (replaced("kind =", "kind"), "expected TOML"),
     "member missing": (remove_member, "digits-mlp-seed2"),
+    "another sigma": (replaced("sigma = 0.5", "sigma = 0.25"), "sigma: expected 0.5.*got 0.25"),
+    "sigma as text": (replaced("sigma = 0.5", 'sigma = "a"'), "sigma: expected 0.5"),
+    "another data set": (replaced('"digits"', '"cifar10"'), "dataset: expected digits"),
 }
 
 
@@ -76,6 +79,27 @@ def test_ensemble_folders_that_cannot_be_used(name: str, made: Made, tmp_path: P
     change(ensemble)
     with pytest.raises(SweenError, match=rf"^{ensemble}.*{said}"):
         load_ensemble(ensemble)
+
+
+HOSTILE: dict[str, tuple[str, str]] = {
+    "nested lists": ("config.toml", "x = " + "[" * 5000 + "]" * 5000),
+    "nested keys": ("config.toml", "x" + ".a" * 5000 + " = 1"),
+    "a number of 5,000 digits": ("config.toml", "x = " + "9" * 5000),
+    "a sigma of 401 digits": ("config.toml", "sigma = 1" + "0" * 400),
+    "an alpha of 401 digits": ("config.toml", "alpha = 1" + "0" * 400),
+    "nested JSON": ("shard.json", "[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_in_a_run_folder_makes_a_traceback(name: str, made: Made, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made.certificates, tmp_path / "run"))
+    file, line = HOSTILE[name]
+    key = line.partition(" ")[0]
+    kept = (folder / file).read_text().splitlines() if (folder / file).is_file() else []
+    lines = [line, *(own for own in kept if not own.startswith(f"{key} "))]
+    (folder / file).write_text("\n".join(lines) + "\n")
+    assert_refused(f"verify {folder}", file, watched=(tmp_path,))
 
 
 FACTORY = """

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import sween
+from sween.run_folder import read_config
+from sween.smoothing import recount_folder
 from tests.cli.command import assert_check_failed, assert_refused, run_line, succeed
 from tests.cli.conftest import Made
 from tests.cli.forging import Forgery, Row, all_votes_for, rederived
@@ -98,6 +100,22 @@ def test_what_a_folder_cannot_show_is_found(name: str, made: Made, forgery: Forg
     succeed(f"verify {forgery.folder}")
     line = f"verify {forgery.folder} --model {made.ensemble} --recount all --quiet"
     assert_check_failed(run_line(line), "line ", "(index ", said, ", recounted ")
+
+
+def test_rows_of_one_member_under_the_name_of_another_are_found(made: Made, tmp_path: Path) -> None:
+    """Consistently, so that nothing in the folder contradicts itself."""
+    folder = tmp_path / "run"
+    succeed(f"certify {made.ensemble} --indices 0:3 --n 200 --members --quiet --out {folder}")
+    forgery, (first, second, *_) = Forgery(folder), read_config(folder)["candidates"]
+    exchanged = {first: second, second: first}
+    names = [exchanged.get(name, name) for name in read_config(folder)["candidates"]]
+    forgery.change(lambda row: {"model": exchanged.get(row["model"], row["model"])})
+    forgery.configure(candidates=names, members=names)
+    succeed(f"verify {folder}")
+    line = f"verify {folder} --model {made.ensemble} --recount 1 --quiet"
+    assert_check_failed(run_line(line), "candidates", "of the model")
+    loaded, digits = sween.load(made.ensemble), sween.load_dataset("digits")
+    recount_folder(folder, loaded, digits, images=1, member_names=names, quiet=True)
 
 
 def test_pilots_of_images_that_were_not_chosen_are_counted_too(made: Made, tmp_path: Path) -> None:

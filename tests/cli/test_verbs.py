@@ -169,8 +169,13 @@ def test_certify_with_several_exits(made: Made, tmp_path: Path) -> None:
     plain = report.replace("**", "")
     assert re.search(r"\| SWEEN-2 \| none \| [0-9.]+ \| 600 \| 2\.00 \|", plain)
     assert re.search(r"\| SWEEN-2\+paper \| paper\(.*\) \| [0-9.]+ \| \d+ \| 1\.\d\d \|", plain)
+    mixed = "--exit 'mixed(threshold=0.9,share=0.7)' --exit 'mixed(threshold=0.5,share=0.7)'"
+    succeed(f"{line} {mixed} --exit 'mixed(threshold=0.6,share=1.0)' --out {tmp_path}/mixed")
+    assert "5 models" in succeed(f"verify {tmp_path}/mixed")
+    ignored = f"{line} --exit-threshold 0.5 --out {tmp_path}/ignored"
+    assert_refused(ignored, "--exit-threshold", "--exit none", watched=(tmp_path,))
     line = f"{line} --exit none --exit none --out {tmp_path}/twice"
-    assert_refused(line, "each once", watched=(tmp_path,))
+    assert_refused(line, "a different exit each", "none 2 times", watched=(tmp_path,))
 
 
 def test_a_weighting_of_other_members_or_of_a_name_that_is_taken(

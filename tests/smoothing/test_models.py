@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from sween.ensemble import WeightedEnsemble
 from sween.errors import ContractError
+from sween.records import Certificate
+from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier
 from tests.smoothing import small
 
@@ -73,3 +76,59 @@ def test_an_image_of_another_size_is_refused_in_one_line() -> None:
     for verb in (classifier.predict, classifier.certify):
         with pytest.raises(ContractError, match=r"\(N, 3, 8, 8\), got RuntimeError"):
             verb(torch.rand(1, 3, 8, 8), n=100)
+
+
+class InPlace(nn.Module):
+    """A network behind a layer that works on the images themselves, or on a copy."""
+
+    def __init__(self, network: nn.Module, layer: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self.layer = network, layer
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network(self.layer(images))  # type: ignore[no-any-return]
+
+
+LAYERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
+    "clamp": (lambda x: x.clamp_(0, 1), lambda x: x.clamp(0, 1)),
+    "normalise": (lambda x: x.sub_(0.5).div_(0.3), lambda x: (x - 0.5) / 0.3),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("batch_size", [None, 100])
+@pytest.mark.parametrize("several", [True, False])
+def test_a_layer_that_works_in_place_changes_no_other_vote(
+    layer: str, batch_size: int | None, several: bool
+) -> None:
+    """Of other members, other images of the batch, or passes that are padded."""
+    found = []
+    for own in LAYERS[layer]:
+        first, second, _ = small.members()
+        model: nn.Module = InPlace(second, own)
+        options: dict[str, Any] = {"batch_size": batch_size}
+        if several:
+            model = WeightedEnsemble([model, first])
+            options["member_names"] = ["in place", "other"]
+        settings = CertifySettings(n=1_130, seed=1)
+        smoothed, images = small.smoothed(model, **options), small.images(2)
+        together = [*smoothed.certify_voters(images, settings=settings, indices=[0, 1])]
+        alone = [
+            one
+            for k in range(2)
+            for one in smoothed.certify_voters(images[k : k + 1], settings=settings, indices=[k])
+        ]
+        assert _counts(together) == _counts(alone)
+        found.append(_counts(together))
+    assert found[0] == found[1]
+
+
+def _counts(rows: list[dict[str, Certificate]]) -> list[dict[str, tuple[int, ...]]]:
+    return [{name: row.estimation_counts for name, row in own.items()} for own in rows]
+
+
+def test_an_ensemble_leaves_its_input_as_it_is() -> None:
+    images = small.images(2) + 0.5
+    before = images.clone()
+    WeightedEnsemble([InPlace(one, LAYERS["clamp"][0]) for one in small.members()])(images)
+    assert torch.equal(images, before)

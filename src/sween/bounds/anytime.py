@@ -17,6 +17,7 @@ from typing import cast
 import numpy as np
 from scipy import special
 
+from sween.arguments import real_number
 from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound_of_miss
 from sween.bounds.radius import noise_level
 from sween.errors import BadInput
@@ -122,6 +123,13 @@ def sequential_miss(count: Counts, n: Counts, *, largest: Counts, alpha: float) 
     last look, where the better of the two may be used: by the union bound both hold with
     probability at least 1 - alpha.
     """
+    if np.any(np.asarray(n) > np.asarray(largest)):
+        raise BadInput(
+            "largest",
+            expected="at least the votes drawn, since the exact bound may be used at one look only",
+            got=largest,
+            fix="pass the number of votes at which sampling would have ended",
+        )
     early = anytime_upper_bound_of_miss(count, n, EARLY_SHARE * alpha)
     last = upper_bound_of_miss(count, n, (1 - EARLY_SHARE) * alpha)
     is_last = np.asarray(n) >= np.asarray(largest)
@@ -165,7 +173,7 @@ def check_radii_to_decide(radii: Sequence[float]) -> tuple[float, ...]:
         raise BadInput(
             "radii", expected="a list of numbers", got=repr(radii), fix="pass radii=[0.5]"
         )
-    values = tuple(sorted({float(radius) for radius in radii}))
+    values = tuple(sorted({real_number("radii", radius) for radius in radii}))
     if not values or not all(0 <= value < float("inf") for value in values):
         raise BadInput(
             "radii",

@@ -4,6 +4,7 @@ All bounds use the probability of the complement, q = 1 - p: near p = 1, where g
 operate, float64 has no digits left for p but keeps all of them for q.
 """
 
+import numbers
 from typing import cast
 
 import numpy as np
@@ -29,7 +30,8 @@ Counts = int | npt.NDArray[np.int64] | Floats
 
 def check_probability(name: str, value: float) -> None:
     """Refuse anything but a number strictly between 0 and 1."""
-    if not SMALLEST_ALPHA <= value < 1.0:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (number and SMALLEST_ALPHA <= value < 1.0):
         raise BadInput(
             name,
             expected=f"a number strictly between 0 and 1, and at least {SMALLEST_ALPHA:g}",
@@ -123,7 +125,8 @@ def _bisected(counts: Floats, totals: Floats, alpha: float) -> Floats:
 
 def upper_bound_of_miss(count: Counts, n: Counts, alpha: float) -> Floats:
     """Upper bound on q = 1 - p from `count` votes for the class: P(1 - p > bound) <= alpha."""
-    return upper_bound(np.asarray(n) - np.asarray(count), n, alpha)
+    counts, totals = _checked(count, n, alpha)
+    return upper_bound(totals - counts, totals, alpha)
 
 
 def lower_bound(count: Counts, n: Counts, alpha: float) -> Floats:

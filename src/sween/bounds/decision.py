@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from sween.bounds.anytime import sequential_miss
-from sween.bounds.binomial import lower_bound
+from sween.bounds.anytime import check_radii_to_decide, sequential_miss
+from sween.bounds.binomial import check_probability, lower_bound
 from sween.bounds.radius import (
     bound_of,
     radius_cohen,
@@ -15,6 +15,7 @@ from sween.bounds.radius import (
     radius_two_class,
 )
 from sween.bounds.scores import soft_miss
+from sween.errors import BadInput
 from sween.records import ABSTAIN
 
 
@@ -32,6 +33,36 @@ class Decision:
     radius_two_class: float | None
     candidate: int
     lower_bound: float
+
+
+def _check_votes(
+    votes: Sequence[int], others: Sequence[int] | None = None, drawn: int | None = None
+) -> None:
+    """Refuse what are no votes on two or more classes, or more of them than were drawn."""
+    last = votes if others is None else others
+    for counts in (votes, last):
+        try:
+            array = np.asarray(counts)
+        except ValueError:  # rows of unequal length
+            array = np.empty(0)
+        if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or array.min() < 0:
+            raise BadInput(
+                "counts",
+                expected="votes for each of two or more classes, none negative",
+                got=repr(counts),
+                fix="pass whole numbers",
+            )
+    if len(votes) != len(last):
+        raise BadInput(
+            "counts",
+            expected=f"{len(votes)} classes, as in the selection",
+            got=len(last),
+            fix="count both for the same classes",
+        )
+    if drawn is not None and drawn < (total := int(np.sum(last))):
+        raise BadInput(
+            "n", expected=f"at least {total}, the votes counted", got=drawn, fix="pass all votes"
+        )
 
 
 def decide(
@@ -63,6 +94,7 @@ def decide(
         >>> decide([45, 55], [470, 530], alpha=0.001, sigma=0.5).prediction
         -1
     """
+    _check_votes(selection_counts, estimation_counts, n)
     n = int(np.sum(estimation_counts)) if n is None else n
     (decision,) = decide_each(
         [selection_counts], [estimation_counts], [n], alpha=alpha, sigma=sigma, bound=bound
@@ -147,11 +179,12 @@ def decide_radii(
         >>> decision.prediction, certified
         (1, {'0.25': True, '1.0': False})
     """
+    _check_votes(selection_counts, estimation_counts, n)
     n = int(np.sum(estimation_counts)) if n is None else n
     (answer,) = decide_radii_each(
         [selection_counts],
         [estimation_counts],
-        radii,
+        check_radii_to_decide(radii),
         [n],
         largest=largest,
         alpha=alpha,
@@ -231,6 +264,7 @@ def decide_soft(
         >>> decision.prediction, round(decision.radius, 4)
         (1, 0.7643)
     """
+    _check_votes(selection_counts)
     candidate = int(np.argmax(selection_counts))
     miss = soft_miss(pilot_scores, scores, n=n, alpha=alpha)
     return _decision_of_miss(candidate, miss, sigma)
@@ -246,6 +280,8 @@ def binomial_p_value(top: int, second: int) -> float:
     """
     if top == second:
         return 1.0
+    if min(top, second) < 0:
+        raise BadInput("votes", expected="at least 0", got=min(top, second), fix="count again")
     # P(Binomial(top + second, 1/2) >= top) = I_{1/2}(top, second + 1)
     return min(1.0, 2 * float(special.betainc(top, second + 1, 0.5)) * (1 + 1e-9))
 
@@ -268,6 +304,8 @@ def decide_prediction(
         >>> decide_prediction([45, 55, 0], alpha=0.001)[0]
         -1
     """
+    _check_votes(counts, drawn=n)
+    check_probability("alpha", alpha)
     order = np.argsort(-np.asarray(counts), kind="stable")
     top, second = int(counts[order[0]]), int(counts[order[1]])
     p_value = binomial_p_value(top, second + (0 if n is None else n - sum(counts)))

@@ -11,7 +11,6 @@ itself (0.12, say) may not be representable in float32.
 """
 
 import dataclasses
-import math
 import numbers
 from collections.abc import Callable
 from typing import cast
@@ -19,7 +18,13 @@ from typing import cast
 import numpy as np
 from scipy import special
 
-from sween.bounds.binomial import Counts, Floats, check_probability, upper_bound
+from sween.bounds.binomial import (
+    Counts,
+    Floats,
+    check_probability,
+    upper_bound,
+    upper_bound_of_miss,
+)
 from sween.errors import BadInput
 from sween.registry import Registry
 
@@ -40,7 +45,7 @@ _SIGMAS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 def check_sigma(sigma: float) -> None:
     """Refuse a noise level that is not a positive finite number in float32."""
     number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
-    if not (number and math.isfinite(sigma) and _SIGMAS[0] <= sigma <= _SIGMAS[1]):
+    if not (number and _SIGMAS[0] <= sigma <= _SIGMAS[1]):  # NaN compares false
         raise BadInput(
             "sigma",
             expected="a positive number within float32's range, for pixels scaled to [0,1]",
@@ -75,7 +80,7 @@ def radius_cohen(count: Counts, n: Counts, *, alpha: float, sigma: float) -> Flo
         >>> radius_cohen([50_000, 100_000], 100_000, alpha=0.001, sigma=0.5).round(4).tolist()
         [0.0, 1.9057]
     """
-    return radius_of_miss(upper_bound(np.asarray(n) - np.asarray(count), n, alpha), sigma)
+    return radius_of_miss(upper_bound_of_miss(count, n, alpha), sigma)
 
 
 def radius_of_miss(miss: float | Floats, sigma: float) -> Floats:

@@ -68,6 +68,13 @@ def soft_miss(pilot: Pairs, scores: Pairs, *, n: int, alpha: float) -> float:
     check_probability("alpha", alpha)
     values, counts = _scores(scores)
     lost = n - counts.sum()
+    if n < 1 or lost < 0:
+        raise BadInput(
+            "n",
+            expected=f"at least {max(1, int(counts.sum()))}, the scores of the histogram",
+            got=n,
+            fix="pass the number of scores drawn",
+        )
     values, counts = np.append(values, 0.0), np.append(counts, lost)
     goal = -np.log(alpha) + MARGIN
     with np.errstate(divide="ignore"):

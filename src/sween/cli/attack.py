@@ -31,12 +31,12 @@ from sween.cli.options import (
     TrustedDataset,
     choose_compilation,
     choose_device,
+    choose_exits,
     choose_images,
     dataset_of,
     read_shard_option,
 )
 from sween.data import Dataset, parse_indices
-from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput, CheckFailed
 from sween.records import Certificate
 from sween.run_folder import read_config
@@ -71,8 +71,8 @@ def run(
         str | None, typer.Option(help="attack this member instead of the ensemble")
     ] = None,
     exit_name: Exit = "none",
-    exit_threshold: ExitThreshold = 0.999,
-    exit_alpha: ExitAlpha = 0.05,
+    exit_threshold: ExitThreshold = None,
+    exit_alpha: ExitAlpha = None,
     trusted: TrustedDataset = None,
     data_root: DataRoot = None,
     convert: Convert = False,
@@ -122,7 +122,7 @@ def run(
         loaded.to(choose_device(device)),
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha),
+        exit=choose_exits([exit_name], exit_threshold, exit_alpha)[0],
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,

@@ -31,10 +31,10 @@ from sween.cli.options import (
     TrustedArch,
     choose_compilation,
     choose_device,
+    choose_exits,
 )
 from sween.engine.model_errors import explain_model_errors
 from sween.ensemble import WeightedEnsemble
-from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.factories import TIMM_PREFIX, is_factory
 from sween.models import ARCHITECTURES, create_model
@@ -72,8 +72,8 @@ def run(
     seconds: Annotated[float, typer.Option(help="duration of each measurement")] = 3.0,
     rounds: Annotated[int, typer.Option(help="measurements of each loop")] = 3,
     exit_name: Exit = "none",
-    exit_threshold: ExitThreshold = 0.999,
-    exit_alpha: ExitAlpha = 0.05,
+    exit_threshold: ExitThreshold = None,
+    exit_alpha: ExitAlpha = None,
     precision: Precision = "auto",
     compile: Compile = None,
     compile_mode: CompileMode = None,
@@ -91,7 +91,7 @@ def run(
     for name, value in numbers.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise BadInput(name, expected="a positive number", got=value, fix="leave it out")
-    policy = read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha)
+    policy = choose_exits([exit_name], exit_threshold, exit_alpha)[0]
     names = models or ["resnet20"]
     if policy.name != "none" and all(map(_is_architecture, names)):
         raise BadInput(

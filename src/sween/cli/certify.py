@@ -38,6 +38,7 @@ from sween.cli.options import (
     VotesOption,
     choose_compilation,
     choose_devices,
+    choose_exits,
     choose_images,
     dataset_of,
     read_shard_option,
@@ -52,7 +53,6 @@ from sween.cli.slurm import (
     certify_on_slurm,
 )
 from sween.ensemble import load_weightings
-from sween.ensemble.early_exit import read_exit
 from sween.report.summary import summarise
 from sween.runs import CertificationRun
 from sween.runs.certification import rows_written
@@ -80,8 +80,8 @@ def run(
             help=f"{EXIT_HELP}; repeat to certify several in the same pass",
         ),
     ] = None,
-    exit_threshold: ExitThreshold = 0.999,
-    exit_alpha: ExitAlpha = 0.05,
+    exit_threshold: ExitThreshold = None,
+    exit_alpha: ExitAlpha = None,
     bound: Bound = "cohen",
     sampling: Sampling = "fixed",
     votes: VotesOption = "hard",
@@ -145,10 +145,7 @@ def run(
         "executor": executor,
     }
     check_engine(engine, **of_jobs, slurm=slurm, workers=workers, ray_address=ray_address)
-    policy, *others = (
-        read_exit(name, threshold=exit_threshold, alpha=exit_alpha)
-        for name in exit_names or ["none"]
-    )
+    policy, *others = choose_exits(exit_names or ["none"], exit_threshold, exit_alpha)
     loaded = load(source, archs=arch or ())
     dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)
     positions, skipped = choose_images(

@@ -1,6 +1,7 @@
 """Options shared by several verbs."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,11 @@ from sween.data import Dataset, load_dataset, parse_indices
 from sween.data.registry import find_dataset
 from sween.data.selection import few_classes_note
 from sween.engine import COMPILE_MODES, DEFAULT_COMPILE_MODE, NOISES, PRECISIONS
-from sween.ensemble import EXITS, LoadedEnsemble
+from sween.ensemble import EXITS, ExitPolicy, LoadedEnsemble
+from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.factories import check_consent
+from sween.models.device import as_device
 from sween.runs import Shard
 from sween.sampling import VOTES, sampling_names
 from sween.zoo.entries import model_folders
@@ -69,8 +72,13 @@ EXIT_HELP = "early exit: none, paper, exact or mixed(threshold=T,share=S)"
 Exit = Annotated[
     str, typer.Option("--exit", help=EXIT_HELP, autocompletion=complete_from(lambda: EXITS))
 ]
-ExitThreshold = Annotated[float, typer.Option(help="T of the paper's Algorithm 1")]
-ExitAlpha = Annotated[float, typer.Option(help="significance level of the paper's Algorithm 1")]
+ExitThreshold = Annotated[
+    float | None, typer.Option(help=f"T of the paper's Algorithm 1 [{ExitPolicy.threshold}]")
+]
+ExitAlpha = Annotated[
+    float | None,
+    typer.Option(help=f"significance level of the paper's Algorithm 1 [{ExitPolicy.alpha}]"),
+]
 BatchSize = Annotated[
     int | None, typer.Option(help="noisy images per batch; does not affect results")
 ]
@@ -157,22 +165,29 @@ def choose_compilation(compile: bool | None, mode: str | None) -> bool | str | N
     return compile if mode is None else mode
 
 
+def choose_exits(
+    names: Sequence[str], threshold: float | None, alpha: float | None
+) -> list[ExitPolicy]:
+    """The exits of `--exit`; refuses parameters that none of them has."""
+    options = {"threshold": threshold, "alpha": alpha}
+    given = {name: value for name, value in options.items() if value is not None}
+    policies = [read_exit(name, **given) for name in names]
+    for option in given:
+        if not any(option in policy.rule.parameters for policy in policies):
+            raise BadInput(
+                f"--exit-{option}",
+                expected="an exit that has it, such as paper",
+                got=f"--exit {' --exit '.join(names)}",
+                fix="leave it out",
+            )
+    return policies
+
+
 def choose_device(name: str) -> torch.device:
     """The device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadInput("--device", expected="auto, cpu or cuda", got=name, fix="try auto") from None
-    if device.type not in {"cpu", "cuda"}:
-        raise BadInput("--device", expected="auto, cpu or cuda", got=name, fix="try auto")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInput(
-            f"--device: expected an available GPU, got {name} of {torch.cuda.device_count()} GPUs; "
-            "use --device cpu"
-        )
-    return device
+    return as_device("--device", name, fix="try auto")
 
 
 def choose_devices(name: str) -> list[torch.device]:

@@ -34,10 +34,10 @@ from sween.cli.options import (
     TrustedDataset,
     VotesOption,
     choose_device,
+    choose_exits,
     dataset_of,
     readable_images,
 )
-from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.runs import CertificationRun
 from sween.sampling import CertifySettings
@@ -90,8 +90,8 @@ def run(
     n: EstimationVotes = N,
     alpha: Alpha = ALPHA,
     exit_name: Exit = "none",
-    exit_threshold: ExitThreshold = 0.999,
-    exit_alpha: ExitAlpha = 0.05,
+    exit_threshold: ExitThreshold = None,
+    exit_alpha: ExitAlpha = None,
     bound: Bound = "cohen",
     sampling: Sampling = "fixed",
     votes: VotesOption = "hard",
@@ -148,7 +148,7 @@ def run(
         run = CertificationRun.read(certificates)
         rows, most, of_pilot = run.certificates, len(run.indices), run.config.device
     else:
-        policy = read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha)
+        policy = choose_exits([exit_name], exit_threshold, exit_alpha)[0]
         loaded = load(source, archs=arch or ())
         dataset = dataset_of(loaded, data_root, trusted=trusted, convert=convert, test_only=True)
         most = len(dataset.test)

@@ -27,10 +27,10 @@ from sween.cli.options import (
     TrustedArch,
     choose_compilation,
     choose_device,
+    choose_exits,
 )
 from sween.data import read_image
 from sween.ensemble import ExitPolicy, LoadedEnsemble
-from sween.ensemble.early_exit import read_exit
 from sween.errors import BadInput
 from sween.factories import is_factory
 from sween.progress import track
@@ -119,7 +119,7 @@ def run(
         loaded.to(choose_device(device)),
         sigma=loaded.sigma,
         num_classes=loaded.num_classes,
-        exit=read_exit(exit_name, threshold=exit_threshold, alpha=exit_alpha),
+        exit=choose_exits([exit_name], exit_threshold, exit_alpha)[0],
         name=loaded.name,
         forward_rows=forward_rows,
         precision=precision,

@@ -24,7 +24,7 @@ from sween.ensemble.folder import new_ensemble, write_ensemble
 
 def run(
     runs: Annotated[list[Path], typer.Argument(help="run folders of the candidates")],
-    out: Annotated[Path, typer.Option(help="ensemble folder to write")],
+    out: Annotated[Path, typer.Option(help="ensemble folder to write; replaces one that is there")],
     method: Annotated[
         str,
         typer.Option(

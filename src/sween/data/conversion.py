@@ -56,6 +56,9 @@ def is_single(images: Images) -> bool:
 def _as_pixels(images: Images, what: str) -> torch.Tensor:
     """Channels first, uint8 or float32."""
     if isinstance(images, torch.Tensor):
+        if images.layout != torch.strided or images.is_meta:
+            got = "a tensor without numbers" if images.is_meta else f"one of {images.layout}"
+            raise BadInput(what, expected="a dense tensor", got=got, fix="call .to_dense()")
         _warn_if_channels_seem_last(images)
         return _known_type(images, what)
     if isinstance(images, Image.Image):
@@ -111,6 +114,7 @@ def _tensor_of(array: npt.NDArray[Any], what: str) -> torch.Tensor:
     """The array as a tensor with channels first."""
     if array.ndim in (3, 4) and array.shape[-1] in _CHANNELS and array.shape[-3] not in _CHANNELS:
         array = np.moveaxis(array, -1, -3)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch has no other
     try:
         # A copy: torch warns about read-only memory.
         return torch.from_numpy(np.array(array, order="C"))

@@ -61,10 +61,11 @@ class InArithmetic(nn.Module):
             return self(images)  # type: ignore[no-any-return]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        if self.whole:
-            images = images.to(self.dtype)
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
+        # Always a copy: a layer that works in place, such as clamp_, would change what the next
+        # member sees, and only in passes that are not copied anyway, to be padded.
+        dtype = self.dtype if self.whole else images.dtype
+        images = images.to(dtype, memory_format=layout, copy=True)
         reduced = self.dtype != torch.float32 and not self.whole
         if reduced or torch.is_autocast_enabled(self.device_type):
             with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):

@@ -8,7 +8,7 @@ import dataclasses
 import platform
 import warnings
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 
@@ -126,6 +126,7 @@ class Failed:
 Event = Starting | Joined | Counted | Lost | Failed
 
 
+@runtime_checkable
 class Pool(Protocol):
     """Workers on this machine or others. Events may come from any thread.
 

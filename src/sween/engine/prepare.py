@@ -92,8 +92,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     """
     device, dtype = images.device, preparation.dtype(images.device)
     with explain_model_errors(module, images.shape[1:]):
-        wanted = module(images)
-    _refuse_random(wanted, module(images))
+        wanted = module(images.clone())  # it may work in place
+    _refuse_random(wanted, module(images.clone()))
     if dtype == torch.int8:
         return _in_integers(module, preparation, images, wanted)
     allowed = _CHANGE_ALLOWED[dtype]
@@ -265,7 +265,7 @@ def _by_cudnn(
     def ready() -> InArithmetic:
         fused = fuse_layers(folded)
         # In float32, where the change allowed is small: tracing may have misread the module's code.
-        if not relative_change(fused(images), wanted) <= same:
+        if not relative_change(fused(images.clone()), wanted) <= same:
             fused = folded
         ready = _without_autocast(fused, dtype, images, wanted)
         if ready is None:
@@ -305,7 +305,8 @@ def _as_resnet(
     """The module, or a network that computes the same, if the custom kernels can run it."""
     if is_cifar_resnet(module, images.shape[1:]):
         return module
-    found = as_cifar_resnet(folded, images)  # folded, since tracing takes time for every tensor
+    # Folded, since tracing takes time for every tensor.
+    found = as_cifar_resnet(folded, images.clone())
     if found is None or not relative_change(found(images), wanted) <= same:
         return None
     return found

@@ -20,7 +20,7 @@ from sween.engine.forward import (
 from sween.engine.member import Member
 from sween.engine.model_errors import explain_model_errors
 from sween.engine.preparation import Preparation
-from sween.ensemble.early_exit import ExitPolicy
+from sween.ensemble.early_exit import ExitPolicy, names_with_exits, refuse_same_exits
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
 from sween.errors import BadInput, describe_type
 from sween.interleave import Steps, done
@@ -50,16 +50,6 @@ class Variant:
     name: str
     weights: Sequence[float] | None
     policy: ExitPolicy
-
-
-def names_with_exits(name: str, exits: Sequence[ExitPolicy]) -> list[str]:
-    """Names of an ensemble with other exits; with their parameters where the exit's name is not
-    enough to tell them apart."""
-    rules = [policy.name for policy in exits]
-    return [
-        f"{name}+{rule if rules.count(rule) == 1 else policy.describe()}"
-        for rule, policy in zip(rules, exits, strict=True)
-    ]
 
 
 class Voters:
@@ -109,6 +99,7 @@ class Voters:
                 got=describe_type(model),
                 fix="wrap the models in sween.WeightedEnsemble",
             )
+        refuse_same_exits([self.policy, *exits])
         own = tuple(member_names or ())
         if self.with_members and len(own) != len(self.members):
             raise BadInput(

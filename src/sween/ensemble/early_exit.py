@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from scipy import special
 
-from sween.errors import BadInput, UnknownName
+from sween.arguments import real_number
+from sween.errors import BadInput, UnknownName, refuse_duplicates
 
 EXACT_MARGIN = 1e-6
 """The smallest safety margin of an exact exit; see `exact_margin`."""
@@ -88,10 +89,10 @@ class ExitPolicy:
     share: float = 0.7
 
     def __post_init__(self) -> None:
-        if self.name not in EXITS:
+        if not isinstance(self.name, str) or self.name not in EXITS:
             raise UnknownName("exit", self.name, tuple(EXITS))
         for name in ("threshold", "alpha", "share"):
-            value = getattr(self, name)
+            value = real_number(f"exit {name}", getattr(self, name))
             if not (0 < value < 1 or (name == "share" and value == 1)):
                 raise BadInput(
                     f"exit {name}: expected a number strictly between 0 and 1, got {value}; the "
@@ -112,6 +113,35 @@ class ExitPolicy:
         """
         values = [f"{name}={getattr(self, name)}" for name in self.rule.parameters]
         return f"{self.name}({','.join(values)})" if values else self.name
+
+
+def names_with_exits(name: str, exits: Sequence[ExitPolicy]) -> list[str]:
+    """Names of an ensemble with other exits; with their parameters where the exit's name is not
+    enough to tell them apart."""
+    rules = [policy.name for policy in exits]
+    return [
+        f"{name}+{rule if rules.count(rule) == 1 else policy.describe()}"
+        for rule, policy in zip(rules, exits, strict=True)
+    ]
+
+
+def refuse_same_exits(policies: Sequence[ExitPolicy]) -> None:
+    """Refuse exits to certify together that are not all different."""
+    refuse_duplicates(
+        "exits",
+        [policy.describe() for policy in policies],
+        expected="a different exit each",
+        fix="leave it out",
+    )
+
+
+def as_exit(exit: object) -> ExitPolicy:
+    """A policy, or that of a name with or without parameters; refuses anything else."""
+    if isinstance(exit, ExitPolicy):
+        return exit
+    if not isinstance(exit, str):
+        raise UnknownName("exit", exit, tuple(EXITS))
+    return read_exit(exit)
 
 
 def read_exit(text: str, **given: float) -> ExitPolicy:

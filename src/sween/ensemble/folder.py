@@ -344,6 +344,15 @@ def load_ensemble(path: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble
                 f"{manifest.fingerprint[:16]}; the checkpoint was replaced; run `sween weigh` again"
             )
     loaded.weights, loaded.member_names = weights, names
+    known = read_config(path)
+    for what, of_members in (("sigma", loaded.sigma), ("dataset", loaded.dataset)):
+        if known.get(what, of_members) != of_members:
+            raise CheckpointError(
+                f"{path}/config.toml: {what}",
+                expected=f"{of_members}, as its members have",
+                got=repr(known[what]),
+                fix="run `sween weigh` again",
+            )
     return loaded
 
 

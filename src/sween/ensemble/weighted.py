@@ -44,8 +44,11 @@ def evaluation_order(weights: Sequence[float]) -> list[int]:
 
 
 def member_probabilities(member: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """Softmax of one member's logits, (B, M)."""
-    return torch.softmax(member(images).float(), dim=1)
+    """Softmax of one member's logits, (B, M).
+
+    The member gets a copy: one that works in place would change what the next one sees.
+    """
+    return torch.softmax(member(images.clone()).float(), dim=1)
 
 
 def add_weighted(
@@ -87,6 +90,10 @@ class WeightedEnsemble(nn.Module):
         self, members: Iterable[nn.Module], weights: Sequence[float] | torch.Tensor | None = None
     ) -> None:
         super().__init__()
+        if isinstance(members, nn.Sequential):  # whose items are layers
+            raise ContractError(
+                "members", expected="a list of modules", got="a Sequential", fix="put it in a list"
+            )
         modules = list(members)
         if not modules:
             raise BadInput("members", expected="at least one module", got="none", fix="add one")

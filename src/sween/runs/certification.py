@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sween.ensemble.early_exit import parse_exit
+from sween.ensemble.early_exit import names_with_exits, parse_exit, refuse_same_exits
 from sween.errors import BadInput, SmallSampleWarning
 from sween.evaluation import average_certified_radius, certified_accuracy
 from sween.paths import AnyPath
@@ -175,10 +175,8 @@ def _exits(content: Mapping[str, Any]) -> dict[str, str]:
     """The exit of each ensemble of the run; the model itself comes last."""
     others = content.get("exits", {})
     policies = [parse_exit(str(text)) for text in (content["exit"], *others.values())]
-    names = [policy.name for policy in policies]
-    if len({*names}) < len(names):
-        raise BadInput("exits", expected="those of certify, each once", got=", ".join(names))
-    wanted = [f"{content['model']}+{name}" for name in names[1:]]
+    refuse_same_exits(policies)
+    wanted = names_with_exits(content["model"], policies[1:])
     if list(others) != wanted:
         raise BadInput("exits", expected=f"the names {wanted}", got=list(others))
     weightings = content.get("weightings", {})

@@ -110,7 +110,7 @@ class RunConfig(SubjectConfig, abc.ABC):
             check_sigma(content["sigma"])
             tag = run_tag(content)  # fails on dates and NaN, which JSON lacks
             settings = cls.parse(content)
-        except (BadInput, TypeError, ValueError) as error:
+        except (BadInput, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise CheckpointError(
                 where, expected="settings that fit together", got=error, fix="restore it"
             ) from None

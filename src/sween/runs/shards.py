@@ -85,7 +85,7 @@ def read_shard(folder: AnyPath) -> Shard | None:
         return None
     try:
         return Shard(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:  # of JSON, of its keys, or of Shard
+    except (ValueError, TypeError, RecursionError) as error:  # of JSON, its keys, or Shard
         raise CheckpointError(
             str(path),
             expected="number and count of a shard",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sween.arguments import whole_number
 from sween.bounds.binomial import Floats
 from sween.bounds.sample_size import least_budget, sizes_for_budget
+from sween.errors import BadInput
 from sween.records import Certificate
 from sween.sampling.settings import CertifySettings
 from sween.sampling.strategy import (
@@ -21,6 +22,9 @@ from sween.sampling.strategy import (
 )
 from sween.sampling.votes import ByVoter
 
+MOST = 10**15
+"""Of votes, more than a GPU counts in a decade."""
+
 
 class Budget(SamplingStrategy):
     """Votes are allocated to all images of a run together, at most n to each."""
@@ -31,7 +35,10 @@ class Budget(SamplingStrategy):
     planned = True
 
     def check(self, settings: CertifySettings) -> Mapping[str, Any]:
-        return {"budget": whole_number("budget", settings.budget)}
+        budget = whole_number("budget", settings.budget)
+        if budget > MOST:
+            raise BadInput("budget", expected=f"at most {MOST:g}", got=budget, fix="lower it")
+        return {"budget": budget}
 
     def plan(self, pilots: Sequence[ByVoter], settings: CertifySettings, model: str) -> list[int]:
         return _sizes([pilot[model].counts for pilot in pilots], settings)

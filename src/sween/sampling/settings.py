@@ -13,7 +13,7 @@ from sween.bounds.radius import (
     level_of_class,
     smallest_certifiable_n,
 )
-from sween.errors import BadInput, SmallSampleWarning
+from sween.errors import BadInput, SmallSampleWarning, describe_type
 from sween.sampling.strategy import SamplingStrategy, sampling_with, strategy_of
 
 N, ALPHA = 100_000, 0.001
@@ -51,7 +51,7 @@ class CertifySettings:
             n at most; `tolerance`, as many as the n0 pilot votes say are needed for a radius within
             this share of what n votes would give; `budget`, a total over all images, spread by
             their pilot votes for the largest average radius, n at most on each.
-        seed: of the noise.
+        seed: of the noise; a secret one where images come from untrusted sources.
         radii: of `decide`.
         tolerance: of `tolerance`, between 0 and 1.
         budget: of `budget`: noisy images in all, pilot votes included.
@@ -87,6 +87,9 @@ class CertifySettings:
             object.__setattr__(self, "n0", self.strategy.default_n0)
         for name in ("n0", "n", "seed"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        if not -(2**63) <= self.seed < 2**63:
+            got = self.seed
+            raise BadInput("seed", expected="64 bits", got=got, fix="pass a smaller number")
         object.__setattr__(self, "alpha", real_number("alpha", self.alpha))
         check_probability("alpha", self.alpha)
         if self.alpha < SMALLEST_ASKED:
@@ -170,6 +173,13 @@ def settings_of(
     """
     if settings is None:
         return CertifySettings(**options)
+    if not isinstance(settings, CertifySettings):
+        raise BadInput(
+            "settings",
+            expected="CertifySettings",
+            got=describe_type(settings),
+            fix="pass CertifySettings(n=...)",
+        )
     defaults = {field.name: field.default for field in dataclasses.fields(CertifySettings)}
     passed = [name for name, value in options.items() if value != (defaults | {"seed": seed})[name]]
     if passed:

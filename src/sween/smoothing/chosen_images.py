@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from sween.data import DATASETS, Dataset, as_image_set
 from sween.data.dataset import ImageSet
-from sween.data.validation import check_indices
+from sween.data.validation import check_indices, whole_numbers
 from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput, ContractError, describe_type
 from sween.smoothing.classifier import SmoothedClassifier
@@ -46,7 +46,8 @@ def images_to_certify(
             fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
         )
     if indices is not None:
-        indices = list(indices) if isinstance(indices, Iterable) else [indices]
+        own = list(indices) if isinstance(indices, Iterable) else [indices]
+        indices = whole_numbers("indices", own).tolist() if own else []
     dataset = data if isinstance(data, Dataset) else None
     if isinstance(data, Dataset | ImageSet):
         images = as_image_set(data)
@@ -69,7 +70,7 @@ def _positions(asked: Sequence[int] | None, size: int) -> list[int]:
         return list(range(size))
     if not asked:
         raise BadInput("indices", expected="at least one image", got="none", fix="pass some")
-    positions = check_indices([int(index) for index in asked], len(asked))
+    positions = check_indices(asked, len(asked))
     if max(positions) >= size:
         raise BadInput(
             "indices",

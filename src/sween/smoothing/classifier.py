@@ -2,13 +2,13 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import nn
 
-from sween.arguments import whole_number
+from sween.arguments import text, whole_number
 from sween.bounds.decision import decide_prediction
 from sween.bounds.radius import check_sigma
 from sween.data.conversion import Images, as_batch, is_single
@@ -23,9 +23,9 @@ from sween.engine import (
 )
 from sween.engine.forward import FixedShapeForward
 from sween.ensemble import ExitPolicy, LoadedEnsemble
-from sween.ensemble.early_exit import read_exit
+from sween.ensemble.early_exit import as_exit
 from sween.errors import BadInput, ContractError, describe_type
-from sween.models.device import device_of
+from sween.models.device import as_device, device_of
 from sween.paths import AnyPath
 from sween.records import Certificate
 from sween.sampling import CertifySettings
@@ -85,9 +85,10 @@ class SmoothedClassifier:
 
     The noise is a function of seed, purpose and index. By default every call draws a fresh seed
     from the operating system, never uses it again and records it in the result, so that no image
-    can have been crafted for it. If you pass a seed, keep it secret where images come from
-    untrusted sources. Images without indices are numbered consecutively across calls, so that no
-    two of them share noise; to repeat a result, pass its seed and index.
+    can have been crafted for it. If you pass a seed (that of `settings` is 0 unless set), keep it
+    secret where images come from untrusted sources. Images without indices are numbered
+    consecutively across calls, so that no two of them share noise; to repeat a result, pass its
+    seed and index.
 
     A classifier can be shared by several threads, which take turns. Several classifiers can use one
     model at the same time.
@@ -141,7 +142,7 @@ class SmoothedClassifier:
         forward_rows: int | None = None,
         member_names: Sequence[str] | None = None,
         weightings: Mapping[str, Sequence[float]] | None = None,
-        other_exits: Sequence[ExitPolicy] = (),
+        other_exits: Sequence[str | ExitPolicy] = (),
         precision: str = "auto",
         compile: bool | str | None = None,
         noise: str = "float32",
@@ -170,6 +171,23 @@ class SmoothedClassifier:
             levels = PIXEL_LEVELS if loaded is None else loaded.white
         if name is None:
             name = "model" if loaded is None else loaded.name
+        text("name", name)
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size)
+        member_names = None if member_names is None else _names("member_names", member_names)
+        if weightings is not None and not isinstance(weightings, Mapping):
+            raise BadInput(
+                "weightings",
+                expected="weights by name",
+                got=describe_type(weightings),
+                fix='pass {"equal": [0.5, 0.5]}',
+            )
+        _names("weightings", weightings or {})
+        if isinstance(other_exits, str) or not isinstance(other_exits, Iterable):
+            raise BadInput(
+                "other_exits", expected="a list", got=describe_type(other_exits), fix="list them"
+            )
+        exits = [as_exit(own) for own in other_exits]
         self.model = model
         self.name: str = name
         self._options: dict[str, Any] = {
@@ -181,7 +199,7 @@ class SmoothedClassifier:
             "forward_rows": forward_rows,
             "member_names": member_names,
             "weightings": weightings,
-            "other_exits": other_exits,
+            "other_exits": exits,
             "precision": precision,
             "compile": compile,
             "noise": noise,
@@ -192,11 +210,11 @@ class SmoothedClassifier:
             model,
             name=name,
             forward=FixedShapeForward(num_classes),
-            policy=exit if isinstance(exit, ExitPolicy) else read_exit(exit),
+            policy=as_exit(exit),
             preparation=Preparation(precision, compile),
             member_names=member_names,
             weightings=weightings,
-            exits=other_exits,
+            exits=exits,
         )
         self.engine = VoteEngine(
             model,
@@ -236,7 +254,7 @@ class SmoothedClassifier:
         """
         model = load(source, archs=archs)
         if device is not None:
-            model.to(device)
+            model.to(as_device("device", device))
         return cls(model, sigma=model.sigma, num_classes=model.num_classes, **options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -601,3 +619,9 @@ def _one(image: Images) -> Images:
             fix="use certify or predict for a batch",
         )
     return image
+
+
+def _names(what: str, names: object) -> list[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise BadInput(what, expected="a list of names", got=repr(names), fix="list them")
+    return [text(what, name) for name in names]

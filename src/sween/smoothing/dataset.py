@@ -9,7 +9,8 @@ import torch
 
 from sween.engine import Pool, VoteEngine
 from sween.engine.pooled import pooled_engines
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_type
+from sween.models.device import as_device
 from sween.paths import AnyPath, as_folder
 from sween.progress import track
 from sween.records import Certificate, format_radius
@@ -159,7 +160,7 @@ def iter_certificates(
         >>> [certificate.index for certificate in found]
         [0, 1, 2]
     """
-    settings = settings or CertifySettings()
+    settings = settings_of(settings, {}, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
     with _engines(smoothed, devices, pool, quiet=quiet) as engines:
@@ -178,8 +179,11 @@ def _engines(
 ) -> Iterator[Sequence[VoteEngine]]:
     """Separate engines, since the classifier may be used meanwhile, by this or another thread."""
     if pool is None:
-        yield [smoothed.twin(device).engine for device in devices or (None,)]
+        named = None if devices is None else [as_device("devices", own) for own in devices]
+        yield [smoothed.twin(device).engine for device in named or (None,)]
         return
+    if not isinstance(pool, Pool):
+        raise BadInput("pool", expected="a Pool", got=describe_type(pool), fix="pass a RayPool")
     with pooled_engines(smoothed.twin(torch.device("cpu")).engine, pool, quiet=quiet) as engines:
         yield engines
 
@@ -197,6 +201,9 @@ def _certify(
 ) -> Iterator[Certificate]:
     """Certify chosen images; if `watched`, a model that changes between certificates is refused."""
     if shard is not None:
+        if not isinstance(shard, Shard):
+            got = describe_type(shard)
+            raise BadInput("shard", expected="a Shard", got=got, fix="pass Shard(1, 16)")
         shard.take(chosen.positions)  # refuses too many shards before the model is prepared
     _prepare(engines, chosen, settings)
     config = run_config(smoothed, engines[0], chosen, settings)

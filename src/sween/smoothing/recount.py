@@ -16,6 +16,7 @@ from torch import nn
 
 from sween.data import Dataset, as_image_set
 from sween.engine import NoiseKind, Preparation, VoteEngine
+from sween.ensemble import LoadedEnsemble
 from sween.ensemble.early_exit import parse_exit
 from sween.errors import BadInput, CheckFailed
 from sween.models.device import device_of
@@ -60,6 +61,7 @@ def recount_folder(
     *,
     images: int | None = None,
     seed: int | None = None,
+    member_names: Sequence[str] | None = None,
     quiet: bool = False,
 ) -> RecountedRun:
     """Certify images of a finished run again and compare every field but the time.
@@ -75,6 +77,9 @@ def recount_folder(
         images: how many to recount; all by default.
         seed: with which images are chosen; by default from the operating system, so that nobody
             can predict which rows will be recounted.
+        member_names: of the model's members, in their order; by default those of a loaded
+            ensemble, which rows must not exchange. Of other modules nobody but the config knows
+            the names.
         quiet: no progress display.
 
     Raises:
@@ -96,7 +101,7 @@ def recount_folder(
     run = CertificationRun.read(folder, part=True)
     run.check_complete()
     config, settings = run.config, run.config.settings
-    subject = _Subject(run, model, data, quiet)
+    subject = _Subject(run, model, data, member_names, quiet)
     subject.check()
     seed = secrets.randbits(31) if seed is None else seed
     chosen = _choice(run.indices, images, seed)
@@ -132,8 +137,18 @@ def _choice(indices: Sequence[int], images: int | None, seed: int) -> list[int]:
 class _Subject:
     """The model and the data to recount a run with."""
 
-    def __init__(self, run: CertificationRun, model: nn.Module, data: object, quiet: bool) -> None:
+    def __init__(
+        self,
+        run: CertificationRun,
+        model: nn.Module,
+        data: object,
+        member_names: Sequence[str] | None,
+        quiet: bool,
+    ) -> None:
         self.run, self.model = run, model
+        if member_names is None and not isinstance(model, LoadedEnsemble):
+            member_names = run.config.content["candidates"]
+        self.member_names = member_names
         indices = run.config.indices
         images = as_image_set(data, name=run.config.dataset, indices=indices, quiet=quiet)
         dataset = data if isinstance(data, Dataset) else None
@@ -152,7 +167,7 @@ class _Subject:
             self.chosen,
             name=self.name,
             sigma=self.sigma,
-            member_names=content["candidates"],
+            member_names=self.member_names,
         )
         now.pop("source_code", None)  # the votes themselves are compared
         then = {name: content[name] for name in now if name in content}

@@ -15,12 +15,13 @@ from sween.errors import (
     CheckFailed,
     SweenError,
     describe_error,
+    describe_type,
     first_line,
     refuse_duplicates,
 )
 from sween.locks import FolderLock
 from sween.models import load_checkpoint
-from sween.paths import AnyPath, as_paths
+from sween.paths import AnyPath, as_folder, as_paths
 from sween.progress import track
 from sween.training.config import TrainConfig
 from sween.training.distributed import Processes
@@ -28,6 +29,7 @@ from sween.training.trainer import Trainer
 from sween.training.training_images import (
     RESIZED_CROPS,
     augmented,
+    check_dataset,
     describe_images,
     training_images,
 )
@@ -101,10 +103,15 @@ def train_many(
         >>> train_many(configs, sween.load_dataset("digits"), ["mlp", "conv"], quiet=True)
         [True, True]
     """
-    outs = as_paths("outs", outs)
+    for config in configs:
+        if not isinstance(config, TrainConfig):
+            got = describe_type(config)
+            raise BadInput("config", expected="a TrainConfig", got=got, fix="make one")
+        check_dataset(config, dataset)
+    folders = [as_folder("out", out) for out in as_paths("outs", outs)]
     refuse_duplicates(
         "outs",
-        [str(out.resolve()) for out in outs],
+        [str(out.resolve()) for out in folders],
         expected="a different folder for each",
         fix="name one for each config",
     )
@@ -114,8 +121,10 @@ def train_many(
         processes.check_same({"device": device.type, "candidates": len(configs)})
     with contextlib.ExitStack() as stack:
         # All of them first: another process may be using one of these folders.
-        locks = [None if follows else stack.enter_context(FolderLock(out)) for out in outs]
-        return _train_together(configs, dataset, outs, locks, device, quiet or follows, processes)
+        locks = [None if follows else stack.enter_context(FolderLock(out)) for out in folders]
+        return _train_together(
+            configs, dataset, folders, locks, device, quiet or follows, processes
+        )
 
 
 def _train_together(

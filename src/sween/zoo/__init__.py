@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sween.ensemble import LoadedEnsemble, load_ensemble
 from sween.errors import UnknownName
-from sween.paths import AnyPath
+from sween.paths import AnyPath, as_path
 from sween.zoo.archive import pack
 from sween.zoo.entries import MODELS, ZooEntry, list_zoo, model_folders, user_folder
 from sween.zoo.install import add, remove
@@ -37,7 +37,7 @@ def load(source: AnyPath, *, archs: Sequence[str] = ()) -> LoadedEnsemble:
         >>> ensemble.sigma, ensemble.num_classes, ensemble.image_shape
         (0.5, 10, (1, 8, 8))
     """
-    path = Path(source)
+    path = as_path("source", source)
     if path.exists() or path.parent != Path("."):
         return load_ensemble(path, archs=archs)
     folders = model_folders()
