@@ -45,7 +45,7 @@ USAGE = [
 
 FOLDERS = [
     (f"{TRAIN} --out {{run}}", "/run1", "epochs 2 -> 1", "choose another folder"),
-    (f"{TRAIN} --out {{run}}/config.toml", "config.toml", "exists", "choose another"),
+    (f"{TRAIN} --out {{run}}/config.toml", "config.toml", "a folder", "name another"),
     (f"{TRAIN} --out {{run}}/config.toml/x", "config.toml", "Not a directory", "choose another"),
     (f"{TRAIN} --out /proc/sween/x", "/proc/sween", "No such file", "check the path"),
     ("weigh {runs} --out {run}", "/run1", "such as config.toml", "choose another"),

@@ -30,7 +30,7 @@ from sween.cli.options import (
     choose_exits,
 )
 from sween.data import read_image
-from sween.ensemble import ExitPolicy, LoadedEnsemble
+from sween.ensemble import LoadedEnsemble
 from sween.errors import BadInput
 from sween.factories import is_factory
 from sween.progress import track
@@ -59,8 +59,8 @@ def run(
     n: Annotated[int | None, typer.Option(help="votes [100; 100000 with --certify]")] = None,
     alpha: Alpha = ALPHA,
     exit_name: Exit = "none",
-    exit_threshold: ExitThreshold = ExitPolicy.threshold,
-    exit_alpha: ExitAlpha = ExitPolicy.alpha,
+    exit_threshold: ExitThreshold = None,
+    exit_alpha: ExitAlpha = None,
     bound: Annotated[
         str | None, typer.Option(help="with --certify: cohen or two-class [cohen]")
     ] = None,

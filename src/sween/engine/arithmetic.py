@@ -61,11 +61,15 @@ class InArithmetic(nn.Module):
             return self(images)  # type: ignore[no-any-return]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        layout = torch.channels_last if self.channels_last else torch.preserve_format
-        # Always a copy: a layer that works in place, such as clamp_, would change what the next
-        # member sees, and only in passes that are not copied anyway, to be padded.
-        dtype = self.dtype if self.whole else images.dtype
-        images = images.to(dtype, memory_format=layout, copy=True)
+        own = images
+        if self.channels_last:
+            own = own.contiguous(memory_format=torch.channels_last)
+        if self.whole:
+            own = own.to(self.dtype)
+        # A layer that works in place, such as clamp_, would change what the next member sees, and
+        # only in passes that are not padded, which copies. A compiler cannot tell the two apart,
+        # and leaves a copy out where nothing is changed.
+        images = own.clone() if own is images or torch.compiler.is_compiling() else own
         reduced = self.dtype != torch.float32 and not self.whole
         if reduced or torch.is_autocast_enabled(self.device_type):
             with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
