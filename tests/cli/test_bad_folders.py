@@ -88,6 +88,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "a sigma of 401 digits": ("config.toml", "sigma = 1" + "0" * 400),
     "an alpha of 401 digits": ("config.toml", "alpha = 1" + "0" * 400),
     "nested JSON": ("shard.json", "[" * 100_000),
+    "another kind": ("config.toml", 'kind = "certificate"'),
 }
 
 

@@ -67,6 +67,7 @@ class AttackConfig(RunConfig):
     """
 
     VERB: ClassVar[str] = "attack"
+    KIND: ClassVar[str] = "attacks"
     TYPES: ClassVar[Types] = {
         "eps": list,
         "alpha": float,

@@ -57,6 +57,7 @@ class CertificationConfig(RunConfig):
     """
 
     VERB: ClassVar[str] = "certify"
+    KIND: ClassVar[str] = "certificates"
     TYPES: ClassVar[Types] = {
         "exit": str,
         "n0": int,

@@ -26,8 +26,7 @@ from sween.runs.rows import RowRun
 from sween.runs.shards import Shard, read_shard
 
 KINDS: Mapping[str, type[RowRun[Any, Any]]] = {
-    "certificates": CertificationRun,
-    "attacks": AttackRun,
+    run.kinds()[0].KIND: run for run in (CertificationRun, AttackRun)
 }
 """The runs that have shards, by the `kind` of their config."""
 

@@ -80,6 +80,8 @@ class RunConfig(SubjectConfig, abc.ABC):
     """
 
     VERB: ClassVar[str]
+    KIND: ClassVar[str]
+    """The `kind` of the config."""
     TYPES: ClassVar[Types]
     REPEATED: ClassVar[tuple[str, ...]]
     """Settings that every row repeats."""
@@ -123,7 +125,8 @@ class RunConfig(SubjectConfig, abc.ABC):
     def wrong_types(cls, content: Mapping[str, Any]) -> list[str]:
         """Settings that are missing or of another type: without them, any row would pass."""
         types = {**SUBJECT_TYPES, **cls.TYPES}
-        return [name for name, kind in types.items() if not isinstance(content.get(name), kind)]
+        wrong = [name for name, kind in types.items() if not isinstance(content.get(name), kind)]
+        return wrong if content.get("kind") == cls.KIND else ["kind", *wrong]
 
     @classmethod
     @abc.abstractmethod
