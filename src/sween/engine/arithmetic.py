@@ -69,7 +69,7 @@ class InArithmetic(nn.Module):
         # A layer that works in place, such as clamp_, would change what the next member sees, and
         # only in passes that are not padded, which copies. A compiler cannot tell the two apart,
         # and leaves a copy out where nothing is changed.
-        images = own.clone() if own is images or torch.compiler.is_compiling() else own
+        images = own.clone() if torch.compiler.is_compiling() or own is images else own
         reduced = self.dtype != torch.float32 and not self.whole
         if reduced or torch.is_autocast_enabled(self.device_type):
             with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
