@@ -344,3 +344,14 @@ def test_a_temporary_file_removed_as_a_leftover_is_replaced(
         assert temporary.exists()
         assert [temporary] != removed
     assert everything(tmp_path) == []
+
+
+def test_a_link_is_written_through_and_no_device_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_text(tmp_path / "link", "whole")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "whole"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="pipe: expected a file"):
+        write_text(tmp_path / "pipe", "whole")
+    assert (tmp_path / "pipe").is_fifo()

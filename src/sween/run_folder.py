@@ -29,6 +29,9 @@ from sween.version import __version__
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path that becomes `path` when the block succeeds and is removed when it fails."""
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():  # renaming would replace even a device such as stdout
+        raise BadInput(str(path), expected="a file", got="something else", fix="name another")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with temporary_file(path.parent) as temporary:

@@ -141,3 +141,20 @@ def test_with_a_seed_neither_name_nor_place_changes_an_answer(
             assert 0 <= record["index"] < 2**53  # as JSON's readers give it back
     assert counts[str(files[0])] == counts[str(files[2])]
     assert counts[str(files[0])] != counts[str(files[1])]
+
+
+def test_a_folder_s_links_are_followed_and_its_hidden_files_are_not_images(
+    made: Made, tmp_path: Path
+) -> None:
+    folder, elsewhere = tmp_path / "images", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    write_digit(folder / "a.png", 1)
+    write_digit(elsewhere / "b.png", 2)
+    (folder / "linked").symlink_to(elsewhere)
+    (folder / "._a.png").write_bytes(b"x")
+    lines = succeed(f"predict {made.ensemble} {folder}").splitlines()
+    assert [line.partition("\t")[0] for line in lines] == [
+        f"{folder}/a.png",
+        f"{folder}/linked/b.png",
+    ]

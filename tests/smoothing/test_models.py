@@ -132,3 +132,24 @@ def test_an_ensemble_leaves_its_input_as_it_is() -> None:
     before = images.clone()
     WeightedEnsemble([InPlace(one, LAYERS["clamp"][0]) for one in small.members()])(images)
     assert torch.equal(images, before)
+
+
+def test_what_torch_export_made_is_refused_in_one_line() -> None:
+    exported = torch.export.export(small.members()[0].eval(), (small.images(),)).module()
+    with pytest.raises(ContractError, match="evaluation mode") as caught:
+        small.smoothed(exported).certify_one(small.images(1)[0], n=200)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_networks_are_float32_whatever_torch_s_default_is() -> None:
+    (image,) = small.images(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        smoothed = SmoothedClassifier.load(small.ZOO)
+        answer = smoothed.certify_one(image, n=200, seed=1, indices=[0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    again = SmoothedClassifier.load(small.ZOO)
+    assert small.counts([answer]) == small.counts(
+        [again.certify_one(image, n=200, seed=1, indices=[0])]
+    )

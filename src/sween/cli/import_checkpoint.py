@@ -14,7 +14,7 @@ from sween.cli.options import Convert, DataRoot, Device, ImageSize, choose_devic
 from sween.data import DATASETS, Dataset, load_dataset
 from sween.data.dataset import Split, StoredPixels
 from sween.data.registry import DatasetEntry, find_dataset
-from sween.errors import BadInput
+from sween.errors import BadInput, CheckpointError
 from sween.factories import is_factory
 from sween.locks import FolderLock
 from sween.models import Manifest, save_checkpoint
@@ -138,6 +138,10 @@ def _accuracy(model: torch.nn.Module, data: Dataset, sigma: float, images: int) 
     pixels = StoredPixels(test.pixels.load(positions))
     part = Split(test.name, pixels, test.labels[list(positions)], test.white)
     accuracy = noisy_accuracy(model, part, sigma, seed=0)
+    if math.isnan(accuracy):
+        raise CheckpointError(
+            "checkpoint", expected="finite outputs", got="NaN", fix="check its weights"
+        )
     if accuracy < 2 / data.num_classes:
         warnings.warn(
             f"only {100 * accuracy:.1f}% of noisy test images are classified correctly: check "

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -168,7 +169,12 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        found = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
+        found = [
+            Path(folder) / name
+            for folder, _, names in os.walk(path, followlinks=True)
+            for name in names
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        ]
         if not found:
             raise BadInput(
                 f"{path}: expected a folder with images ({' '.join(SUFFIXES)}), got no such file "

@@ -67,7 +67,9 @@ def _as_pixels(images: Images, what: str) -> torch.Tensor:
                 what,
                 expected="a Pillow image of mode L or RGB",
                 got=f"mode {images.mode}",
-                fix='convert it with .convert("RGB"), or .convert("L") for one channel',
+                fix="scale its pixels to [0, 1]: Pillow's own conversion clips them"
+                if images.mode.startswith(("I", "F"))
+                else 'convert it with .convert("RGB"), or .convert("L") for one channel',
             )
         images = np.asarray(images)
         images = images[:, :, np.newaxis] if images.ndim == 2 else images

@@ -206,7 +206,8 @@ class FilePixels:
                 size: int | None = (self.folder / name).stat().st_size
             except OSError:  # a dangling link, reported when that image is read
                 size = None
-            hasher.update(f"{name} {size}\n".encode())
+            # A name that is no UTF-8 has surrogates.
+            hasher.update(f"{name} {size}\n".encode(errors="surrogateescape"))
         return hasher.hexdigest()
 
 

@@ -111,7 +111,7 @@ def _from_pair(images: Any, labels: Any, name: str, white: int) -> ImageSet:
             f"{name}: images",
             expected="a batch (N, C, H, W)",
             got=f"shape {tuple(pixels.shape)}",
-            fix="add a first dimension with [None]",
+            fix="add the missing dimension: [None] for one image, [:, None] for one channel",
         )
     known = None if labels is None else _as_labels(labels, len(pixels), name)
     return ImageSet(name, StoredPixels(pixels), known, white)

@@ -262,7 +262,13 @@ def write_ensemble(
     """
     for run, member in zip(runs, loaded.member_names, strict=True):
         source = run / "model.safetensors" if run.is_dir() else run
-        shutil.copyfile(source, building / "members" / f"{member}.safetensors")
+        target = building / "members" / f"{member}.safetensors"
+        try:
+            shutil.copyfile(source, target)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:  # names the source
+                error.filename, error.filename2 = str(target), None
+            raise
     write_config(loaded, loaded.manifests, dataclasses.asdict(solution), building)
 
 

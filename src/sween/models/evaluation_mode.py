@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from sween.errors import ContractError, describe_error
+
 
 def parts_of(module: nn.Module) -> list[nn.Module]:
     """Every submodule once, the module itself first.
@@ -70,7 +72,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         yield
         return
     try:
-        module.eval()
+        try:
+            module.eval()
+        except NotImplementedError as error:  # what torch.export made has one mode
+            raise ContractError(
+                "model",
+                expected="a module with an evaluation mode",
+                got=describe_error(error),
+                fix="pass the module that was exported, or give this one an eval() of its own",
+            ) from None
         yield
     finally:
         _MODES.leave(parts)

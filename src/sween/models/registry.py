@@ -205,6 +205,7 @@ def create_model(
         )
     if not entry.normalize:
         return model
+    model.float()  # whatever torch's default type is
     channels = image_shape[0]
     return nn.Sequential(Normalize(mean or (0.0,) * channels, std or (1.0,) * channels), model)
 

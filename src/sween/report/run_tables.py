@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sween.data.selection import format_indices
-from sween.evaluation import average_certified_radius
+from sween.evaluation import PairedInterval, average_certified_radius
 from sween.records import format_radius
 from sween.report.measured import MeasuredRun
 from sween.report.rows import evaluations_per_sample
@@ -82,8 +82,15 @@ def lead_in_words(run: MeasuredRun) -> str | None:
         f"{format_radius(interval.first)} and that of its best candidate, {candidate}, is "
         f"{format_radius(interval.second)}. The {100 * interval.confidence:g}% paired bootstrap "
         f"interval of the difference, {signed(interval.difference)}, is "
-        f"{signed_interval(interval.low, interval.high)}, which {verdict} zero."
+        f"{signed_interval(interval.low, interval.high)}, which {verdict} zero"
+        f"{' before rounding' if interval.excludes_zero and _shows_zero(interval) else ''}."
     )
+
+
+def _shows_zero(interval: PairedInterval) -> bool:
+    """Whether zero is in the interval as it is printed."""
+    low, high = rounded_outwards(interval.low, interval.high)
+    return low <= 0 <= high
 
 
 def early_exit_table(runs: Sequence[MeasuredRun]) -> Table | None:

@@ -126,7 +126,7 @@ class RunConfig(SubjectConfig, abc.ABC):
         """Settings that are missing or of another type: without them, any row would pass."""
         types = {**SUBJECT_TYPES, **cls.TYPES}
         wrong = [name for name, kind in types.items() if not isinstance(content.get(name), kind)]
-        return wrong if content.get("kind") == cls.KIND else ["kind", *wrong]
+        return wrong if content.get("kind", cls.KIND) == cls.KIND else ["kind", *wrong]
 
     @classmethod
     @abc.abstractmethod

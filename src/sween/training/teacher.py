@@ -24,7 +24,7 @@ def load_teacher(config: TrainConfig, dataset: Dataset) -> LoadedEnsemble | None
             "teacher",
             expected=f"a trained network for {config.method}",
             got="none",
-            fix="pass `teacher`: a folder of a Gaussian network at sigma 0.25, or a zoo model",
+            fix="pass `teacher`: a Gaussian network, as published at sigma 0.25, or a zoo model",
         )
     teacher = load(config.teacher, archs=(config.arch,))  # the user named that one for this run
     for what, own, wanted in (
