@@ -118,7 +118,7 @@ BAD: list[Refusal] = [
         ("images", GOOD.to_sparse(), ("a dense tensor",)),
         ("images", GOOD.to("meta"), ("a dense tensor",)),
         ("alpha", 10**400, ("a number",)),
-        ("settings", {}, ("CertifySettings", "a dict")),
+        ("settings", {}, ("a CertifySettings", "a dict")),
         ("alpha", "a", ("'a'",)),
         ("alpha", None, ("None",)),
         ("alpha", 2.0, ("2.0", "try 0.001")),

@@ -3,7 +3,15 @@
 import numbers
 import operator
 
-from sween.errors import BadInput
+from sween.errors import BadInput, describe_type
+
+
+def check_type(
+    name: str, value: object, kind: type, *, fix: str, error: type[BadInput] = BadInput
+) -> None:
+    """Refuse what is not an instance of `kind`."""
+    if not isinstance(value, kind):
+        raise error(name, expected=f"a {kind.__name__}", got=describe_type(value), fix=fix)
 
 
 def text(name: str, value: object) -> str:

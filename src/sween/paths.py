@@ -14,7 +14,7 @@ CACHE_VARIABLE = "SWEEN_CACHE"
 
 
 _LONGEST_NAME = 255
-"""Characters of a file's name; longer ones are an error of the file system, not a missing file."""
+"""Bytes of a file's name; longer ones are an error of the file system, not a missing file."""
 
 
 def cache_folder() -> Path:
@@ -29,7 +29,7 @@ def as_path(what: str, path: AnyPath) -> Path:
     """A path; refuses what cannot be one."""
     if not isinstance(path, str | os.PathLike):
         raise BadInput(what, expected="a path", got=repr(path), fix="pass a string")
-    if max(map(len, Path(path).parts), default=0) > _LONGEST_NAME:
+    if max((len(os.fsencode(part)) for part in Path(path).parts), default=0) > _LONGEST_NAME:
         got = f"one of {len(os.fspath(path)):,} characters"
         raise BadInput(what, expected="a path that can exist", got=got, fix="check it")
     return Path(path)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sween.arguments import real_number, whole_number
+from sween.arguments import check_type, real_number, whole_number
 from sween.bounds.binomial import check_probability, lower_bound
 from sween.bounds.radius import (
     bound_of,
@@ -13,7 +13,7 @@ from sween.bounds.radius import (
     level_of_class,
     smallest_certifiable_n,
 )
-from sween.errors import BadInput, SmallSampleWarning, describe_type
+from sween.errors import BadInput, SmallSampleWarning
 from sween.sampling.strategy import SamplingStrategy, sampling_with, strategy_of
 
 N, ALPHA = 100_000, 0.001
@@ -173,13 +173,7 @@ def settings_of(
     """
     if settings is None:
         return CertifySettings(**options)
-    if not isinstance(settings, CertifySettings):
-        raise BadInput(
-            "settings",
-            expected="CertifySettings",
-            got=describe_type(settings),
-            fix="pass CertifySettings(n=...)",
-        )
+    check_type("settings", settings, CertifySettings, fix="pass CertifySettings(n=...)")
     defaults = {field.name: field.default for field in dataclasses.fields(CertifySettings)}
     passed = [name for name, value in options.items() if value != (defaults | {"seed": seed})[name]]
     if passed:

@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from sween.arguments import check_type
 from sween.data import DATASETS, Dataset, as_image_set
 from sween.data.dataset import ImageSet
 from sween.data.validation import check_indices, whole_numbers
 from sween.ensemble import LoadedEnsemble
-from sween.errors import BadInput, ContractError, describe_type
+from sween.errors import BadInput, ContractError
 from sween.smoothing.classifier import SmoothedClassifier
 
 
@@ -38,13 +39,13 @@ def images_to_certify(
     quiet: bool,
 ) -> ChosenImages:
     """The images of `data` at `indices`, all by default; refuses those unfit for the classifier."""
-    if not isinstance(smoothed, SmoothedClassifier):
-        raise ContractError(
-            "smoothed",
-            expected="a SmoothedClassifier",
-            got=describe_type(smoothed),
-            fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
-        )
+    check_type(
+        "smoothed",
+        smoothed,
+        SmoothedClassifier,
+        fix="make one: SmoothedClassifier(model, sigma=..., num_classes=...)",
+        error=ContractError,
+    )
     if indices is not None:
         own = list(indices) if isinstance(indices, Iterable) else [indices]
         indices = whole_numbers("indices", own).tolist() if own else []

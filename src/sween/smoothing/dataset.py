@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from sween.arguments import check_type
 from sween.engine import Pool, VoteEngine
 from sween.engine.pooled import pooled_engines
-from sween.errors import BadInput, describe_type
+from sween.errors import BadInput
 from sween.models.device import as_device
 from sween.paths import AnyPath, as_folder
 from sween.progress import track
@@ -182,8 +183,7 @@ def _engines(
         named = None if devices is None else [as_device("devices", own) for own in devices]
         yield [smoothed.twin(device).engine for device in named or (None,)]
         return
-    if not isinstance(pool, Pool):
-        raise BadInput("pool", expected="a Pool", got=describe_type(pool), fix="pass a RayPool")
+    check_type("pool", pool, Pool, fix="pass a RayPool")
     with pooled_engines(smoothed.twin(torch.device("cpu")).engine, pool, quiet=quiet) as engines:
         yield engines
 
@@ -201,9 +201,7 @@ def _certify(
 ) -> Iterator[Certificate]:
     """Certify chosen images; if `watched`, a model that changes between certificates is refused."""
     if shard is not None:
-        if not isinstance(shard, Shard):
-            got = describe_type(shard)
-            raise BadInput("shard", expected="a Shard", got=got, fix="pass Shard(1, 16)")
+        check_type("shard", shard, Shard, fix="pass Shard(1, 16)")
         shard.take(chosen.positions)  # refuses too many shards before the model is prepared
     _prepare(engines, chosen, settings)
     config = run_config(smoothed, engines[0], chosen, settings)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from sween.arguments import check_type
 from sween.data.dataset import Dataset
 from sween.errors import (
     BadInput,
     CheckFailed,
     SweenError,
     describe_error,
-    describe_type,
     first_line,
     refuse_duplicates,
 )
@@ -104,9 +104,7 @@ def train_many(
         [True, True]
     """
     for config in configs:
-        if not isinstance(config, TrainConfig):
-            got = describe_type(config)
-            raise BadInput("config", expected="a TrainConfig", got=got, fix="make one")
+        check_type("config", config, TrainConfig, fix="make one")
         check_dataset(config, dataset)
     folders = [as_folder("out", out) for out in as_paths("outs", outs)]
     refuse_duplicates(

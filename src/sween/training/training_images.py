@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from sween.arguments import check_type
 from sween.data.dataset import Dataset, Split
-from sween.errors import BadInput, describe_type
+from sween.errors import BadInput
 from sween.training.config import TrainConfig
 
 RESIZED_CROPS = "resized-crop-flip"
@@ -61,13 +62,7 @@ def _fingerprint(dataset: Dataset, split: Split, contents: str | None) -> str:
 
 def check_dataset(config: TrainConfig, dataset: Dataset) -> None:
     """Refuse a data set that is not the config's, or that has a class without training images."""
-    if not isinstance(dataset, Dataset):
-        raise BadInput(
-            "dataset",
-            expected="a Dataset",
-            got=describe_type(dataset),
-            fix="pass what sween.load_dataset returns",
-        )
+    check_type("dataset", dataset, Dataset, fix="pass what sween.load_dataset returns")
     if dataset.name != config.dataset:
         raise BadInput("dataset", expected=config.dataset, got=dataset.name, fix="pass that one")
     dataset.check_trainable()
