@@ -23,8 +23,10 @@ from sween.evaluation import (
 )
 from sween.records import Certificate, format_radius
 from sween.report import MeasuredRun, load_run, to_markdown
+from sween.report import tables as report_tables
 from sween.report.attacked import load_attacked
 from sween.report.rows import DEFAULT_RADII, Row
+from sween.reproduce import Workspace, make_tables, read_plan
 from sween.training import OBJECTIVES
 
 IDENTICAL = "8 ResNet-110"
@@ -151,6 +153,41 @@ def leads(results: Path, dataset: str) -> str:
         lines.append([*who, *cells, signed(over), signed(weights)])
     head = ["training", "model", "σ", "its candidates", "envelope", "ACR"]
     return markdown([*head, "lead", "lead over convex weights"], 2, lines)
+
+
+def over_candidates(results: Path, dataset: str) -> str:
+    """Every model of results/DATASET-*, and what each ensemble leads over each candidate."""
+    lines = []
+    for folder in sorted(results.glob(f"{dataset}-*"), reverse=True):
+        run = load(folder)
+        assert run.ensemble is not None
+        own = run.models[run.ensemble]
+        for row in run.rows:
+            if row.kind == "envelope":
+                lead = signed(lead_over_envelope(folder))
+            elif row.model in run.candidates:
+                lead = signed(paired_bootstrap(own, run.models[row.model]))
+            elif row.model == run.ensemble:
+                lead = "-"
+            else:
+                continue
+            accuracies = [
+                f"{100 * share:.1f}"
+                for radius, share in zip(row.radii, row.accuracies, strict=True)
+                if radius < 2
+            ]
+            cells = [f"{row.sigma:.2f}", _label(run, row), *accuracies, format_radius(row.acr)]
+            if row.model == run.ensemble:
+                cells = [f"**{cell}**" for cell in cells]
+            lines.append([*cells, lead])
+    radii = [f"{radius:.2f}" for radius in DEFAULT_RADII if radius < 2]
+    return markdown(["σ", "model", *radii, "ACR", "lead of the ensemble"], 2, lines)
+
+
+def _label(run: MeasuredRun, row: Row) -> str:
+    if row.kind == "envelope":
+        return f"UE-{len(run.candidates)}"
+    return f"{row.model} ({len(run.candidates)})" if row.model == run.ensemble else row.model
 
 
 def exits(results: Path, dataset: str) -> str:
@@ -334,6 +371,13 @@ def methods(results: Path, name: str) -> str:
     return markdown(["method", "loss", "noisy copies", "published λ at σ"], 2, lines)
 
 
+def reproduced(results: Path, target: str) -> str:
+    """The table of `sween reproduce TARGET`, of what results/ has in the folders of its plan."""
+    plan = read_plan(target).at(recipe="fast", sigmas=())
+    (table,) = make_tables(Workspace(plan, recipe="fast", out=results))
+    return report_tables.markdown(table)
+
+
 BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "table": one_run,
     "methods": methods,
@@ -341,11 +385,13 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "acr-beside-paper": acr_beside_paper,
     "beside-peers": beside_peers,
     "leads": leads,
+    "over-candidates": over_candidates,
     "exits": exits,
     "sampling": sampling,
     "noise": noise,
     "objectives": objectives,
     "attacks": attacks,
+    "reproduced": reproduced,
     "gains": measured_findings.gains,
     "sizes": measured_findings.sizes,
     "weights": measured_findings.weights,

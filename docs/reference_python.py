@@ -28,7 +28,7 @@ MODULES = {
     "errors": (
         *("BadInput", "UnknownName", "DataError", "CheckpointError", "RunMismatch", "FolderBusy"),
         *("ContractError", "MissingExtra", "OutOfMemory", "CheckFailed", "SmallSampleWarning"),
-        *("PreparationWarning", "RepeatedNoiseWarning"),
+        *("ContractWarning", "PreparationWarning", "RepeatedNoiseWarning"),
     ),
     "models.registry": ("Architecture",),
     "data.registry": ("DatasetEntry",),

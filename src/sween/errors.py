@@ -218,6 +218,21 @@ class PreparationWarning(UserWarning):
     """
 
 
+class ContractWarning(UserWarning):
+    """A model seems not to return what it should; its answers are sound, but of another model.
+
+    Example:
+        >>> import sween, torch, warnings
+        >>> from sween.errors import ContractWarning
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> ensemble = sween.WeightedEnsemble([torch.nn.Sequential(network, torch.nn.Softmax(1))])
+        >>> smoothed = sween.SmoothedClassifier(ensemble, sigma=0.5, num_classes=10)
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", ContractWarning)  # a softmax of a softmax is wanted
+        ...     answer = smoothed.predict_one(torch.zeros(1, 8, 8))
+    """
+
+
 class RepeatedNoiseWarning(UserWarning):
     """Different images were evaluated with the same noise.
 
@@ -238,6 +253,12 @@ def warn_fallback(what: str, error: Exception, *, stacklevel: int = 2) -> None:
     """Warn that a faster path failed, with the first line of the error."""
     message = f"{what}, falling back to a slower path: {first_line(error)}"
     warnings.warn(message, PreparationWarning, stacklevel=stacklevel + 1)
+
+
+def warn_contract(what: str, *, expected: str, got: str, fix: str, stacklevel: int = 2) -> None:
+    """Warn in the words of a `ContractError` where answers are sound all the same."""
+    said = ContractError(what, expected=expected, got=got, fix=fix)
+    warnings.warn(str(said), ContractWarning, stacklevel=stacklevel + 1)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from sween.errors import CheckpointError
 from sween.records import to_line
 from sween.run_folder import read_config, to_toml
 from sween.runs import verify_folder
+from sween.runs.subject import subject_problems
 from tests.cli.command import assert_refused, succeed
 from tests.cli.conftest import IMAGES, Made
 from tests.cli.forging import Forgery, Row, all_votes_for, moved, rederived
@@ -165,6 +166,8 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
     "members that are not the candidates": ({"members": ["digits-mlp-seed1"]}, "members is"),
     "another device": ({"device": "tpu"}, "device is 'tpu'"),
     "an unknown arithmetic": ({"precision": "float8"}, "'float8'"),
+    "an unknown way to prepare": ({"precision": "float16+magic"}, "'float16+magic'"),
+    "no way to prepare": ({"precision": "float16+"}, "'float16+'"),
     "an arithmetic too many": ({"precision": "float32, tf32, tf32"}, "precision is of 3"),
     "no rows in a forward pass": ({"forward_rows": 0}, "forward_rows is 0"),
     "another grid": ({"noise": "exact(levels=255)"}, "noise is 'exact(levels=255)'"),
@@ -180,6 +183,14 @@ def test_configs_that_no_run_has(name: str, forgery: Forgery) -> None:
     found = forgery.refused()
     assert "config.toml: " in found
     assert said in found
+
+
+@pytest.mark.parametrize("name", ["float32", "tf32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("way", ["", "+fused", "+compiled", "+cudnn+compiled", "+cudnn"])
+def test_every_arithmetic_of_a_gpu_is_known(name: str, way: str, made: Made) -> None:
+    config = read_config(made.certificates)
+    for precision in (f"{name}{way}", f"float32, {name}{way}"):
+        assert not subject_problems({**config, "precision": precision})
 
 
 @pytest.mark.parametrize("value", ["nan", "1979-05-27"])

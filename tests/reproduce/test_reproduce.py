@@ -299,6 +299,13 @@ def test_costs_are_measured_and_multiplied_out(
         f"| 0.50 | digits-conv | sween | 6 | {row['seconds_per_epoch']:.2f} | {hours:.3f} |"
         in printed
     )
+    (ensemble,) = (
+        own
+        for path in (plans / "out/costs/costs-fast-sigma0.50").glob("*.json")
+        if "weights_seconds" in (own := json.loads(path.read_text()))
+    )
+    alone = f"{ensemble['weights_seconds'] / 3600:.3f}"
+    assert f"| 0.50 | weights of {ensemble['model']} | sween | - | - | {alone} |" in printed
     assert "nothing was left to do" in succeed(_line(plans, "costs"))
 
 

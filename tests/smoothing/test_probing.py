@@ -13,7 +13,7 @@ from scipy import stats
 from torch import nn
 
 from sween.ensemble import WeightedEnsemble
-from sween.errors import ContractError
+from sween.errors import ContractError, ContractWarning
 from sween.smoothing import SmoothedClassifier
 from sween.zoo import load
 from tests.smoothing import small
@@ -248,3 +248,25 @@ def test_photos_on_a_cpu_are_not_prepared_in_silence(
     assert re.fullmatch(
         rf"{re.escape(first)}: 1/\d+ passes of \d+ images, [\d.k]+/s, 0s left", more[0]
     )
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.Sigmoid(), nn.LogSoftmax(1), nn.ReLU()])
+def test_members_that_return_probabilities_are_named(last: nn.Module) -> None:
+    """A softmax of probabilities is nearly uniform: another ensemble than was meant."""
+    network, _ = watched()
+    ensemble = WeightedEnsemble([network, nn.Sequential(network, last)])
+    classifier, image = smoothed(ensemble), small.images(1)
+    expected = (
+        pytest.warns(ContractWarning, match=r"network 2: expected logits, .* last softmax")
+        if isinstance(last, nn.Softmax)
+        else contextlib.nullcontext()
+    )
+    with expected:
+        classifier.predict(image, n=100)
+    classifier.predict(image, n=100)  # once is enough
+
+
+def test_a_single_model_may_return_probabilities() -> None:
+    """It votes by the largest, which a softmax does not change."""
+    network, _ = watched()
+    smoothed(nn.Sequential(network, nn.Softmax(1))).predict(small.images(1), n=100)

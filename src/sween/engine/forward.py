@@ -8,6 +8,7 @@ output for one row changes with the other rows is refused.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -188,6 +189,19 @@ def probe_passes(rows: int) -> int:
     return 1 + 3 * len(_probed_places(rows)) if rows > 1 else 0
 
 
+class Probed(NamedTuple):
+    """What `check_row_independence` noticed.
+
+    Attributes:
+        by_place: outputs change at another place in the batch by more than batch-mates may change
+            them.
+        probabilities: outputs are not negative and sum to 1 in every row.
+    """
+
+    by_place: bool = False
+    probabilities: bool = False
+
+
 @torch.inference_mode()
 def check_row_independence(
     module: Forward,
@@ -196,7 +210,7 @@ def check_row_independence(
     sigma: float,
     *,
     elsewhere_allowed: float = SAME_OUTPUT,
-) -> bool:
+) -> Probed:
     """Refuse a module whose output for one noisy image changes with the rest of the batch.
 
     A few rows are evaluated among other noisy copies, then among zeros (as in a padded batch) and
@@ -211,12 +225,9 @@ def check_row_independence(
         elsewhere_allowed: how far outputs may change at another place in the batch. Libraries add
             up the products of some rows in another order than those of others, which changes the
             last bit, and float16 has few of them.
-
-    Returns:
-        Whether outputs change at another place by more than batch-mates may change them.
     """
     if forward.rows == 1:
-        return False
+        return Probed()
     noisy = probe_batch(image, forward.rows, sigma, block=0)
     outputs = forward(module, noisy)
     refuse_non_finite(forward.all_finite(image.device))
@@ -244,7 +255,16 @@ def check_row_independence(
             fix="put batch norm, with running statistics, in evaluation mode, turn off dropout, "
             "normalise each image separately",
         )
-    return not all(change <= SAME_OUTPUT for change, _ in changes)
+    return Probed(
+        by_place=not all(change <= SAME_OUTPUT for change, _ in changes),
+        probabilities=_sum_to_one(outputs),
+    )
+
+
+def _sum_to_one(outputs: torch.Tensor) -> bool:
+    """Whether every row is one of probabilities, to the rounding of float16."""
+    totals = outputs.double().sum(dim=1)
+    return bool((outputs >= 0).all()) and bool(((totals - 1).abs() <= 0.01).all())
 
 
 def probe_batch(image: torch.Tensor, rows: int, sigma: float, *, block: int = 0) -> torch.Tensor:

@@ -10,6 +10,14 @@ from sween.errors import UnknownName
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16", "int8")
 
+WAYS = {
+    "fused": "run by custom kernels",
+    "compiled": "compiled",
+    "cudnn+compiled": "compiled around cuDNN's fused convolutions",
+    "cudnn": "captured with cuDNN's fused convolutions",
+}
+"""What each way to prepare a member on a GPU does, by its name in records."""
+
 COMPILE_MODES = ("fast", "max")
 """How members are compiled: `fast` starts in seconds, by cuDNN's fused convolutions, what stands
 between them compiled, and no search; `max` lets torch's compiler search for the fastest kernels of
@@ -28,6 +36,9 @@ _CHANGE_WITH_PLACE = {
 """How far an output may change with the place of its row in the batch, in units of `class_scales`:
 about twice the most that was seen of float16 on an H200 (0.0012); bfloat16 has three bits less.
 Sums of integers are exact."""
+
+ARITHMETICS = tuple(_CHANGE_WITH_PLACE)
+"""In which members are evaluated, by their names in records."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +106,9 @@ class Preparation:
 
         Args:
             device: where the votes are computed.
-            how: compiled, cudnn (its fused convolutions), cudnn+compiled, fused (custom kernels) or
-                empty: each rounds at different places.
+            how: a name in `WAYS`, or empty: each rounds at different places.
         """
+        assert not how or how in WAYS, how
         name = str(self.dtype(device)).removeprefix("torch.")
         loose = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
         if name == "float32" and device.type == "cuda" and loose:

@@ -42,7 +42,7 @@ from sween.engine.kernels import (
 )
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
-from sween.engine.preparation import Preparation
+from sween.engine.preparation import WAYS, Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 
@@ -54,14 +54,6 @@ _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3,
 
 ROWS_SIMULATED = 8
 """Of a batch, on which kernels in integers are compared with the exact simulation on the CPU."""
-
-_DONE = {
-    "fused": "run by custom kernels",
-    "compiled": "compiled",
-    "cudnn+compiled": "compiled around cuDNN's fused convolutions",
-    "cudnn": "captured with cuDNN's fused convolutions",
-}
-"""What each way to prepare a member on a GPU does, by its name in records."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +122,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             raise
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
-            warn_fallback(f"the model cannot be {_DONE[how]}", error)
+            warn_fallback(f"the model cannot be {WAYS[how]}", error)
     return plain
 
 

@@ -22,7 +22,7 @@ from sween.engine.model_errors import explain_model_errors
 from sween.engine.preparation import Preparation
 from sween.ensemble.early_exit import ExitPolicy, names_with_exits, refuse_same_exits
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
-from sween.errors import BadInput, describe_type
+from sween.errors import BadInput, describe_type, warn_contract
 from sween.interleave import Steps, done
 from sween.progress import SECONDS_BETWEEN_LINES, format_rate, format_seconds
 
@@ -158,14 +158,21 @@ class Voters:
                     self._passes_shown(place, image),
                     explain_model_errors(member.module, image.shape),
                 ):
-                    by_place = check_row_independence(
+                    probed = check_row_independence(
                         member,
                         self.forward,
                         image,
                         sigma,
                         elsewhere_allowed=self.preparation.change_with_place(image.device),
                     )
-                member.note_probed(shape, by_place=by_place)
+                member.note_probed(shape, by_place=probed.by_place)
+                if probed.probabilities and isinstance(self.model, WeightedEnsemble):
+                    warn_contract(
+                        f"{self.name}, network {place}",
+                        expected="logits, of which a softmax is taken",
+                        got="numbers that sum to 1 for every noisy image, like probabilities",
+                        fix="leave out its last softmax, or return their logarithms",
+                    )
 
     def _say(self, place: int, image: torch.Tensor, more: str = "") -> None:
         """Say which network is prepared, where that takes longer than a moment."""

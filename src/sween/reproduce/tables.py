@@ -221,7 +221,10 @@ def _costs(space: Workspace) -> Iterator[Record]:
             for name, file in files.items()
             if file.is_file()
         }
-        for row in known.values():
+        for name, row in known.items():
+            if seconds := row.get("weights_seconds"):
+                own = {"model": f"weights of {name}", "hours": seconds / 3600}
+                yield {"sigma": sigma, "source": OURS, **own}
             yield {"sigma": sigma, "source": OURS, **_hours(row, known)}
 
 

@@ -4,12 +4,12 @@ A config is only text. Its images, members and weights must be consistent with e
 the data set if its size is known, before any row is checked against it.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sween.data import DATASETS
 from sween.data.selection import count_indices, format_indices, parse_indices
+from sween.engine.preparation import ARITHMETICS, WAYS
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput
 
@@ -20,8 +20,6 @@ UNLABELED = "none"
 """In place of a fingerprint, for images without labels."""
 
 DEVICES = ("cpu", "cuda")
-
-ARITHMETICS = ("float32", "tf32", "float16", "bfloat16", "int8")
 
 
 class SubjectConfig:
@@ -165,8 +163,8 @@ def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"device is {config['device']!r}, not one of {', '.join(DEVICES)}"
     parts = str(config["precision"]).split(", ")
     for part in parts:
-        name = re.fullmatch(r"(\w+)(\+compiled|\+cudnn|\+fused)?", part)
-        if name is None or name[1] not in ARITHMETICS:
+        name, plus, way = part.partition("+")
+        if name not in ARITHMETICS or (plus and way not in WAYS):
             yield f"precision {part!r} is not one of {', '.join(ARITHMETICS)}"
     if len(parts) not in {1, len(config["candidates"])}:
         yield f"precision is of {len(parts)} members, not {len(config['candidates'])}"
