@@ -78,6 +78,7 @@ sigmas = [0.5]
 
 [recipes]
 fast = "{folder}/recipe.toml"
+paper = "{folder}/long-recipe.toml"
 
 [[candidate]]
 arch = "digits-mlp"
@@ -156,6 +157,7 @@ def write_plans(folder: Path) -> None:
         .replace('indices = "888:1888"', 'indices = "0:12"\nn = 1000'),
     }
     (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "long-recipe.toml").write_text(RECIPE.replace("epochs = 6", "epochs = 12"))
     (folder / "macer-recipe.toml").write_text(MACER)
     (folder / "acr-recipe.toml").write_text(ACR)
     for name, text in texts.items():

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ _COSTS = (
     Column("epochs", "epochs", whole_number),
     Column("seconds per epoch", "seconds_per_epoch", "{:.2f}".format),
     Column("hours", "hours", "{:.3f}".format),
+    Column("for the paper's epochs", "paper_hours", "{:.3f}".format),
     Column("parameters", "parameters", whole_number),
     Column("FLOPs", "flops", whole_number),
     Column("samples per second", "samples_per_second", whole_number),
@@ -69,8 +70,8 @@ _ABOUT = {
     "have a higher envelope; for other weights it is the difference from the ensemble's own.",
     "adaptive": "Lost: ACR of the full ensemble minus ACR with the exit, with a paired interval.",
     "costs": "Hours are the seconds per epoch, measured over a few epochs, times the recipe's "
-    "epochs; those of an ensemble include its members and its weights. The paper's are on one GTX "
-    "1080 Ti; like the paper, we count a multiply-add as one FLOP.",
+    "epochs, or those of the paper's recipe; an ensemble's include its members and weights. The "
+    "paper's are on one GTX 1080 Ti; like the paper, we count a multiply-add as one FLOP.",
 }
 """The note below a kind of table."""
 
@@ -213,7 +214,8 @@ def _costs(space: Workspace) -> Iterator[Record]:
     """Training time, size and speed of each network and ensemble; the paper's hours on its GPU."""
     for sigma in space.plan.sigmas:
         for row in published_rows("costs", sigma):
-            yield {"sigma": sigma, "source": PAPER, **row}
+            yield {"sigma": sigma, "source": PAPER, **row, "paper_hours": row["hours"]}
+        epochs = _paper_epochs(space, sigma)
         names = [*space.plan.member_names, *(own.name for own in space.plan.ensembles)]
         files = {name: cost_file(space, sigma, name) for name in names}
         known = {
@@ -223,16 +225,34 @@ def _costs(space: Workspace) -> Iterator[Record]:
         }
         for name, row in known.items():
             if seconds := row.get("weights_seconds"):
-                own = {"model": f"weights of {name}", "hours": seconds / 3600}
-                yield {"sigma": sigma, "source": OURS, **own}
-            yield {"sigma": sigma, "source": OURS, **_hours(row, known)}
+                own = dict.fromkeys(("hours", "paper_hours"), seconds / 3600)
+                yield {"sigma": sigma, "source": OURS, "model": f"weights of {name}", **own}
+            members = [known[own] for own in row.get("members", ())] or [row]
+            hours = {"hours": _hours(row, members), "paper_hours": _hours(row, members, epochs)}
+            yield {"sigma": sigma, "source": OURS, **row, **hours}
 
 
-def _hours(row: Record, known: Mapping[str, Record]) -> Record:
-    members = [known[name] for name in row.get("members", ())] or [row]
-    seconds = sum(own["seconds_per_epoch"] * own["epochs"] for own in members)
-    row = {name: value for name, value in row.items() if name != "epochs" or len(members) == 1}
-    return {**row, "hours": (seconds + row.get("weights_seconds", 0.0)) / 3600}
+def _paper_epochs(space: Workspace, sigma: float) -> dict[str, int]:
+    """Of each network by the paper's recipe, where the plan has one."""
+    if "paper" not in space.plan.recipes:
+        return {}
+    as_published = Workspace(space.plan, recipe="paper", out=space.out)
+    return {
+        name: as_published.config(candidate, sigma).epochs
+        for name, candidate in space.plan.named.items()
+    }
+
+
+def _hours(
+    row: Record, members: Sequence[Record], epochs: Mapping[str, int] | None = None
+) -> float | None:
+    """Of training a network, or an ensemble's members and its weights, by some recipe's epochs."""
+    if epochs is None:
+        epochs = {own["model"]: own["epochs"] for own in members}
+    if not epochs:
+        return None
+    seconds = sum(own["seconds_per_epoch"] * epochs[own["model"]] for own in members)
+    return float(seconds + row.get("weights_seconds", 0.0)) / 3600
 
 
 def complete_runs(space: Workspace) -> list[tuple[float, CertificationRun]]:
