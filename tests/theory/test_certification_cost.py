@@ -108,6 +108,15 @@ def test_the_interval_covers_what_other_images_take(
     assert covered >= 34  # of 40; fewer than 34 at 95% coverage: once in 300
 
 
+def test_a_budget_is_never_exceeded(fixed: list[Certificate]) -> None:
+    three = [_with_members(row, 3.0) for row in fixed]
+    settings = CertifySettings(sampling="budget", budget=20_000_000)
+    cost = predict_cost(three, settings, images=1_000)
+    assert cost.samples.low < cost.samples.expected <= 20_000_000
+    assert cost.samples.high == pytest.approx(20_000_000)
+    assert cost.evaluations.high == pytest.approx(60_000_000)
+
+
 def test_an_early_exit_counts_where_the_samples_are(fixed: list[Certificate]) -> None:
     """Images that take many samples weigh more in the mean number of members."""
     near = [_with_members(row, 3.0 if 0.8 < row.lower_bound < 0.88 else 1.0) for row in fixed]

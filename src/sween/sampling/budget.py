@@ -48,6 +48,9 @@ class Budget(SamplingStrategy):
         sizes = [plan.size for plan in source.plans]
         return draw_estimation(source, sizes, ([plan.pilot for plan in source.plans], 0.0))
 
+    def most_samples(self, settings: CertifySettings) -> int | None:
+        return settings.budget
+
     def simulate_samples(
         self,
         probabilities: Floats,

@@ -149,6 +149,10 @@ class SamplingStrategy(abc.ABC):
         """Noisy copies that every image takes, if that is known beforehand; for progress."""
         return None
 
+    def most_samples(self, settings: "CertifySettings") -> int | None:
+        """Noisy copies that a whole run never exceeds, whatever its images; None if it depends."""
+        return None
+
     def simulate_samples(
         self,
         probabilities: Floats,

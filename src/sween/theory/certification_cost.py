@@ -189,11 +189,12 @@ def predict_cost(
     if evaluations_per_second is None:
         seconds = sum(row.seconds for row in pilot)
         evaluations_per_second = sum(row.member_evaluations for row in pilot) / seconds
+    most = settings.strategy.most_samples(settings) or math.inf
     return CertificationCost(
         images=images,
         pilot_images=len(pilot),
-        samples=_total(samples.astype(np.float64), images),
-        evaluations=_total(samples * members[:, None], images),
+        samples=_total(samples.astype(np.float64), images, most),
+        evaluations=_total(samples * members[:, None], images, most * float(members.max())),
         evaluations_per_second=evaluations_per_second,
         gpus=gpus,
         price=price,
@@ -263,8 +264,8 @@ def _fit_beta(count: Floats, n: Floats) -> tuple[float, float]:
     return float(a), float(b)
 
 
-def _total(per_draw: Floats, images: int) -> Estimate:
-    """The total over `images`, from (pilot, draws) simulated numbers per image."""
+def _total(per_draw: Floats, images: int, most: float) -> Estimate:
+    """The total over `images`, at most `most`, from (pilot, draws) simulated numbers per image."""
     means = per_draw.mean(axis=1)
     expected = float(means.mean())
     low, high = bootstrap_interval(means, resamples=RESAMPLES, confidence=CONFIDENCE, seed=0)
@@ -273,4 +274,5 @@ def _total(per_draw: Floats, images: int) -> Estimate:
     low, high = (
         expected + side * math.hypot(end - expected, own) for side, end in ((-1, low), (1, high))
     )
-    return Estimate(expected, max(low, float(per_draw.min())), high).times(images)
+    low, high = max(low, float(per_draw.min())), min(high, most / images)
+    return Estimate(expected, min(low, high), high).times(images)
