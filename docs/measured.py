@@ -156,38 +156,35 @@ def leads(results: Path, dataset: str) -> str:
 
 
 def over_candidates(results: Path, dataset: str) -> str:
-    """Every model of results/DATASET-*, and what each ensemble leads over each candidate."""
-    lines = []
+    """Every model of results/DATASET-*, and what each ensemble leads over each candidate.
+
+    Radii beyond the largest that the votes can certify are left out.
+    """
+    found: list[tuple[Row, str]] = []
     for folder in sorted(results.glob(f"{dataset}-*"), reverse=True):
         run = load(folder)
         assert run.ensemble is not None
         own = run.models[run.ensemble]
         for row in run.rows:
             if row.kind == "envelope":
+                name = f"UE-{len(run.candidates)}"
                 lead = signed(lead_over_envelope(folder))
+                found.append((dataclasses.replace(row, model=name), lead))
             elif row.model in run.candidates:
-                lead = signed(paired_bootstrap(own, run.models[row.model]))
+                found.append((row, signed(paired_bootstrap(own, run.models[row.model]))))
             elif row.model == run.ensemble:
-                lead = "-"
-            else:
-                continue
-            accuracies = [
-                f"{100 * share:.1f}"
-                for radius, share in zip(row.radii, row.accuracies, strict=True)
-                if radius < 2
-            ]
-            cells = [f"{row.sigma:.2f}", _label(run, row), *accuracies, format_radius(row.acr)]
-            if row.model == run.ensemble:
-                cells = [f"**{cell}**" for cell in cells]
-            lines.append([*cells, lead])
-    radii = [f"{radius:.2f}" for radius in DEFAULT_RADII if radius < 2]
+                found.append((row, "-"))
+    accuracies = [row.accuracies for row, _ in found]
+    shown = [place for place, own in enumerate(zip(*accuracies, strict=True)) if any(own)]
+    lines = []
+    for row, lead in found:
+        shares = [f"{100 * row.accuracies[place]:.1f}" for place in shown]
+        cells = [f"{row.sigma:.2f}", row.model, *shares, format_radius(row.acr)]
+        if row.kind == "ensemble":
+            cells = [f"**{cell}**" for cell in cells]
+        lines.append([*cells, lead])
+    radii = [f"{DEFAULT_RADII[place]:.2f}" for place in shown]
     return markdown(["σ", "model", *radii, "ACR", "lead of the ensemble"], 2, lines)
-
-
-def _label(run: MeasuredRun, row: Row) -> str:
-    if row.kind == "envelope":
-        return f"UE-{len(run.candidates)}"
-    return f"{row.model} ({len(run.candidates)})" if row.model == run.ensemble else row.model
 
 
 def exits(results: Path, dataset: str) -> str:

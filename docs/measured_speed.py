@@ -97,7 +97,7 @@ def training(results: Path, dataset: str) -> str:
     """How long the candidates of each run took, trained at once on one GPU."""
     lines = []
     for folder, name, sigma in runs(results, dataset):
-        folders = sorted((folder / "training").glob("resnet*"), key=_depth)
+        folders = sorted((folder / "training").glob("*resnet*"), key=_depth)
         seconds = [[row.seconds for row in TrainingRun.read(each).metrics] for each in folders]
         longest = max(seconds, key=sum)
         depths = ", ".join(f"{_depth(each)}" for each in folders)
@@ -110,8 +110,8 @@ def training(results: Path, dataset: str) -> str:
 
 
 def _depth(run: Path) -> int:
-    """Of the network of a training run, whose folder is named resnetD-seedN."""
-    return int(run.name.removeprefix("resnet").partition("-")[0])
+    """Of the network of a training run, whose folder is named [imagenet-]resnetD-seedN."""
+    return int(run.name.partition("resnet")[2].partition("-")[0])
 
 
 def training_speed(results: Path, name: str) -> str:
