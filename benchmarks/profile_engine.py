@@ -1,10 +1,14 @@
 """Where a GPU's time goes while an ensemble votes, kernel by kernel, and the chip's limits.
 
     python benchmarks/profile_engine.py cifar10-sween3-gaussian-sigma0.50 --out FILE
+    python benchmarks/profile_engine.py imagenet-resnet50 --image-size 224 --n 10000 --out FILE
+
+With --image-size, an untrained network by its registered name.
 
 Votes on grey images, one set of them after the other as `sween certify` counts them, after a pass
 that compiles. Of every kernel its share of the time; of the whole the time in which no kernel ran,
-and the arithmetic per second compared with a large matrix product.
+and the arithmetic per second compared with a large matrix product. `pass` has the kernels of one
+forward pass in their order, with the microseconds of each.
 """
 
 import argparse
@@ -16,10 +20,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import sween
+from sween.bench.untrained import calibrate_batch_norm
 from sween.cuda import compile_kernel
 from sween.engine import VoteEngine, VoteRequest
 from sween.engine.kernels import supports
-from sween.models import count_flops
+from sween.models import count_flops, create_model
 from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
 
@@ -91,10 +96,14 @@ def _seconds(run: Any, repeats: int = 10) -> float:
     return (time.perf_counter() - began) / repeats
 
 
+Kernels = list[tuple[str, float]]
+"""Names and seconds, in the order in which they ran."""
+
+
 def kernels_of(
     engine: VoteEngine, image: torch.Tensor, images: int, n: int
-) -> tuple[dict[str, float], float]:
-    """Seconds of each kernel, and wall-clock seconds, while n votes per image are counted."""
+) -> tuple[Kernels, float]:
+    """The kernels, and wall-clock seconds, while n votes per image are counted."""
     sets = [VoteRequest(image[None], [example], "profile", [n]) for example in range(images)]
 
     def vote() -> None:
@@ -107,16 +116,37 @@ def kernels_of(
     wall = time.perf_counter() - began
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         vote()
-    seconds: dict[str, float] = {}
-    for event in profiled.events() or ():
-        if event.device_type.name == "CUDA":
-            seconds[event.name] = seconds.get(event.name, 0.0) + event.device_time * 1e-6
-    return seconds, wall
+    events = [event for event in profiled.events() or () if event.device_type.name == "CUDA"]
+    events.sort(key=lambda event: event.time_range.start)
+    return [(event.name, event.device_time * 1e-6) for event in events], wall
+
+
+def one_pass(kernels: Kernels) -> list[tuple[str, float]]:
+    """From one kernel of the noise to the next, in the middle of the run, in microseconds."""
+    starts = [place for place, (name, _) in enumerate(kernels) if "gaussian" in name]
+    if len(starts) < 3:
+        return []
+    middle = len(starts) // 2
+    own = kernels[starts[middle] : starts[middle + 1]]
+    return [(name, round(seconds * 1e6, 1)) for name, seconds in own]
+
+
+def subject(
+    source: str, image_size: int | None
+) -> tuple[sween.WeightedEnsemble, tuple[int, int, int], int, float]:
+    """The model, its image shape, its classes and its noise level."""
+    if image_size is None:
+        loaded = sween.load(source)
+        return loaded, loaded.image_shape, loaded.num_classes, loaded.sigma
+    shape = (3, image_size, image_size)
+    model = create_model(source, num_classes=10, image_shape=shape)
+    return sween.WeightedEnsemble([calibrate_batch_norm(model, shape)]), shape, 10, 0.5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source")
+    parser.add_argument("--image-size", type=int)
     parser.add_argument("--exit", default="none")
     parser.add_argument("--noise", default="float32")
     parser.add_argument("--precision", default="auto")
@@ -125,21 +155,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda")
-    loaded = sween.load(options.source)
-    loaded.to(device)
+    model, shape, classes, sigma = subject(options.source, options.image_size)
     smoothed = SmoothedClassifier(
-        loaded,
-        sigma=loaded.sigma,
-        num_classes=loaded.num_classes,
+        model.to(device),
+        sigma=sigma,
+        num_classes=classes,
         exit=options.exit,
         noise=options.noise,
         precision=options.precision,
     )
-    image = torch.full(loaded.image_shape, 0.5, device=device)
+    image = torch.full(shape, 0.5, device=device)
     smoothed.engine.prepare(image)
-    seconds, wall = kernels_of(smoothed.engine, image, options.images, options.n)
+    kernels, wall = kernels_of(smoothed.engine, image, options.images, options.n)
+    seconds: dict[str, float] = {}
+    for name, spent in kernels:
+        seconds[name] = seconds.get(name, 0.0) + spent
     chip, busy, samples = limits(device), sum(seconds.values()), options.images * options.n
-    flops = sum(2 * count_flops(member, loaded.image_shape) for member in loaded.members)
+    flops = sum(2 * count_flops(member, shape) for member in model.members)
     shares = {name: spent / busy for name, spent in seconds.items()}
     shown = {name: share for name, share in shares.items() if share >= LEAST_SHARE}
     result = {
@@ -155,6 +187,8 @@ def main() -> None:
         "kernel_shares": dict(sorted(shown.items(), key=lambda item: -item[1])),
         "other_kernels_share": 1 - sum(shown.values()),
         "flops_per_second": flops * samples / wall if options.exit == "none" else None,
+        "pass": one_pass(kernels),
+        "forward_rows": smoothed.engine.forward_rows,
         "limits": chip,
         "environment": describe_environment(),
     }
