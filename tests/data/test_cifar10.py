@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from sween.data import cifar10
+from sween.data import cifar10, load_dataset
 from sween.data.cifar10 import ARCHIVE, FOLDER, PUBLISHED_MD5, load_cifar10
 from sween.data.dataset import Dataset
 from sween.errors import DataError
@@ -76,6 +77,20 @@ def test_the_archive_gives_the_same_data(dataset: Dataset, cifar_archive: Path) 
         assert torch.equal(ours.pixels.tensor, theirs.pixels.tensor)
     assert read.class_names == dataset.class_names
     assert os.listdir(cifar_archive.parent) == [ARCHIVE]
+
+
+def test_the_test_images_need_no_files_of_the_others(
+    dataset: Dataset, cifar_folder: Path, cifar_archive: Path, tmp_path: Path
+) -> None:
+    for name in ("batches.meta", "test_batch"):
+        shutil.copy(cifar_folder / name, tmp_path)
+    for root in (tmp_path, cifar_archive):
+        alone = load_dataset("cifar10", root, test_only=True)
+        assert (len(alone.train), len(alone.weights)) == (0, 0)
+        assert torch.equal(alone.test.labels, dataset.test.labels)
+        assert alone.test.pixels.fingerprint() == dataset.test.pixels.fingerprint()
+    with pytest.raises(DataError, match="data_batch_1"):
+        load_cifar10(tmp_path)
 
 
 def test_an_altered_file_is_refused(

@@ -3,7 +3,7 @@
 import hashlib
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -39,12 +39,13 @@ _LARGEST_MEMBER = 64 * 2**20
 """Twice the largest published file: a tar that claims more is not read into memory."""
 
 
-def load_cifar10(root: AnyPath) -> Dataset:
-    """CIFAR-10, every file checked against its published md5 before it is read.
+def load_cifar10(root: AnyPath, *, test_only: bool = False) -> Dataset:
+    """CIFAR-10, every file that is read is checked against its published md5 first.
 
     Args:
         root: the folder `cifar-10-batches-py`, the archive `cifar-10-python.tar.gz`, or a folder
             that holds either. The archive is read in place; nothing is unpacked to disk.
+        test_only: leave the training images out; their files need not be there.
 
     Returns:
         48,000 training images, 2,000 for the weights, 10,000 test images in their published order.
@@ -54,19 +55,22 @@ def load_cifar10(root: AnyPath) -> Dataset:
     """
     root = Path(root)
     source = _find_source(root)
+    batches = () if test_only else TRAIN_BATCHES
+    wanted = ("batches.meta", *batches, "test_batch")
     files = {
-        name: _read_checked(name, content, source / name) for name, content in _read_files(source)
+        name: _read_checked(name, content, source / name)
+        for name, content in _read_files(source, wanted)
     }
-    missing = PUBLISHED_MD5.keys() - files.keys()
-    if missing:
-        raise DataError(source, expected="all seven files", got=f"no {min(missing)}", fix=_FIX)
+    if missing := set(wanted) - files.keys():
+        raise DataError(source, expected=", ".join(wanted), got=f"no {min(missing)}", fix=_FIX)
 
     def join(*names: str) -> tuple[torch.Tensor, torch.Tensor]:
-        pixels = np.concatenate([files[name][b"data"] for name in names])
+        pixels = [files[name][b"data"].reshape(-1, *IMAGE_SHAPE) for name in names]
+        pixels.append(np.empty((0, *IMAGE_SHAPE), np.uint8))  # of no files, no images
         labels = [label for name in names for label in files[name][b"labels"]]
-        return torch.from_numpy(pixels).view(-1, *IMAGE_SHAPE), torch.tensor(labels)
+        return torch.from_numpy(np.concatenate(pixels)), torch.tensor(labels, dtype=torch.long)
 
-    (train, labels), (test, test_labels) = join(*TRAIN_BATCHES), join("test_batch")
+    (train, labels), (test, test_labels) = join(*batches), join("test_batch")
     return Dataset(
         name="cifar10",
         class_names=tuple(name.decode() for name in files["batches.meta"][b"label_names"]),
@@ -86,7 +90,7 @@ def _find_source(root: Path) -> Path:
     if root.is_file():
         return root
     if root.is_dir():
-        if root.name == FOLDER or any((root / name).is_file() for name in TRAIN_BATCHES):
+        if root.name == FOLDER or any((root / name).is_file() for name in PUBLISHED_MD5):
             return root
         if (root / FOLDER).is_dir():
             return root / FOLDER
@@ -100,11 +104,11 @@ def _find_source(root: Path) -> Path:
     )
 
 
-def _read_files(source: Path) -> Iterator[tuple[str, bytes]]:
+def _read_files(source: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     if source.is_file():
-        yield from _read_archive(source)
+        yield from _read_archive(source, wanted)
         return
-    for name in PUBLISHED_MD5:
+    for name in wanted:
         path = source / name
         try:
             content = path.read_bytes()
@@ -114,12 +118,12 @@ def _read_files(source: Path) -> Iterator[tuple[str, bytes]]:
         yield name, content
 
 
-def _read_archive(archive: Path) -> Iterator[tuple[str, bytes]]:
+def _read_archive(archive: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 path = PurePosixPath(member.name)
-                if path.parent.name == FOLDER and path.name in PUBLISHED_MD5:
+                if path.parent.name == FOLDER and path.name in wanted:
                     yield path.name, _read_member(tar, member, archive)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(
