@@ -7,16 +7,9 @@ import torch
 
 from sween.engine.differences import SAME_OUTPUT
 from sween.errors import UnknownName
+from sween.precision import WAYS
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16", "int8")
-
-WAYS = {
-    "fused": "run by custom kernels",
-    "compiled": "compiled",
-    "cudnn+compiled": "compiled around cuDNN's fused convolutions",
-    "cudnn": "captured with cuDNN's fused convolutions",
-}
-"""What each way to prepare a member on a GPU does, by its name in records."""
 
 COMPILE_MODES = ("fast", "max")
 """How members are compiled: `fast` starts in seconds, by cuDNN's fused convolutions, what stands
@@ -36,9 +29,6 @@ _CHANGE_WITH_PLACE = {
 """How far an output may change with the place of its row in the batch, in units of `class_scales`:
 about twice the most that was seen of float16 on an H200 (0.0012); bfloat16 has three bits less.
 Sums of integers are exact."""
-
-ARITHMETICS = tuple(_CHANGE_WITH_PLACE)
-"""In which members are evaluated, by their names in records."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,9 +42,10 @@ from sween.engine.kernels import (
 )
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
-from sween.engine.preparation import WAYS, Preparation
+from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
+from sween.precision import WAYS
 
 KERNEL_TOLERANCE = 0.02
 """How far outputs of the custom kernels may be from torch's in float16, relative to their range."""

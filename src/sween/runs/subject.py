@@ -9,9 +9,9 @@ from typing import Any
 
 from sween.data import DATASETS
 from sween.data.selection import count_indices, format_indices, parse_indices
-from sween.engine.preparation import ARITHMETICS, WAYS
 from sween.ensemble.weighted import check_weights
 from sween.errors import BadInput
+from sween.precision import ARITHMETICS, is_arithmetic
 
 MOST_IMAGES = 10_000_000
 """Of one run: ten times the largest split in use, as a list that still fits in memory."""
@@ -163,8 +163,7 @@ def _arithmetic_problems(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"device is {config['device']!r}, not one of {', '.join(DEVICES)}"
     parts = str(config["precision"]).split(", ")
     for part in parts:
-        name, plus, way = part.partition("+")
-        if name not in ARITHMETICS or (plus and way not in WAYS):
+        if not is_arithmetic(part):
             yield f"precision {part!r} is not one of {', '.join(ARITHMETICS)}"
     if len(parts) not in {1, len(config["candidates"])}:
         yield f"precision is of {len(parts)} members, not {len(config['candidates'])}"
