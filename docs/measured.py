@@ -1,4 +1,4 @@
-"""The measured tables of README.md and docs/results.md, each built from results/ alone."""
+"""The measured tables of README.md and the pages, each built from results/ alone."""
 
 import dataclasses
 import re
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import measured_claims
 import measured_findings
 import measured_identical
 import measured_planning
@@ -389,6 +390,9 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "objectives": objectives,
     "attacks": attacks,
     "reproduced": reproduced,
+    "held": measured_claims.held,
+    "missed": measured_claims.missed,
+    "surprising": measured_claims.surprising,
     "gains": measured_findings.gains,
     "sizes": measured_findings.sizes,
     "weights": measured_findings.weights,

@@ -1,4 +1,4 @@
-"""The tables of docs/findings.md: claims of the paper and our answers, from results/ alone."""
+"""The tables of docs/results.md that docs/findings.md draws on, from results/ alone."""
 
 import functools
 import statistics
@@ -60,7 +60,8 @@ def _gaussian(results: Path, dataset: str) -> list[tuple[MeasuredRun, float]]:
     ]
 
 
-def _ensemble(run: MeasuredRun) -> Sequence[Certificate]:
+def ensemble_rows(run: MeasuredRun) -> Sequence[Certificate]:
+    """Of the run's ensemble, without an exit."""
     assert run.ensemble is not None
     return run.models[run.ensemble]
 
@@ -79,7 +80,7 @@ def gains(results: Path, dataset: str) -> str:
             row["model"]: row["acr"] for row in published()["standard"] if row["sigma"] == sigma
         }
         paper, theirs = known[f"SWEEN-{members}"], known[f"UE-{members}"]
-        ours = _ensemble(run)
+        ours = ensemble_rows(run)
         best = max(average_certified_radius(run.models[name]) for name in run.candidates)
         lead = lead_over_envelope(results / run.name)
         low, high = bootstrap_interval(
@@ -108,7 +109,7 @@ def sizes(results: Path, dataset: str) -> str:
             row["model"]: row["acr"] for row in published()["standard"] if row["sigma"] == sigma
         }
         small, large = (by_size[size] for size in sorted(by_size))
-        lead = paired_bootstrap(_ensemble(large), _ensemble(small))
+        lead = paired_bootstrap(ensemble_rows(large), ensemble_rows(small))
         lines.append([f"{sigma:.2f}", f"{known['SWEEN-6'] - known['SWEEN-3']:+.3f}", signed(lead)])
     return markdown(["σ", "paper: SWEEN-6 over SWEEN-3", "ours"], 0, lines)
 
@@ -118,8 +119,8 @@ def weights(results: Path, dataset: str) -> str:
     lines = []
     for run, sigma in _gaussian(results, dataset):
         for method in ("sgd", "convex"):
-            own = _ensemble(run) if method == "sgd" else by_method(run, method)
-            lead = "-" if method == "sgd" else signed(paired_bootstrap(own, _ensemble(run)))
+            own = ensemble_rows(run) if method == "sgd" else by_method(run, method)
+            lead = "-" if method == "sgd" else signed(paired_bootstrap(own, ensemble_rows(run)))
             name = str(run.ensemble) if method == "sgd" else method
             shares = [f"{weight:.2f}" for weight in run.config.weights[name]]
             who = [str(run.ensemble), f"{sigma:.2f}", method, " ".join(shares)]
@@ -128,17 +129,38 @@ def weights(results: Path, dataset: str) -> str:
     return markdown([*head, "difference"], 4, lines)
 
 
+def two_class_gain(run: MeasuredRun) -> PairedInterval:
+    """What the two-class bound adds to the ACR of Cohen's, from the same votes."""
+    own = ensemble_rows(run)
+    cohen = counted_radii(own, radius="radius_cohen").radii
+    two_class = counted_radii(own, radius="radius_two_class").radii
+    low, high = bootstrap_interval(two_class - cohen, resamples=10_000, confidence=0.95, seed=0)
+    return PairedInterval(
+        first=float(two_class.mean()),
+        second=float(cohen.mean()),
+        difference=float((two_class - cohen).mean()),
+        low=low,
+        high=high,
+        confidence=0.95,
+        indices=tuple(row.index for row in own),
+    )
+
+
 def bounds(results: Path, dataset: str) -> str:
     """The two-class bound against Cohen's, from the same votes."""
-    lines = []
-    for run, sigma in _gaussian(results, dataset):
-        own = _ensemble(run)
-        cohen = counted_radii(own, radius="radius_cohen").radii
-        two_class = counted_radii(own, radius="radius_two_class").radii
-        low, high = bootstrap_interval(two_class - cohen, resamples=10_000, confidence=0.95, seed=0)
-        gain = f"{(two_class - cohen).mean():+.3f} [{low:+.3f}, {high:+.3f}]"
-        lines.append([str(run.ensemble), f"{sigma:.2f}", gain])
+    lines = [
+        [str(run.ensemble), f"{sigma:.2f}", signed(two_class_gain(run))]
+        for run, sigma in _gaussian(results, dataset)
+    ]
     return markdown(["model", "σ", "gain in ACR"], 1, lines)
+
+
+def training_time(folder: Path) -> tuple[int, float]:
+    """Epochs, and seconds without those of compilation, of a run's candidates trained at once."""
+    metrics = [TrainingRun.read(own).metrics for own in (folder / "training").iterdir()]
+    epoch = max(statistics.median(row.seconds for row in own) for own in metrics)
+    epochs = max(map(len, metrics))
+    return epochs, epochs * epoch
 
 
 def trainings(results: Path, name: str) -> str:
@@ -150,18 +172,15 @@ def trainings(results: Path, name: str) -> str:
         if sigma == 0.5 and folder.name.startswith(f"{name}-")
     }
     best = max(
-        (_ensemble(load(folder)) for folder in folders.values()), key=average_certified_radius
+        (ensemble_rows(load(folder)) for folder in folders.values()), key=average_certified_radius
     )
     lines = []
     for training, folder in folders.items():
         run = load(folder)
-        metrics = [TrainingRun.read(own).metrics for own in (folder / "training").iterdir()]
-        # All train at once, and each counts the time.
-        epoch = max(statistics.median(row.seconds for row in own) for own in metrics)
-        epochs = max(map(len, metrics))
+        epochs, seconds = training_time(folder)
         alone = [average_certified_radius(run.models[one]) for one in run.candidates]
-        ours = _ensemble(run)
-        cells = [f"{OBJECTIVES[training].copies}", f"{epochs}", f"{epochs * epoch:.0f}"]
+        ours = ensemble_rows(run)
+        cells = [f"{OBJECTIVES[training].copies}", f"{epochs}", f"{seconds:.0f}"]
         cells += [" to ".join(map(format_radius, (min(alone), max(alone))))]
         cells += [format_radius(average_certified_radius(ours)), signed(lead_over_envelope(folder))]
         lines.append(

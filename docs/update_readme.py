@@ -1,5 +1,5 @@
-"""Writes the tables of README.md, docs/results.md, docs/findings.md, docs/planning.md,
-docs/scaling.md and configs/README.md.
+"""Writes the tables of README.md, docs/results.md, docs/speed.md, docs/findings.md,
+docs/planning.md, docs/scaling.md and configs/README.md.
 
     python docs/update_readme.py [--check]
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = tuple(
     ROOT / name
     for name in (
-        *("README.md", "docs/results.md", "docs/findings.md", "docs/planning.md"),
-        *("docs/scaling.md", "configs/README.md"),
+        *("README.md", "docs/results.md", "docs/speed.md", "docs/findings.md"),
+        *("docs/planning.md", "docs/scaling.md", "configs/README.md"),
     )
 )
 _TABLE = re.compile(

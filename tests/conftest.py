@@ -1,5 +1,6 @@
 """For every test: the user's own cache and installed models are left alone; long ones first."""
 
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -10,6 +11,10 @@ hypothesis.settings.register_profile(
     "sween", deadline=None
 )  # machines are shared: no test of speed
 hypothesis.settings.load_profile("sween")
+
+# A shell starts background jobs with SIGINT ignored, which the commands under test would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,12 +3,14 @@
 import gzip
 import importlib
 import json
+import math
 import re
 import shutil
 import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -58,6 +60,62 @@ def test_the_table_of_attacks_is_that_of_the_rows(measured: ModuleType) -> None:
     assert cells[7] == f"{share * sum(row.radius >= eps for row in own):.1f} / {share * kept:.1f}"
 
 
+def test_findings_are_those_of_the_rows() -> None:
+    """The figures of some claims on the page, from the raw rows, without the project's code."""
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+
+    def rows(folder: str, model: str) -> list[dict[str, Any]]:
+        with gzip.open(ROOT / "results" / folder / "certificates.jsonl.gz") as stream:
+            return [row for row in map(json.loads, stream) if row["model"] == model]
+
+    def acr(own: list[dict[str, Any]], radius: str = "radius_cohen") -> float:
+        # A bound may abstain where the other does not; its radius is then 0.
+        right = [float(row[radius]) for row in own if row["candidate"] == row["label"]]
+        return sum(right) / len(own)
+
+    def figures(claim: str) -> str:
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {claim}"))
+        return line.rsplit("|", 2)[1].strip()
+
+    eight = {
+        name: rows("cifar10-identical-gaussian-sigma0.50", name)
+        for name in ("SWEEN", "SWEEN-uniform", "first 3-uniform", "first 5")
+    }
+    six = rows("cifar10-sween6-gaussian-sigma0.50", "SWEEN-6")
+    differences = {
+        "`sgd` drops those four": acr(eight["SWEEN-uniform"]) - acr(eight["SWEEN"]),
+        "Three ResNet-110": acr(eight["first 3-uniform"]) - acr(eight["first 5"]),
+        "Identical against diverse": acr(eight["SWEEN"]) - acr(six),
+    }
+    for claim, difference in differences.items():
+        assert figures(claim).startswith(f"{difference:+.3f} ["), claim
+    below = figures("ACR of SWEEN-6, σ = 0.50")
+    assert below.startswith(f"{math.floor(1000 * acr(six)) / 1000:.3f} [")
+    gains = [
+        acr(own, "radius_two_class") - acr(own)
+        for sigma in ("0.25", "0.50", "1.00")
+        for size in (3, 6)
+        for own in [rows(f"cifar10-sween{size}-gaussian-sigma{sigma}", f"SWEEN-{size}")]
+    ]
+    assert [float(one) for one in re.findall(r"(\S+) \[", figures("Bounding the runner-up"))] == [
+        pytest.approx(limit(gains), abs=5e-4) for limit in (min, max)
+    ]
+    exact = [
+        sum(row["member_evaluations"] for row in own) / len(own)
+        for sigma in ("0.50", "1.00")
+        for own in [rows(f"cifar10-sween6-gaussian-sigma{sigma}", "SWEEN-6+exact")]
+    ]
+    found = re.findall(r"([\d,]+) against", figures("The exact exit"))
+    assert found == [f"{mean:,.0f}" for mean in exact]
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_claim_that_the_rows_do_not_bear_out_is_not_written() -> None:
+    claims = importlib.import_module("measured_claims")
+    with pytest.raises(ValueError, match="do not show that: more is better"):
+        claims.claims_table([claims.Claim("more is better", "-0.100", holds=False)], "ours")
+
+
 @pytest.mark.first
 @pytest.mark.usefixtures("measured")
 def test_the_readme_shows_the_measured_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +127,7 @@ def test_the_readme_shows_the_measured_tables(monkeypatch: pytest.MonkeyPatch) -
     "name",
     [
         *("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/results.md"),
-        "docs/planning.md",
+        *("docs/findings.md", "docs/planning.md", "docs/speed.md"),
     ],
 )
 def test_links_are_not_broken(name: str) -> None:
