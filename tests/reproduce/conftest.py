@@ -136,10 +136,20 @@ held_out_n = 500
 ACR = f'{RECIPE}method = "acr"\nattack_steps = 1\nvotes = 10\nreweigh_every = 2\ncopies = 2\n'
 
 
+def _small_macer(shipped: str) -> str:
+    """With the networks and ensembles' names of the stand-in, and few votes."""
+    for arch, own in (("resnet20", "digits-mlp"), ("resnet26", "digits-conv")):
+        shipped = shipped.replace(arch, own)
+    without = shipped.replace('[[candidate]]\narch = "resnet32"\n', "").replace(', "resnet32"', "")
+    with_votes = without.replace('indices = "888:1888"', 'indices = "0:12"\nn = 1000')
+    return re.sub('fast = ".*"', 'fast = "{folder}/macer-recipe.toml"', with_votes)
+
+
 def write_plans(folder: Path) -> None:
     """Plans by the names of targets, and their recipes.
 
-    `macer` and `identical` are those that ship, with other networks, recipe and number of votes.
+    `macer`, `macer-sween3` and `identical` are those that ship, with other networks, recipe and
+    number of votes.
     """
     shipped = {name: file.read_text() for name, file in list_plans().items()}
     for text in ("resnet110", "cifar10"):
@@ -151,6 +161,7 @@ def write_plans(folder: Path) -> None:
         "attacks": ATTACKS,
         "costs": COSTS,
         "record": RECORD,
+        "macer-sween3": _small_macer(shipped["macer-sween3"]),
         "macer": re.sub('fast = ".*"', 'fast = "{folder}/macer-recipe.toml"', shipped["macer"]),
         "identical": re.sub('fast = ".*"', 'fast = "{folder}/recipe.toml"', identical)
         .replace("[weigh]", "[weigh]\nsamples = 5")

@@ -22,6 +22,7 @@ TARGETS = ("imagenette", "imagenette-identical", "imagenet", "imagenet-identical
 PLAN = """
 base = "{target}"             # its networks, ensembles and exits
 image_size = 16
+classes = 3
 sigmas = [0.5]
 
 [recipes]

@@ -21,7 +21,15 @@ import pytest
 from sween.data import load_dataset, parse_indices
 from sween.ensemble import solve_weights
 from sween.records import read_rows
-from sween.reproduce import Rates, Workspace, carry_out, list_plans, read_plan, steps_of
+from sween.reproduce import (
+    Rates,
+    Workspace,
+    carry_out,
+    list_plans,
+    make_tables,
+    read_plan,
+    steps_of,
+)
 from sween.reproduce.published import published_rows
 from sween.reproduce.rates import SGD_EPOCHS, Work, measured_rates, training_work
 from sween.reproduce.steps import RecordStep
@@ -168,23 +176,56 @@ def test_exits_come_from_the_same_certificates(done: Path) -> None:
 
 
 def test_attacks_use_the_networks_of_their_base(done: Path) -> None:
-    succeed(_line(done, "attacks"))
+    printed = succeed(_line(done, "attacks"))
     out = done / "out"
-    table = _ours(out, "attacks")
-    assert {key[1] for key in table} == {"SWEEN-2", "digits-conv"}
-    for model in ("SWEEN-2", "digits-conv"):
-        rows = read_rows(out / f"attacks/standard-fast-sigma0.50/{model}/attacks.jsonl")
+    page = (out / "tables/attacks-fast.md").read_text()
+    assert page in printed
+    assert "| 0.50 | SWEEN-3 | paper | empirical | 75.0 | 67.0 | 58.9 |" in page
+    table = {
+        (row["model"], row["kind"]): row for row in _csv(out, "attacks") if row["source"] == "sween"
+    }
+    models = ("SWEEN-2", "digits-conv")
+    assert {*table} == {
+        *((model, kind) for model in models for kind in ("certified", "empirical")),
+        ("SWEEN-2 over digits-conv", "lead"),
+    }
+    certified, robust = _votes(out, "standard", "0.50"), dict[tuple[str, float], list[bool]]()
+    for model in models:
+        folder = out / f"attacks/standard-fast-sigma0.50/{model}"
+        assert read_config(folder)["certificates"], "none to compare with"
+        rows = read_rows(folder / "attacks.jsonl")
         assert len(rows) == 8
-        for eps in (0.25, 0.5):
-            resisting = [
-                row["prediction"] in (row["label"], -1) and row["clean_prediction"] == row["label"]
-                for row in rows
-                if row["eps"] == eps
+        for eps in (0.0, 0.25, 0.5):
+            own = [row for row in rows if row["eps"] == (eps or 0.25)]
+            robust[model, eps] = [
+                row["clean_prediction"] == row["label"]
+                and (not eps or row["prediction"] in (row["label"], -1))
+                for row in own
             ]
-            share = float(table["0.50", model, ""][f"at_{eps:g}"])
-            assert share == pytest.approx(100 * sum(resisting) / 4)
+            share = float(table[model, "empirical"][f"at_{eps:g}"])
+            assert share == pytest.approx(100 * sum(robust[model, eps]) / 4)
+            (floor,) = _shares([row for row in certified[model] if row["index"] < 4], [eps])
+            assert float(table[model, "certified"][f"at_{eps:g}"]) == pytest.approx(100 * floor)
+    for eps in (0.0, 0.25, 0.5):
+        lead = sum(robust["SWEEN-2", eps]) - sum(robust["digits-conv", eps])
+        shown = table["SWEEN-2 over digits-conv", "lead"][f"at_{eps:g}"]
+        assert float(shown) == pytest.approx(100 * lead / 4)
     _verified(out)
     assert "nothing was left to do" in succeed(_line(done, "attacks"))
+
+
+def test_an_attack_that_has_not_finished_is_not_in_the_table(done: Path) -> None:
+    """Its accuracy would be that of other images."""
+    succeed(_line(done, "attacks"))
+    space = Workspace(read_plan(done / "attacks.toml"), recipe="fast", out=done / "out")
+    file = space.attacked("SWEEN-2", 0.5) / "attacks.jsonl"
+    for kept in (2, 0):
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:kept]))
+        (table,) = make_tables(space)
+        ours = [row for row in table.rows if table.value(row, "source") == "sween"]
+        assert {table.value(row, "model") for row in ours} == {"digits-conv"}
+    shutil.rmtree(space.attacked("digits-conv", 0.5))
+    assert make_tables(space) == []
 
 
 @pytest.mark.slow
@@ -253,7 +294,7 @@ def test_noise_levels_are_chosen_on_noise_that_no_test_image_sees(plans: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["macer", "identical"])
+@pytest.mark.parametrize("target", ["macer", "macer-sween3", "identical"])
 def test_the_other_targets_from_start_to_end(plans: Path, target: str) -> None:
     printed = succeed(_line(plans, target, options="--sigma 0.5"))
     assert (plans / f"out/tables/{target}-fast.md").read_text() in printed
@@ -262,26 +303,6 @@ def test_the_other_targets_from_start_to_end(plans: Path, target: str) -> None:
     assert "| paper |" in printed
     assert list((plans / "out/tables").glob(f"{target}-fast*.png"))
     assert "nothing was left to do" in succeed(_line(plans, target, options="--sigma 0.5"))
-
-
-@pytest.mark.slow
-def test_all_targets_share_what_they_have_in_common(
-    plans: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sween.reproduce.costs.BENCH_SECONDS", 0.02)
-    monkeypatch.setattr("sween.reproduce.plan.configs_folder", lambda: plans)
-    names = ("standard", "adaptive", "attacks", "costs", "macer")
-    for name in names:
-        (plans / "reproduce").mkdir(exist_ok=True)
-        shutil.copy(plans / f"{name}.toml", plans / "reproduce")
-    line = f"reproduce all --out {plans / 'out'} --quiet --device cpu --sigma 0.5"
-    printed = succeed(line)
-    assert printed.count("done already: train") == 2  # adaptive comes first; attacks, standard
-    assert {f"{name}-fast.md" for name in names} <= {
-        path.name for path in (plans / "out/tables").iterdir()
-    }
-    _verified(plans / "out")
-    assert "nothing was left to do" in succeed(line)
 
 
 def test_costs_are_measured_and_multiplied_out(
@@ -313,16 +334,6 @@ def test_a_dry_run_lists_the_steps_and_makes_nothing(plans: Path) -> None:
     assert printed.count("certify SWEEN-3") == 2
     assert "in all" in printed
     assert listing(plans) == before
-
-
-def test_the_figures_are_those_of_two_plans(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (plans / "reproduce").mkdir()
-    for name in ("standard", "identical", "macer"):
-        shutil.copy(plans / f"{name}.toml", plans / "reproduce")
-    monkeypatch.setattr("sween.reproduce.plan.configs_folder", lambda: plans)
-    printed = succeed(f"reproduce figures --out {plans / 'out'} --sigma 0.5 --dry-run")
-    certified = [line.partition("certify ")[2] for line in printed.splitlines()]
-    assert list(filter(None, certified)) == ["SWEEN-3 at sigma 0.50", "SWEEN at sigma 0.50"]
 
 
 def test_a_dry_run_knows_what_is_done(done: Path) -> None:
@@ -589,8 +600,16 @@ def _recording(out: Path) -> bool:
     return any(path.stat().st_size for path in out.glob("record/*/certificates.jsonl"))
 
 
+def _choosing_the_noise_level(out: Path) -> bool:
+    return any(path.stat().st_size for path in out.glob("held-out/*/certificates.jsonl"))
+
+
 def _measuring(out: Path) -> bool:
     return any(len(read_rows(path)) > 1 for path in out.glob("costs/*/*/metrics.jsonl"))
+
+
+def _measuring_the_ensemble(out: Path) -> bool:
+    return len([*out.glob("costs/*/digits-*.json")]) == 2
 
 
 def _attacking(out: Path) -> bool:
@@ -609,7 +628,9 @@ def _attacking(out: Path) -> bool:
         ("identical", _weighing),
         ("identical", _certifying),
         ("costs", _measuring),
+        ("costs", _measuring_the_ensemble),
         ("record", _training),
+        ("record", _choosing_the_noise_level),
         ("record", _recording),
     ],
 )
@@ -638,9 +659,11 @@ def test_a_kill_in_any_step_loses_nothing(
     assert made == wanted
 
 
-@pytest.mark.slow
-def test_networks_are_rounded_before_they_are_certified_in_integers(tmp_path: Path) -> None:
-    data, out = write_photos(tmp_path / "data"), tmp_path / "out"
+def _rounded(tmp_path: Path, out: str) -> str:
+    """A plan that rounds its networks, and the command that carries it out."""
+    data = tmp_path / "data"
+    if not data.exists():
+        write_photos(data)
     (tmp_path / "recipe.toml").write_text('dataset = "image_folder"\nepochs = 1\nbatch_size = 8\n')
     (tmp_path / "rounded.toml").write_text(
         f"""
@@ -655,7 +678,23 @@ weigh = {{ samples = 2, methods = ["uniform", "convex"] }}
 certify = {{ indices = "0:2", n = 100, precision = "int8" }}
 """
     )
-    line = f"reproduce {tmp_path}/rounded.toml --data-root {data} --out {out} --quiet --device cpu"
+    place = f"--data-root {data} --out {tmp_path / out}"
+    return f"reproduce {tmp_path}/rounded.toml {place} --quiet --device cpu"
+
+
+@pytest.mark.slow
+def test_a_kill_while_networks_are_rounded_loses_nothing(tmp_path: Path) -> None:
+    made = tmp_path / "out"
+    line = _rounded(tmp_path, "out")
+    kill_when(line, lambda: any(made.glob("ensembles/*/*-int8/.sween-*")))
+    succeed(line)
+    succeed(_rounded(tmp_path, "whole"))
+    assert contents(made) == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_networks_are_rounded_before_they_are_certified_in_integers(tmp_path: Path) -> None:
+    line, out = _rounded(tmp_path, "out"), tmp_path / "out"
     printed = succeed(line)
     assert "round SWEEN-2 to 8 bits" in printed
     (file,) = out.glob("certificates/*/certificates.jsonl")

@@ -6,7 +6,7 @@ The robust accuracy under attack is an upper bound, as certified accuracy is a l
 from sween.attack.autoattack import autoattack
 from sween.attack.ddn import ddn
 from sween.attack.pgd import pgd
-from sween.attack.run import attack_dataset
+from sween.attack.run import attack_dataset, refuse_alarms
 from sween.attack.scoring import Judge
 from sween.runs.attack import verify_attacks
 from sween.runs.attack_outcome import (
@@ -35,6 +35,7 @@ __all__ = [
     "empirical_accuracy",
     "outcomes_file",
     "pgd",
+    "refuse_alarms",
     "verify_attacks",
     "without_attack",
 ]

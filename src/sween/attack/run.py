@@ -9,7 +9,7 @@ from sween.attack.batch import Target, attack_batch, gradients_of_images_alone
 from sween.attack.gradients import probabilities_of
 from sween.data.dataset import Dataset
 from sween.ensemble.loaded import LoadedEnsemble
-from sween.errors import BadInput
+from sween.errors import BadInput, CheckFailed
 from sween.paths import AnyPath
 from sween.progress import track
 from sween.records import Certificate
@@ -110,6 +110,28 @@ def attack_dataset(
                     )
                 advance(len(batch), "images")
         return run.rows
+
+
+def refuse_alarms(outcomes: Sequence[AttackOutcome], out: AnyPath) -> None:
+    """Fail if a prediction changed inside its certified radius.
+
+    Raises:
+        CheckFailed: one did; either the certificate is among the few that may be wrong, or there is
+            a bug.
+
+    Example:
+        >>> from sween.attack import refuse_alarms
+        >>> refuse_alarms([], "attacks")
+    """
+    alarms = [row for row in outcomes if row.alarm]
+    if alarms:
+        first = alarms[0]
+        raise CheckFailed(
+            f"{len({row.index for row in alarms})} predictions changed inside their certified "
+            f"radius, first that of image {first.index} at distance {first.distance:.6g} with "
+            f"radius {first.certified_radius:.6g}; the adversarial examples are in the rows with "
+            f"an alarm in {out}/attacks.jsonl"
+        )
 
 
 def radii_given(

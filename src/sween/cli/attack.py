@@ -6,7 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sween.attack import ATTACKS, AttackOutcome, AttackSettings, attack_dataset, empirical_accuracy
+from sween.attack import (
+    ATTACKS,
+    AttackOutcome,
+    AttackSettings,
+    attack_dataset,
+    empirical_accuracy,
+    refuse_alarms,
+)
 from sween.attack.run import attack_config
 from sween.cli.completion import complete_from
 from sween.cli.options import (
@@ -37,7 +44,7 @@ from sween.cli.options import (
     read_shard_option,
 )
 from sween.data import Dataset, parse_indices
-from sween.errors import BadInput, CheckFailed
+from sween.errors import BadInput
 from sween.records import Certificate
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
@@ -153,15 +160,7 @@ def run(
     else:  # a part's accuracy is not the run's
         images = len(outcomes) // len(settings.eps)
         typer.echo(f"shard {part}: {images} images attacked in {out}; next: sween merge")
-    alarms = [row for row in outcomes if row.alarm]
-    if alarms:
-        first = alarms[0]
-        raise CheckFailed(
-            f"{len({row.index for row in alarms})} predictions changed inside their certified "
-            f"radius, first that of image {first.index} at distance {first.distance:.6g} with "
-            f"radius {first.certified_radius:.6g}; the adversarial examples are in the rows with "
-            f"an alarm in {out}/attacks.jsonl"
-        )
+    refuse_alarms(outcomes, out)
 
 
 def _line(radius: float, rows: list[AttackOutcome]) -> str:

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from sween.cli.completion import complete_from
+from sween.cli.option_names import spell_options
 from sween.cli.options import DataRoot, Device, Quiet, choose_devices
+from sween.paths import as_folder
 from sween.progress import format_seconds
 from sween.report.canvas import LEFT_OUT, has_matplotlib, save
 from sween.report.tables import latex, markdown_section, to_csv
@@ -19,16 +21,17 @@ from sween.reproduce import (
     list_targets,
     make_figures,
     make_tables,
+    open_target,
     parse_duration,
-    read_plan,
     seconds_left,
-    steps_of,
+    steps_of_all,
 )
 from sween.reproduce.rates import Kind
 from sween.run_folder import write_text
 
 
 def run(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -60,18 +63,23 @@ def run(
     """
     limit = None if time_limit is None else parse_duration(time_limit)
     devices = choose_devices(device)
-    targets = list_targets().get(target, (target,))
-    plans = [read_plan(one).at(recipe=recipe, sigmas=sigma or ()) for one in targets]
-    spaces = [
-        Workspace(plan, recipe=recipe, out=out, data_root=data_root, devices=devices, quiet=quiet)
-        for plan in plans
-    ]
-    steps = [step for space in spaces for step in steps_of(space)]
+    opened = open_target(
+        target,
+        recipe=recipe,
+        sigmas=sigma or (),
+        out=as_folder("--out", out),
+        data_root=data_root,
+        devices=devices,
+        quiet=quiet,
+    )
+    for line in opened.left_out:
+        typer.echo(spell_options(line, context.command))
+    steps = steps_of_all(opened.spaces)
     if dry_run:
         _list(steps, devices[0].type)
         return
     outcome = carry_out(steps, device=devices[0].type, time_limit=limit, say=typer.echo)
-    for space in spaces:
+    for space in opened.spaces:
         _write(space, out / "tables")
     if outcome.left:
         typer.echo(f"{len(outcome.left)} of {len(steps)} steps are left:")

@@ -10,12 +10,15 @@ from sween.reproduce.run import (
     parse_duration,
     seconds_left,
     steps_of,
+    steps_of_all,
 )
 from sween.reproduce.steps import Step
 from sween.reproduce.tables import make_tables
+from sween.reproduce.targets import OpenedTarget, open_target
 from sween.reproduce.workspace import Workspace
 
 __all__ = [
+    "OpenedTarget",
     "Outcome",
     "Plan",
     "Rates",
@@ -28,8 +31,10 @@ __all__ = [
     "list_targets",
     "make_figures",
     "make_tables",
+    "open_target",
     "parse_duration",
     "read_plan",
     "seconds_left",
     "steps_of",
+    "steps_of_all",
 ]

@@ -3,6 +3,7 @@
 Training is measured over a few epochs of each network alone; totals are extrapolated.
 """
 
+import abc
 import dataclasses
 import json
 import statistics
@@ -29,26 +30,40 @@ BENCH_SECONDS = 3.0
 
 
 class _Measured(Step):
-    """A measurement that is kept as one row of a JSON file."""
-
-    resumes = False
+    """A measurement that is kept as one row of a JSON file, with what was measured."""
 
     def __init__(self, space: Workspace, sigma: float, model: str) -> None:
         self.space, self.sigma, self.model = space, sigma, model
         self.file = cost_file(space, sigma, model)
         self.name = f"measure the cost of {model} at sigma {sigma:.2f}"
 
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        return (self.file,)
+
+    @abc.abstractmethod
+    def subject(self) -> dict[str, Any]:
+        """What is measured: a row of anything else does not count."""
+
     def is_done(self) -> bool:
-        return self.file.is_file()
+        if not self.file.is_file():
+            return False
+        row = json.loads(self.file.read_text("utf-8"))
+        # Compared as JSON, which has lists for tuples.
+        return bool(row.get("of") == json.loads(json.dumps(self._of())))
+
+    def _of(self) -> dict[str, Any]:
+        return {"device": self.space.devices[0].type, **self.subject()}
 
     def keep(self, row: dict[str, Any]) -> None:
-        content = {"model": self.model, **row, "environment": describe_environment()}
+        environment = describe_environment()
+        content = {"model": self.model, **row, "of": self._of(), "environment": environment}
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.file, json.dumps(content) + "\n")
 
-    def _work(self, kind: Kind, passes: float) -> Work:
+    def _work(self, kind: Kind, passes: float, done: float = 0.0, unit: float = 0.0) -> Work:
         """Without its seconds: networks alone, for a few epochs, are slower than plans are."""
-        return Work(kind, passes, passes if self.file.is_file() else 0.0)
+        return Work(kind, passes, passes if self.is_done() else done, unit=unit)
 
 
 class NetworkCost(_Measured):
@@ -62,15 +77,22 @@ class NetworkCost(_Measured):
     def folder(self) -> Path:
         return self.file.with_suffix("")
 
+    def subject(self) -> dict[str, Any]:
+        config = self.space.config(self.candidate, self.sigma)
+        return {"training": config.as_dict(), **self.space.training_images(config)}
+
     def work(self) -> Work:
         config = self.space.config(self.candidate, self.sigma)
-        passes = training_work(
+        epoch = training_work(
             self.space.multiply_adds[self.model],
             images=len(self.space.dataset.train),
             copies=config.noisy_copies,
-            epochs=EPOCHS,
+            epochs=1,
         )
-        return self._work("train", passes)
+        trained = 0
+        if TrainingRun.is_at(self.folder):
+            trained = len(TrainingRun.read(self.folder).metrics)
+        return self._work("train", EPOCHS * epoch, trained * epoch, epoch)
 
     def run(self) -> None:
         config = self.space.config(self.candidate, self.sigma)
@@ -93,6 +115,19 @@ class EnsembleCost(_Measured):
     def __init__(self, space: Workspace, ensemble: Ensemble, sigma: float) -> None:
         super().__init__(space, sigma, ensemble.name)
         self.ensemble = ensemble
+
+    def subject(self) -> dict[str, Any]:
+        """Of members, by what was measured of each."""
+        named, weighing = self.space.plan.named, self.space.plan.weigh
+        members = [
+            NetworkCost(self.space, named[name], name, self.sigma).subject()
+            for name in self.ensemble.members
+        ]
+        return {
+            "members": members,
+            "method": weighing.methods[0],
+            "samples": weighing.samples,
+        }
 
     def work(self) -> Work:
         passes = weighing_work(

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from sween.report.curves import Panel, draw_panels
+from sween.reproduce.complete import complete_certifications
 from sween.reproduce.plan import Ensemble
-from sween.reproduce.tables import complete_runs
 from sween.reproduce.workspace import Workspace
 from sween.runs import CertificationRun
 
@@ -21,7 +21,7 @@ def make_figures(space: Workspace) -> dict[str, "Figure"]:
     Example:
         See `carry_out`.
     """
-    plan, runs = space.plan, complete_runs(space)
+    plan, runs = space.plan, complete_certifications(space)
     if plan.table != "certified" or not runs:
         return {}
     name = f"{plan.name}-{space.recipe}"

@@ -177,6 +177,8 @@ class Plan:
         table: which table is made of the results.
         published: name of the paper's table.
         image_size: of image folders.
+        folder: of the data below `--data-root`, where it has one of that name.
+        classes: how many the data must have, so that no other photos are taken for it.
 
     Example:
         See `read_plan`.
@@ -193,6 +195,8 @@ class Plan:
     table: str = "certified"
     published: str | None = None
     image_size: int | None = None
+    folder: str | None = None
+    classes: int | None = None
     weigh: Weigh = dataclasses.field(default_factory=Weigh)
     certify: Certify | None = None
     attack: Attack | None = None
@@ -251,7 +255,7 @@ class Plan:
                     got=f"{sigma:g}",
                     fix="choose one of them, or copy the plan and pass its file",
                 )
-        return dataclasses.replace(self, sigmas=tuple(sigmas) or self.sigmas)
+        return dataclasses.replace(self, sigmas=tuple(dict.fromkeys(sigmas)) or self.sigmas)
 
 
 def list_plans() -> dict[str, Path]:
@@ -266,16 +270,30 @@ def list_plans() -> dict[str, Path]:
 
 
 def list_targets() -> dict[str, tuple[str, ...]]:
-    """The targets that ship with sween, each with its plans.
+    """The targets that ship with sween, each with its plans, in the order of their work.
 
     Example:
         >>> from sween.reproduce import list_targets
         >>> list_targets()["figures"]
         ('standard', 'identical')
     """
-    plans = tuple(list_plans())
-    # The plans whose tables the paper also shows as figures 1 and 3.
-    return {name: (name,) for name in plans} | {"figures": ("standard", "identical"), "all": plans}
+    plans = list_plans()
+    several = {
+        "imagenet": ("imagenet", "imagenet-identical"),
+        "imagenette": ("imagenette", "imagenette-identical"),
+        "figures": ("standard", "identical"),  # whose tables the paper also shows as figures
+        "all": _OF_THE_PAPER,
+    }
+    return {name: (name,) for name in plans} | {
+        target: tuple(name for name in names if name in plans) for target, names in several.items()
+    }
+
+
+_OF_THE_PAPER = (
+    *("standard", "adaptive", "identical", "macer", "costs", "attacks"),
+    *("imagenet", "imagenet-identical", "imagenette", "imagenette-identical"),
+)
+"""The paper's tables, the most valuable first, and Imagenette in the place of ImageNet."""
 
 
 def read_plan(target: AnyPath) -> Plan:

@@ -36,6 +36,9 @@ _ATTACK_STEPS = 200
 class Work:
     """Multiply-adds, in all and already done, and the seconds that the latter took.
 
+    `unit` is the part that is kept if it is finished before an interruption: an epoch, an image or
+    a batch; 0 if only all of it is kept.
+
     Example:
         See `Rates`.
     """
@@ -44,6 +47,7 @@ class Work:
     total: float
     done: float = 0.0
     seconds: float = 0.0
+    unit: float = 0.0
 
 
 def training_work(multiply_adds: float, *, images: int, copies: float, epochs: int) -> float:
@@ -102,6 +106,12 @@ class Rates:
         """0 if nothing is left; otherwise with the start-up."""
         left = work.total - work.done
         return START_UP[self.device] + left / self._rates[work.kind] if left > 0 else 0.0
+
+    def least_seconds(self, work: Work) -> float:
+        """Of the shortest call that gets further, with the start-up."""
+        if not work.unit:
+            return self.seconds_left(work)
+        return START_UP[self.device] + work.unit / self._rates[work.kind]
 
     def describe(self, kinds: Iterable[Kind] = KINDS) -> str:
         """Where the rates of some kinds were measured: train here, attack on one NVIDIA H200."""

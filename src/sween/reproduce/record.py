@@ -29,7 +29,8 @@ from sween.report.tables import (
     signed,
     whole_number,
 )
-from sween.reproduce.published import published_rows
+from sween.reproduce.complete import complete_certification
+from sween.reproduce.published import OURS, published_rows
 from sween.reproduce.workspace import Workspace
 from sween.runs import CertificationRun
 
@@ -37,8 +38,6 @@ LOGS = {"CAT-RS": "catrs", "Sun et al. 2025": "acr-weakness"}
 """Folders of public certification logs in `logs` of the data folder, by what they are called."""
 
 _ENVELOPE = "record-envelope"
-_OURS = "sween"
-
 _SIGMA = Column("σ", "sigma", plain_number, setting=True)
 _RECORD = (
     _SIGMA,
@@ -144,15 +143,7 @@ def _table(
 
 
 def _run(space: Workspace, sigma: float, *, held_out: bool = False) -> CertificationRun | None:
-    return _complete(space.recorded(sigma, held_out=held_out))
-
-
-def _complete(folder: Path) -> CertificationRun | None:
-    """The run in a folder, if it has all its rows."""
-    if not (folder / "config.toml").is_file():
-        return None
-    run = CertificationRun.read(folder)
-    return run if len(run.rows) == run.config.rows else None
+    return complete_certification(space.recorded(sigma, held_out=held_out))
 
 
 def _rows(space: Workspace, runs: Mapping[float, CertificationRun]) -> Iterator[dict[str, Any]]:
@@ -172,7 +163,7 @@ def _rows(space: Workspace, runs: Mapping[float, CertificationRun]) -> Iterator[
                 "lead": _interval(float(radii.mean()) - row["acr"], low, high),
             }
         yield _measured(sigma, run, whole)
-        fixed = _complete(space.certificates(sigma))
+        fixed = complete_certification(space.certificates(sigma))
         for voter in () if fixed is None else fixed.config.voters:
             assert fixed is not None
             yield _measured(sigma, fixed, voter)
@@ -183,7 +174,7 @@ def _measured(sigma: float, run: CertificationRun, voter: str) -> dict[str, Any]
     return {
         "sigma": sigma,
         "model": voter,
-        "source": _OURS,
+        "source": OURS,
         "images": _images(run),
         "n": run.config.settings.n,
         **{
@@ -241,7 +232,7 @@ def _probabilities(
 ) -> Iterator[dict[str, Any]]:
     """How the votes for the true class are distributed over images, also of candidates."""
     for sigma, run in runs.items():
-        fixed = _complete(space.certificates(sigma))
+        fixed = complete_certification(space.certificates(sigma))
         voters = [(run, space.plan.whole.name)]
         voters += [(fixed, name) for name in fixed.config.members] if fixed is not None else []
         for own, name in voters:

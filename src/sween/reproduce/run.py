@@ -5,7 +5,8 @@ import dataclasses
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 from sween.errors import BadInput
@@ -22,9 +23,6 @@ from sween.reproduce.steps import (
     WeighStep,
 )
 from sween.reproduce.workspace import Workspace
-
-SHORTEST = 1.0
-"""Seconds below which no time limit makes sense."""
 
 
 class TimeLimitReached(KeyboardInterrupt):
@@ -78,6 +76,25 @@ def steps_of(space: Workspace) -> list[Step]:
     return steps
 
 
+def steps_of_all(spaces: Iterable[Workspace]) -> list[Step]:
+    """The steps of several plans, each once: plans share what they have in common.
+
+    Example:
+        >>> from sween.reproduce import Workspace, read_plan, steps_of, steps_of_all
+        >>> spaces = [
+        ...     Workspace(read_plan(name), recipe="fast", out="out")
+        ...     for name in ("standard", "adaptive")
+        ... ]
+        >>> len(steps_of_all(spaces)) == len(steps_of(spaces[0]))
+        True
+    """
+    unique = dict[tuple[type[Step], tuple[Path, ...]], Step]()
+    for space in spaces:
+        for step in steps_of(space):
+            unique.setdefault((type(step), step.makes), step)
+    return list(unique.values())
+
+
 def seconds_left(step: Step, rates: Rates) -> float:
     """How long a step should still take; 0 if it is done. The rates learn from what it has done.
 
@@ -98,7 +115,7 @@ def carry_out(
 ) -> Outcome:
     """Do all steps in order, skipping those that are done.
 
-    A step that cannot be resumed is not started if it should take longer than the time left.
+    A step is not started if the time left should not be enough for any part of it that is kept.
 
     Args:
         steps: of one plan or several.
@@ -142,13 +159,12 @@ def carry_out(
             say(f"done already: {step.name}")
             continue
         left = None if ends is None else ends - time.monotonic()
-        needed = START_UP[device] if step.resumes else seconds
-        if left is not None and left < max(needed, SHORTEST):
+        before = step.work()
+        needed = min(rates.least_seconds(before), seconds)
+        if left is not None and left < needed:
             if not new:
-                raise BadInput(
-                    f"`time_limit`: expected at least {format_seconds(needed)}, to {step.name}, "
-                    f"got {format_seconds(max(left, 0.0))}; allow more time"
-                )
+                expected = f"at least {format_seconds(needed)}, to {step.name}"
+                raise _too_short(expected, time_limit)
             return Outcome(new, steps[place:])
         say(f"{step.name}: about {format_seconds(seconds)}")
         new.append(step)
@@ -156,10 +172,17 @@ def carry_out(
             with _alarm(left):
                 step.run()
         except TimeLimitReached:
+            if len(new) == 1 and step.work().done <= before.done:  # the next call would do as much
+                raise _too_short(f"more, to get further with: {step.name}", time_limit) from None
             say(f"stopped at the time limit: {step.name}; the same command resumes")
             return Outcome(new, steps[place:])
         rates.learn(step.work())
     return Outcome(new, ())
+
+
+def _too_short(expected: str, limit: float | None) -> BadInput:
+    given = format_seconds(limit or 0.0)
+    return BadInput("`time_limit`", expected=expected, got=given, fix="allow more time")
 
 
 @contextlib.contextmanager

@@ -2,19 +2,20 @@
 
 import abc
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sween.attack import AttackSettings, attack_dataset
+from sween.attack import AttackSettings, attack_dataset, refuse_alarms
+from sween.data.dataset import ImageSet
 from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
 from sween.ensemble.early_exit import read_exit
 from sween.ensemble.folder import new_ensemble, write_ensemble
 from sween.ensemble.quantize import quantize, write_quantized
 from sween.models.byte_weights import round_weights
-from sween.records import read_rows
+from sween.records import Certificate, read_rows
 from sween.reproduce.plan import Ensemble, Plan
 from sween.reproduce.rates import (
     Work,
@@ -41,14 +42,17 @@ class Step(abc.ABC):
 
     Attributes:
         name: for people.
-        resumes: whether an interrupted step keeps what it has done.
 
     Example:
         See `steps_of`.
     """
 
     name: str
-    resumes = True
+
+    @property
+    @abc.abstractmethod
+    def makes(self) -> tuple[Path, ...]:
+        """The folders or files that it makes; plans that share them share the step."""
 
     @abc.abstractmethod
     def work(self) -> Work:
@@ -78,8 +82,12 @@ class Train(Step):
             groups.setdefault(recipe, []).append(name)
         return " and ".join(f"{', '.join(own)} by {recipe}" for recipe, own in groups.items())
 
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        return tuple(self.space.training(one, self.sigma) for one in self.space.plan.candidates)
+
     def work(self) -> Work:
-        total = done = seconds = 0.0
+        total = done = seconds = unit = 0.0
         images = len(self.space.dataset.train)
         for name, candidate in self.space.plan.named.items():
             config = self.space.config(candidate, self.sigma)
@@ -87,6 +95,7 @@ class Train(Step):
             own = self.space.multiply_adds[name]
             passes = [config.passes_at(epoch) for epoch in range(config.epochs)]
             total += training_work(own, images=images, copies=sum(passes), epochs=1)
+            unit += training_work(own, images=images, copies=max(passes), epochs=1)
             if TrainingRun.is_at(folder):
                 epochs = [row.seconds for row in TrainingRun.read(folder).metrics]
                 trained = sum(passes[: len(epochs)])
@@ -95,7 +104,7 @@ class Train(Step):
                 # would make the others seem longer than they are.
                 steady = statistics.mean(epochs[1:] or epochs or [0.0])
                 seconds = max(seconds, len(epochs) * steady)
-        return Work("train", total, done, seconds)
+        return Work("train", total, done, seconds, unit)
 
     def is_done(self) -> bool:
         for candidate in self.space.plan.candidates:
@@ -104,7 +113,11 @@ class Train(Step):
                 return False
             content = TrainingRun.read(folder).config.content
             options = {key: own for key, own in content.items() if key not in RECORDED_KEYS}
-            if TrainConfig.from_dict(options) != self.space.config(candidate, self.sigma):
+            config = self.space.config(candidate, self.sigma)
+            if TrainConfig.from_dict(options) != config:
+                return False
+            images = self.space.training_images(config)
+            if any(content.get(key, own) != own for key, own in images.items()):
                 return False
         return True
 
@@ -113,7 +126,7 @@ class Train(Step):
         train_many(
             [space.config(one, sigma) for one in space.plan.candidates],
             space.dataset,
-            [space.training(one, sigma) for one in space.plan.candidates],
+            self.makes,
             device=space.devices[0],
             quiet=space.quiet,
         )
@@ -122,12 +135,14 @@ class Train(Step):
 class WeighStep(Step):
     """Solve for the weights of one ensemble by one method."""
 
-    resumes = False
-
     def __init__(self, space: Workspace, ensemble: Ensemble, method: str, sigma: float) -> None:
         self.space, self.ensemble, self.method, self.sigma = space, ensemble, method, sigma
         self.name = f"solve {method} weights of {ensemble.name} at sigma {sigma:.2f}"
         self.folder = space.ensemble(ensemble, method, sigma)
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        return (self.folder,)
 
     def work(self) -> Work:
         total = weighing_work(
@@ -175,12 +190,14 @@ class WeighStep(Step):
 class RoundStep(Step):
     """Round the weights of the largest ensemble to 8 bits, and measure the ranges of int8."""
 
-    resumes = False
-
     def __init__(self, space: Workspace, sigma: float) -> None:
         self.space, self.sigma, self.folder = space, sigma, space.certified(sigma)
         self.weighed = space.ensemble(space.plan.whole, space.plan.weigh.methods[0], sigma)
         self.name = f"round {space.plan.whole.name} to 8 bits at sigma {sigma:.2f}"
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        return (self.folder,)
 
     def work(self) -> Work:
         passes = sum(self.space.multiply_adds.values())
@@ -217,6 +234,10 @@ class CertifyStep(Step):
         self.name = f"certify {space.plan.whole.name} at sigma {sigma:.2f}"
 
     @property
+    def makes(self) -> tuple[Path, ...]:
+        return (self.folder,)
+
+    @property
     def positions(self) -> list[int]:
         return self.space.positions(self.plan.indices, self.plan.every)
 
@@ -228,7 +249,7 @@ class CertifyStep(Step):
         for row in rows:  # each voter's row has the time of the whole pass
             seconds[row["index"]] = float(row["seconds"])
         total, done = len(self.positions) * image, len(seconds) * image
-        return Work("certify", total, done, sum(seconds.values()))
+        return Work("certify", total, done, sum(seconds.values()), unit=image)
 
     def run(self) -> None:
         certify_dataset(
@@ -292,6 +313,7 @@ class CertifyStep(Step):
         return (
             len(run.rows) == config.rows
             and config.fingerprint == loaded.fingerprint
+            and _same_images(config.content, self.space.dataset.test, self.positions)
             and list(config.indices) == self.positions
             and config.settings == self.settings
             and weightings == dict(self._weightings())
@@ -340,7 +362,8 @@ class RecordStep(CertifyStep):
         image = certification_work(passes, images=1, samples=samples)
         rows = _rows(self.folder / "certificates.jsonl")
         seconds = sum(float(row["seconds"]) for row in rows)
-        return Work("certify", len(self.positions) * image, len(rows) * image, seconds)
+        total = len(self.positions) * image
+        return Work("certify", total, len(rows) * image, seconds, unit=image)
 
     def run(self) -> None:
         dataset = self.space.dataset
@@ -368,6 +391,10 @@ class RecordStep(CertifyStep):
         )
 
     @property
+    def _images(self) -> ImageSet:
+        return self.space.dataset.weights if self.held_out else self.space.dataset.test
+
+    @property
     def _exit(self) -> ExitPolicy:
         threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
         return read_exit(self.record.exit, threshold=threshold, alpha=alpha)
@@ -380,6 +407,7 @@ class RecordStep(CertifyStep):
         return (
             len(run.rows) == run.config.rows
             and run.config.fingerprint == load_ensemble(ensemble).fingerprint
+            and _same_images(run.config.content, self._images, self.positions)
             and list(run.config.indices) == self.positions
             and run.config.settings == self.settings
             and {*run.config.exits.values()} == {self._exit.describe()}
@@ -397,6 +425,10 @@ class AttackStep(Step):
         self.plan = space.plan.attack
 
     @property
+    def makes(self) -> tuple[Path, ...]:
+        return (self.folder,)
+
+    @property
     def positions(self) -> list[int]:
         return self.space.positions(self.plan.indices, self.plan.every)
 
@@ -412,7 +444,8 @@ class AttackStep(Step):
         rows = _rows(self.folder / "attacks.jsonl")
         images = {row["index"] for row in rows}
         seconds = sum(float(row["seconds"]) for row in rows)
-        return Work("attack", len(self.positions) * image, len(images) * image, seconds)
+        unit = min(self.plan.batch_size, len(self.positions)) * image
+        return Work("attack", len(self.positions) * image, len(images) * image, seconds, unit)
 
     def is_done(self) -> bool:
         if not (self.folder / "config.toml").is_file():
@@ -421,6 +454,7 @@ class AttackStep(Step):
         return (
             len(run.rows) == run.config.rows
             and run.config.fingerprint == self._loaded().fingerprint
+            and _same_images(run.config.content, self.space.dataset.test, self.positions)
             and list(run.config.indices) == self.positions
             and run.config.settings == self._settings
         )
@@ -454,20 +488,41 @@ class AttackStep(Step):
             name=loaded.name,
             levels=space.dataset.test.white,
         )
-        attack_dataset(
+        outcomes = attack_dataset(
             loaded,
             space.dataset,
             self.positions,
             self._settings,
             self.folder,
             classifier=classifier,
+            certificates=self._certificates(),
             quiet=space.quiet,
         )
+        refuse_alarms(outcomes, self.folder)
+
+    def _certificates(self) -> dict[int, Certificate] | None:
+        """Of the attacked images, from the plan's own certification; None if it has not all."""
+        run = CertificationRun.read(self.space.certificates(self.sigma))
+        if self.model not in run.config.voters:
+            return None
+        known = {row.index: row for row in run.of(self.model)}
+        own = {index: known[index] for index in self.positions if index in known}
+        return own if len(own) == len(self.positions) else None
 
 
 def weighting_name(ensemble: str, method: str, plan: Plan) -> str:
     """Under which an ensemble's weights by a method are certified."""
     return ensemble if method == plan.weigh.methods[0] else f"{ensemble}-{method}"
+
+
+def _same_images(content: Mapping[str, Any], images: ImageSet, positions: Sequence[int]) -> bool:
+    """Whether a run's config names these images; older ones do not name all of this."""
+    own = {
+        "data": images.pixels.fingerprint(),
+        "labels": images.label_fingerprint(),
+        "contents": images.pixels.contents(positions),
+    }
+    return all(content[key] == value for key, value in own.items() if value and key in content)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

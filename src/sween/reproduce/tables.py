@@ -3,10 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from sween.attack import empirical_accuracy
 from sween.evaluation import (
     PairedInterval,
     average_certified_radius,
@@ -16,16 +13,15 @@ from sween.evaluation import (
 from sween.records import format_radius
 from sween.report.rows import DEFAULT_RADII, Row, build_rows
 from sween.report.tables import Cell, Column, Table, make_table, plain_number, signed, whole_number
+from sween.reproduce.attack_table import attack_records
+from sween.reproduce.complete import complete_certifications
 from sween.reproduce.costs import cost_file
 from sween.reproduce.plan import Ensemble
-from sween.reproduce.published import published_rows
+from sween.reproduce.published import OURS, PAPER, Record, published_rows
 from sween.reproduce.record import record_tables
 from sween.reproduce.steps import weighting_name
 from sween.reproduce.workspace import Workspace
 from sween.runs import CertificationRun
-from sween.runs.attack import AttackRun
-
-PAPER, OURS = "paper", "sween"
 
 _SOURCE = (
     Column("σ", "sigma", plain_number, setting=True),
@@ -69,14 +65,14 @@ _ABOUT = {
     "envelope of their curves, with a 95% paired bootstrap interval, which errs low: resamples "
     "have a higher envelope; for other weights it is the difference from the ensemble's own.",
     "adaptive": "Lost: ACR of the full ensemble minus ACR with the exit, with a paired interval.",
+    "attacks": "In percent of the same images, at each l2 size of the perturbation: certified "
+    "accuracy is a lower bound, accuracy under attack (empirical) an upper one. The lead of an "
+    "ensemble is in accuracy under attack, with a 95% paired bootstrap interval over the images.",
     "costs": "Hours are the seconds per epoch, measured over a few epochs, times the recipe's "
     "epochs, or those of the paper's recipe; an ensemble's include its members and weights. The "
     "paper's are on one GTX 1080 Ti; like the paper, we count a multiply-add as one FLOP.",
 }
 """The note below a kind of table."""
-
-Record = dict[str, Any]
-"""A row by the fields of the columns; those that it lacks are empty."""
 
 
 def make_tables(space: Workspace) -> list[Table]:
@@ -94,14 +90,14 @@ def make_tables(space: Workspace) -> list[Table]:
         "adaptive": _ADAPTIVE,
         "attacks": (
             *_ATTACKS,
-            *(Column(f"{own:g}", f"at_{own:g}", "{:.1f}".format) for own in eps),
+            *(Column(f"{own:g}", f"at_{own:g}", "{:.1f}".format) for own in (0.0, *eps)),
         ),
         "costs": _COSTS,
     }[kind]
     builders = {
         "certified": _certified,
         "adaptive": _adaptive,
-        "attacks": _attacks,
+        "attacks": attack_records,
         "costs": _costs,
     }
     empty = dict.fromkeys(column.field for column in columns)
@@ -117,7 +113,7 @@ def make_tables(space: Workspace) -> list[Table]:
 
 def _certified(space: Workspace) -> Iterator[Record]:
     """Certified accuracy and ACR; the lead is over the envelope of the ensemble's candidates."""
-    for sigma, run in complete_runs(space):
+    for sigma, run in complete_certifications(space):
         for row in published_rows(space.plan.published, sigma):
             shares = dict(zip(DEFAULT_RADII, row["accuracies"], strict=True))
             yield _record(sigma, row["model"], PAPER, shares, row["acr"])
@@ -170,7 +166,7 @@ def _interval(lead: PairedInterval) -> Cell:
 def _adaptive(space: Workspace) -> Iterator[Record]:
     """What early exits save and lose, for the ensemble of all candidates."""
     whole = space.plan.whole.name
-    for sigma, run in complete_runs(space):
+    for sigma, run in complete_certifications(space):
         record = {"sigma": sigma, "model": whole}
         for row in published_rows("adaptive", sigma):
             numbers = {name: row[name] for name in ("exit", "acr", "evaluations")}
@@ -188,26 +184,6 @@ def _adaptive(space: Workspace) -> Iterator[Record]:
                 "lost": None if exit == "none" else _interval(paired_bootstrap(full, rows)),
                 "evaluations": sum(row.member_evaluations for row in rows) / len(rows),
             }
-
-
-def _attacks(space: Workspace) -> Iterator[Record]:
-    """Robust accuracy under attack, next to certified accuracy on the same images."""
-    attack = space.plan.attack
-    assert attack is not None
-    for sigma in attack.sigmas or space.plan.sigmas:
-        for row in published_rows("attacks", sigma):
-            record = {"sigma": sigma, "model": row["model"], "source": PAPER, "kind": row["kind"]}
-            shares = zip(row["radii"], row["accuracies"], strict=True)
-            yield record | {f"at_{eps:g}": share for eps, share in shares}
-        for model in attack.models:
-            folder = space.attacked(model, sigma)
-            if (folder / "config.toml").is_file():
-                outcomes = AttackRun.read(folder).rows
-                record = {"sigma": sigma, "model": model, "source": OURS, "kind": "empirical"}
-                for eps in attack.eps:
-                    own = [row for row in outcomes if row.eps == eps]
-                    record[f"at_{eps:g}"] = 100 * empirical_accuracy(own)
-                yield record
 
 
 def _costs(space: Workspace) -> Iterator[Record]:
@@ -253,15 +229,3 @@ def _hours(
         return None
     seconds = sum(own["seconds_per_epoch"] * epochs[own["model"]] for own in members)
     return float(seconds + row.get("weights_seconds", 0.0)) / 3600
-
-
-def complete_runs(space: Workspace) -> list[tuple[float, CertificationRun]]:
-    """The certification runs of the plan that have all their rows."""
-    found = []
-    for sigma in space.plan.sigmas:
-        folder: Path = space.certificates(sigma)
-        if (folder / "config.toml").is_file():
-            run = CertificationRun.read(folder)
-            if len(run.rows) == len(run.config.indices) * len(run.config.voters):
-                found.append((sigma, run))
-    return found

@@ -3,17 +3,20 @@
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.engine import prepared_ensemble
 from sween.ensemble import LoadedEnsemble, WeightedEnsemble
+from sween.errors import BadInput
 from sween.models import count_flops, create_model
 from sween.paths import AnyPath
 from sween.reproduce.plan import Candidate, Ensemble, Plan
 from sween.training import TrainConfig, make_configs, read_recipe
 from sween.training.recipes import list_recipes
+from sween.training.training_images import augmented, describe_images
 
 
 class Workspace:
@@ -43,10 +46,39 @@ class Workspace:
     ) -> None:
         self.plan, self.recipe, self.out = plan, recipe, Path(out)
         self.data_root, self.devices, self.quiet = data_root, devices, quiet
+        self._described = dict[str | None, dict[str, Any]]()
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        return load_dataset(self.plan.dataset, self.data_root, image_size=self.plan.image_size)
+        loaded = load_dataset(self.plan.dataset, self._data(), image_size=self.plan.image_size)
+        if self.plan.classes not in (None, loaded.num_classes):
+            raise BadInput(
+                str(self._data()),
+                expected=f"the {self.plan.classes} classes of the plan {self.plan.name}",
+                got=f"{loaded.num_classes}",
+                fix="pass that data set as `data_root`",
+            )
+        return loaded
+
+    def _data(self) -> AnyPath | None:
+        """The plan's own folder of the data root, if there is one: a root may hold several sets."""
+        if self.data_root is None or self.plan.folder is None:
+            return self.data_root
+        own = Path(self.data_root) / self.plan.folder
+        return own if own.is_dir() else self.data_root
+
+    def training_images(self, config: TrainConfig) -> dict[str, Any]:
+        """What a training run with this config records about its images.
+
+        Nothing if they do not fit in memory: reading ImageNet takes long. The trainer compares them
+        when it resumes.
+        """
+        if not self.dataset.train.fits_in_memory:
+            return {}
+        dataset = augmented(self.dataset, config)
+        if dataset.augmentation not in self._described:
+            self._described[dataset.augmentation] = describe_images(dataset)
+        return self._described[dataset.augmentation]
 
     def training(self, candidate: Candidate, sigma: float) -> Path:
         """The run folder of a candidate, which plans with the same recipe share."""
