@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import sween.cli.reproduce  # noqa: F401  its help lists the plans that ship, not the stand-ins
 from sween.data.dataset import StoredPixels
 from sween.errors import BadInput
 from sween.reproduce import (
