@@ -7,25 +7,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import measured_attacks
 import measured_claims
 import measured_findings
 import measured_identical
+import measured_left_out
 import measured_planning
 import measured_speed
 from measured_findings import by_method, lead_over_envelope, load, published, signed
 from tables import markdown, runs
 
-from sween.attack import empirical_accuracy
 from sween.demo import RADII
 from sween.evaluation import (
     average_certified_radius,
-    certified_accuracy,
     paired_bootstrap,
 )
 from sween.records import Certificate, format_radius
 from sween.report import MeasuredRun, load_run, to_markdown
 from sween.report import tables as report_tables
-from sween.report.attacked import load_attacked
 from sween.report.rows import DEFAULT_RADII, Row
 from sween.reproduce import Workspace, make_tables, read_plan
 from sween.training import OBJECTIVES
@@ -317,45 +316,6 @@ def objectives(results: Path, arch: str) -> str:
     return markdown([*head, "two-class ACR", "lead over gaussian"], 2, lines)
 
 
-def attacks(results: Path, certified: str) -> str:
-    """Accuracy under the attacks of results/attacks, and what results/CERTIFIED certifies.
-
-    A cell is "certified / robust", in percent; the published rows come first.
-    """
-    published = tomllib.loads((results / "published" / "cifar10-attacks.toml").read_text())
-    radii = published["radii"]
-    lines = []
-    for row in published["row"]:
-        proven = row.get("certified", [None] * len(radii))
-        pairs = zip(proven, row["empirical"], strict=True)
-        cells = [f"{'-' if floor is None else floor} / {ceiling}" for floor, ceiling in pairs]
-        lines.append([f"paper: {row['model']}", published["attack"], "-", *cells, "-"])
-    # A candidate of several ensembles has the same votes in each.
-    known = {
-        name: run.models[name]
-        for run in map(load, sorted(results.glob(re.sub(r"sween\d+", "sween*", certified))))
-        for name in (*run.candidates, str(run.ensemble))
-    }
-    runs = [load_attacked(config.parent) for config in results.glob("attacks/*/config.toml")]
-    order = ("rand", "standard", "pgd", "ddn")
-    runs.sort(key=lambda run: (order.index(run.config.settings.attack), run.model.lower()))
-    for run in runs:
-        rows = [row for row in known[run.model] if row.index in set(run.indices)]
-        assert len(rows) == len(run.indices)
-        floors = certified_accuracy(rows, radii)
-        cells = [
-            f"{100 * floor:.1f} / {100 * empirical_accuracy(run.at(radius)):.1f}"
-            if radius in run.radii
-            else "-"
-            for radius, floor in zip(radii, floors, strict=True)
-        ]
-        alarms = sum(outcome.alarm for outcome in run.outcomes)
-        who = [f"ours: {run.model}", run.config.settings.attack, f"{len(run.indices):,}"]
-        lines.append([*who, *cells, f"{alarms}"])
-    head = ["model", "attack", "images", *(f"{radius:.2f}" for radius in radii), "alarms"]
-    return markdown(head, 2, lines)
-
-
 def methods(results: Path, name: str) -> str:
     """The objectives that `sween train --method` knows."""
     lines = []
@@ -388,7 +348,8 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "sampling": sampling,
     "noise": noise,
     "objectives": objectives,
-    "attacks": attacks,
+    "attacks": measured_attacks.attacks,
+    "attack-leads": measured_attacks.attack_leads,
     "reproduced": reproduced,
     "held": measured_claims.held,
     "missed": measured_claims.missed,
@@ -400,6 +361,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "trainings": measured_findings.trainings,
     "identical": measured_identical.identical,
     "diversity": measured_identical.diversity,
+    "left-out": measured_left_out.left_out,
     "predicted-costs": measured_planning.predicted_costs,
     "imagenet-costs": measured_planning.imagenet_costs,
     "speed": measured_speed.speed,

@@ -1,22 +1,19 @@
 """The folders in results/ verify, and the README agrees with them."""
 
-import gzip
 import importlib
-import json
-import math
 import re
 import shutil
 import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from sween.attack import verify_attacks
 from sween.records import format_radius, read_certificates
 from sween.runs import CertificationRun, verify_folder
+from sween.runs.attack import AttackRun
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("**/certificates.jsonl*"))
@@ -34,6 +31,13 @@ def test_unfinished_certificates_are_re_derived_too() -> None:
         assert CertificationRun.read(folder).rows
 
 
+def test_unfinished_attacks_are_re_derived_too() -> None:
+    for folder in (ROOT / "results" / "pending").glob("rand-*"):
+        run = AttackRun.read(folder)
+        assert run.rows
+        assert not any(row.alarm for row in run.rows)
+
+
 @pytest.mark.parametrize(
     "folder", sorted((ROOT / "results" / "attacks").iterdir()), ids=lambda folder: folder.name
 )
@@ -41,72 +45,6 @@ def test_every_shipped_attack_is_re_derived_and_broke_no_certificate(folder: Pat
     verified = verify_attacks(folder)
     assert verified.rows > 0
     assert verified.alarms == 0
-
-
-def test_the_table_of_attacks_is_that_of_the_rows(measured: ModuleType) -> None:
-    name, eps = "cifar10-sween3-gaussian-sigma0.50", 0.75
-    with gzip.open(ROOT / "results" / "attacks" / "rand-sween3" / "attacks.jsonl.gz") as stream:
-        rows = [row for row in map(json.loads, stream) if row["eps"] == eps]
-    kept = sum(row["outcome"] in ("robust", "abstained") for row in rows)
-    right = sum(row["clean_prediction"] == row["label"] for row in rows)
-    known = [row for row in read_certificates(ROOT / "results" / name) if row.model == "SWEEN-3"]
-    indices = {row["index"] for row in rows}
-    own = [row for row in known if row.index in indices and row.prediction == row.label]
-    text = measured.attacks(ROOT / "results", name)
-    (line,) = (line for line in text.splitlines() if line.startswith("| ours: SWEEN-3 | rand"))
-    cells = [cell.strip() for cell in line.split("|")]
-    share = 100 / len(rows)
-    assert cells[4] == f"{share * len(own):.1f} / {share * right:.1f}"
-    assert cells[7] == f"{share * sum(row.radius >= eps for row in own):.1f} / {share * kept:.1f}"
-
-
-def test_findings_are_those_of_the_rows() -> None:
-    """The figures of some claims on the page, from the raw rows, without the project's code."""
-    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-
-    def rows(folder: str, model: str) -> list[dict[str, Any]]:
-        with gzip.open(ROOT / "results" / folder / "certificates.jsonl.gz") as stream:
-            return [row for row in map(json.loads, stream) if row["model"] == model]
-
-    def acr(own: list[dict[str, Any]], radius: str = "radius_cohen") -> float:
-        # A bound may abstain where the other does not; its radius is then 0.
-        right = [float(row[radius]) for row in own if row["candidate"] == row["label"]]
-        return sum(right) / len(own)
-
-    def figures(claim: str) -> str:
-        (line,) = (line for line in page.splitlines() if line.startswith(f"| {claim}"))
-        return line.rsplit("|", 2)[1].strip()
-
-    eight = {
-        name: rows("cifar10-identical-gaussian-sigma0.50", name)
-        for name in ("SWEEN", "SWEEN-uniform", "first 3-uniform", "first 5")
-    }
-    six = rows("cifar10-sween6-gaussian-sigma0.50", "SWEEN-6")
-    differences = {
-        "`sgd` drops those four": acr(eight["SWEEN-uniform"]) - acr(eight["SWEEN"]),
-        "Three ResNet-110": acr(eight["first 3-uniform"]) - acr(eight["first 5"]),
-        "Identical against diverse": acr(eight["SWEEN"]) - acr(six),
-    }
-    for claim, difference in differences.items():
-        assert figures(claim).startswith(f"{difference:+.3f} ["), claim
-    below = figures("ACR of SWEEN-6, σ = 0.50")
-    assert below.startswith(f"{math.floor(1000 * acr(six)) / 1000:.3f} [")
-    gains = [
-        acr(own, "radius_two_class") - acr(own)
-        for sigma in ("0.25", "0.50", "1.00")
-        for size in (3, 6)
-        for own in [rows(f"cifar10-sween{size}-gaussian-sigma{sigma}", f"SWEEN-{size}")]
-    ]
-    assert [float(one) for one in re.findall(r"(\S+) \[", figures("Bounding the runner-up"))] == [
-        pytest.approx(limit(gains), abs=5e-4) for limit in (min, max)
-    ]
-    exact = [
-        sum(row["member_evaluations"] for row in own) / len(own)
-        for sigma in ("0.50", "1.00")
-        for own in [rows(f"cifar10-sween6-gaussian-sigma{sigma}", "SWEEN-6+exact")]
-    ]
-    found = re.findall(r"([\d,]+) against", figures("The exact exit"))
-    assert found == [f"{mean:,.0f}" for mean in exact]
 
 
 @pytest.mark.usefixtures("measured")
