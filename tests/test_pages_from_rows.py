@@ -72,8 +72,8 @@ def acr(rows: Rows, kind: str = "radius_cohen") -> float:
 
 def share(rows: Rows, radius: float) -> float:
     """Certified accuracy; at radius 0 images that abstain do not count."""
-    right = [row["prediction"] == row["label"] and row["radius"] >= radius for row in rows]
-    return sum(right) / len(rows)
+    right = [row for row in rows if row["prediction"] == row["label"] and row["radius"] >= radius]
+    return len(right) / len(rows)
 
 
 def envelope(models: Sequence[Rows]) -> float:
@@ -268,6 +268,49 @@ def test_objectives_and_bounds() -> None:
             close(line["gain in ACR"], acr(rows, "radius_two_class") - acr(rows))
 
 
+def test_our_rows_among_those_of_peers_and_one_network_by_each_objective() -> None:
+    for folder, training, size, sigma in ensembles():
+        rows = by_model(folder)[f"SWEEN-{size}"]
+        cells = {"model": f"SWEEN-{size}, {training}", "by": "ours", "σ": sigma}
+        line = line_of("beside-peers cifar10", **cells)
+        radius(line["ACR"], acr(rows))
+        for column in RADII:
+            close(line[column], 100 * share(rows, float(column)), 0.051)
+    plain = acr(by_model("cifar10-sween3-gaussian-sigma0.50")["resnet20"])
+    for line in results("objectives resnet20"):
+        rows = by_model(f"cifar10-sween3-{line['training']}-sigma0.50")["resnet20"]
+        radius(line["ACR"], acr(rows))
+        radius(line["two-class ACR"], acr(rows, "radius_two_class"))
+        if line["training"] != "gaussian":
+            close(line["lead over gaussian"], acr(rows) - plain)
+
+
+def test_other_sampling_and_exact_noise() -> None:
+    fixed = {row["index"]: row for row in by_model("cifar10-sween3-gaussian-sigma0.50")["SWEEN-3"]}
+    folders = sorted(path.name for path in (RESULTS / "sampling").iterdir() if path.is_dir())
+    for line, folder in zip(
+        results("sampling cifar10-sween3-gaussian-sigma0.50"), folders, strict=True
+    ):
+        (rows,) = by_model(f"sampling/{folder}").values()
+        samples = sum(row["samples"] for row in rows) / len(rows)
+        assert number(line["images"]) == len(rows)
+        close(line["samples per image"], samples, 0.51)
+        close(line["of fixed"], 100 * samples / 100_100, 0.051)
+        if line["ACR of fixed"] != "-":
+            same = [fixed[row["index"]] for row in rows]
+            close(line["ACR of fixed"], 100 * acr(rows) / acr(same), 0.051)
+    noise = {
+        row[0]["noise"]: row
+        for name in ("float32", "exact")
+        for row in by_model(f"noise/{name}").values()
+    }
+    for line in results("noise noise"):
+        radius(line["ACR"], acr(noise[line["noise"]]))
+        if line["difference in ACR"] != "-":
+            apart = acr(noise[line["noise"]]) - acr(noise["float32"])
+            close(line["difference in ACR"], apart, 5.1e-5)
+
+
 def test_photos() -> None:
     table = results("over-candidates imagenette")
     for folder, whole, size in (
@@ -287,12 +330,13 @@ def test_photos() -> None:
 
 
 def test_early_exits() -> None:
-    for folder, training, size, sigma in ensembles():
+    photos = ("imagenette-sween3-gaussian-sigma0.50", "gaussian", 3, "0.50")
+    for folder, training, size, sigma in (*ensembles(), photos):
         models, whole = by_model(folder), f"SWEEN-{size}"
         cells = {"training": training, "model": f"ours: {whole}", "σ": sigma}
         lines = [
             line
-            for line in results("exits cifar10")
+            for line in results(f"exits {folder.partition('-')[0]}")
             if all(line[key] == own for key, own in cells.items())
         ]
         assert len(lines) == sum(name == whole or f"{whole}+" in name for name in models)
