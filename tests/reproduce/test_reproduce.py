@@ -35,6 +35,7 @@ from sween.reproduce.rates import SGD_EPOCHS, Work, measured_rates, training_wor
 from sween.reproduce.steps import RecordStep
 from sween.run_folder import read_config
 from sween.runs import CertificationRun
+from sween.runs.training import RECORDED_KEYS
 from sween.training import TrainConfig
 from tests.cli.command import assert_refused, listing, run_line, succeed
 from tests.cli.photos import write_photos
@@ -462,13 +463,19 @@ ROOT = Path(__file__).parents[2]
         for target, pattern in (
             ("standard", "cifar10-sween?-gaussian-*/training/*"),
             ("identical", "cifar10-identical-gaussian-*/training/*"),
+            ("macer-sween3", "cifar10-sween3-macer-*/training/*"),
+            ("imagenette", "imagenette-sween3-gaussian-*/training/*"),
+            ("imagenette-identical", "imagenette-identical-gaussian-*/training/*"),
         )
         for config in (ROOT / "results").glob(f"{pattern}/config.toml")
     ),
     ids=lambda value: value if isinstance(value, str) else "/".join(value.parts[-3:]),
 )
 def test_a_plan_says_how_the_networks_of_results_were_trained(target: str, folder: Path) -> None:
-    trained = TrainConfig.from_dict(read_config(folder))
+    content = read_config(folder)
+    trained = TrainConfig.from_dict(
+        {key: own for key, own in content.items() if key not in RECORDED_KEYS}
+    )
     plan = read_plan(target)
     (candidate,) = (one for one in plan.candidates if one.folder == folder.name)
     space = Workspace(plan, recipe="fast", out="unused")
@@ -476,24 +483,40 @@ def test_a_plan_says_how_the_networks_of_results_were_trained(target: str, folde
 
 
 @pytest.mark.parametrize(
-    "folder",
+    ("target", "folder"),
     sorted(
-        rows.parent
-        for rows in (ROOT / "results").glob("**/certificates.jsonl*")
-        if any(part.startswith("cifar10-sween6-gaussian-") for part in rows.parts)
+        (target, rows.parent)
+        for target, pattern in (
+            ("standard", "cifar10-sween6-gaussian-*"),
+            ("identical", "cifar10-identical-gaussian-*"),
+            ("macer-sween3", "cifar10-sween3-macer-*"),
+            ("imagenette", "imagenette-sween3-gaussian-*"),
+            ("imagenette-identical", "imagenette-identical-gaussian-*"),
+        )
+        for rows in (ROOT / "results").glob(f"{pattern}/certificates.jsonl*")
     ),
-    ids=lambda folder: folder.relative_to(ROOT / "results").as_posix(),
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_the_plan_standard_says_how_the_ensembles_of_results_were_certified(folder: Path) -> None:
-    config, plan = CertificationRun.read(folder).config, read_plan("standard")
+def test_a_plan_says_how_the_ensembles_of_results_were_certified(target: str, folder: Path) -> None:
+    config, plan = CertificationRun.read(folder).config, read_plan(target)
     assert plan.certify is not None
     threshold = plan.certify.threshold(config.content["sigma"])
-    assert config.exits[f"{config.model}+paper"] == f"paper(threshold={threshold:g},alpha=0.05)"
+    exits = {
+        f"{config.model}+{kind}": {"paper": f"paper(threshold={threshold:g},alpha=0.05)"}.get(
+            kind, kind
+        )
+        for kind in plan.certify.exits
+        if kind != "none"
+    }
+    assert {name: own for name, own in config.exits.items() if own != "none"} == exits
     assert tuple(config.members) == plan.whole.members
     settings = (plan.certify.n0, plan.certify.n, plan.certify.alpha)
     assert (config.settings.n0, config.settings.n, config.settings.alpha) == settings
-    indices = parse_indices(indices=plan.certify.indices, every=None, everything=False, size=10_000)
-    assert list(config.indices) == indices
+    size = 3_925 if config.content["dataset"] == "image_folder" else 10_000
+    positions = parse_indices(
+        indices=plan.certify.indices, every=plan.certify.every, everything=False, size=size
+    )
+    assert list(config.indices) == positions
 
 
 def test_a_dry_run_says_which_recipe_trains_which_network(plans: Path) -> None:
