@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sween.engine.tracing import TRACING
+from sween.engine.tracing import TRACING, has_hooks
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
 
@@ -106,7 +106,7 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
         module: in evaluation mode.
         images: at least two, float32, on its device.
     """
-    while isinstance(module, nn.DataParallel):
+    while type(module) is nn.DataParallel and not has_hooks(module):
         module = module.module
     if tuple(images.shape[1:]) != IMAGE_SHAPE or not _may_be(module):
         return None
