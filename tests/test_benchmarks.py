@@ -1,11 +1,15 @@
 """The scripts in benchmarks/, as far as they run without a GPU."""
 
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
+import torch
+
+from tests.engine.kernels.networks import norms_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -29,3 +33,70 @@ def test_every_cut_finds_its_primitive_in_the_kernels_of_every_precision(
         for shape in timing.SHAPES.values():
             whole = ablation.cut_source("nothing", shape())
             assert (ablation.cut_source(what, shape()) != whole) == (what != "nothing")
+
+
+def test_a_long_benchmark_resumes_and_gives_every_subject_a_turn(
+    benchmark: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns, out = benchmark("turns").Turns, tmp_path / "rows.json"
+    for name in (first := turns(out, ["a", "b", "c"], 60)):
+        assert name == "a"
+        break  # as if killed
+    first.say_what_is_missing()
+    assert "a (tried 1 times), b" not in (said := capsys.readouterr().out)
+    assert said.startswith("not measured: b (tried 0 times), c (tried 0 times), a (tried 1 times);")
+    assert list(turns(out, ["a", "b", "c"], 0)) == [], "no time"
+    second = turns(out, ["a", "b", "c"], 60)
+    for name in second:
+        if name != "c":
+            second.add(name, [{"rate": 1}])
+    assert [row["subject"] for row in second.rows] == ["b", "a"]
+    third = turns(out, ["a", "b", "c"], 60)
+    assert list(third) == ["c"]
+    third.add("c", [{"rate": 2}, {"rate": 3}])
+    third.say_what_is_missing()
+    assert "all 3 measured" in capsys.readouterr().out
+    assert [row["rate"] for row in json.loads(out.read_text())["results"]] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", ["cut", "another machine", "other options"])
+def test_rows_of_another_kind_are_not_added_to(
+    damage: str, benchmark: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns, out = benchmark("turns").Turns, tmp_path / "rows.json"
+    turns(out, ["a"], 60, {"n": 1}).add("a", [{}])
+    known = json.loads(out.read_text())
+    if damage == "another machine":
+        known["environment"]["gpu"] = "another GPU"
+    out.write_text(json.dumps(known)[: 20 if damage == "cut" else None])
+    with pytest.raises(SystemExit) as stopped:
+        turns(out, ["a"], 60, {"n": 2 if damage == "other options" else 1})
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_votes_of_the_untouched_module_are_compared_with_those_of_the_prepared_one(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same_counts, out = benchmark("same_counts"), tmp_path / "counts.json"
+    monkeypatch.setattr(same_counts, "NETWORKS", {"resnet20": 32, "strangers:resnet110": 32})
+    monkeypatch.setattr(same_counts, "reference_batch", lambda image: 100)
+    seen: list[torch.nn.Module] = []
+
+    def votes(model: torch.nn.Module, image: torch.Tensor, **options: Any) -> Any:
+        seen.append(model)
+        noisy = image + options["sigma"] * torch.randn(100 * options["batches"], *image.shape)
+        return torch.bincount(model(noisy).argmax(1), minlength=options["num_classes"]).numpy()
+
+    monkeypatch.setattr(same_counts, "reference_votes", votes)
+    tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    arguments = ["--n", "200", "--device", "cpu", "--out", str(out)]
+    try:
+        same_counts.main([*arguments, "--network", "resnet20"])
+        same_counts.main([*arguments, "--network", "resnet20"])
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
+    (row,) = json.loads(out.read_text())["results"]
+    assert sum(row["original"]) == sum(row["prepared"]) == 200
+    assert len(seen) == 1, "a row that is there is not counted again"
+    assert norms_of(seen[0]), "the module as it is, not folded"
