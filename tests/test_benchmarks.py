@@ -1,7 +1,10 @@
 """The scripts in benchmarks/, as far as they run without a GPU."""
 
+import functools
 import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -9,6 +12,7 @@ from typing import Any, Protocol
 import pytest
 import torch
 
+from sween.models import ARCHITECTURES
 from tests.engine.kernels.networks import norms_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -100,3 +104,85 @@ def test_votes_of_the_untouched_module_are_compared_with_those_of_the_prepared_o
     assert sum(row["original"]) == sum(row["prepared"]) == 200
     assert len(seen) == 1, "a row that is there is not counted again"
     assert norms_of(seen[0]), "the module as it is, not folded"
+
+
+def test_networks_are_measured_by_every_way_and_those_in_the_file_are_left_out(
+    benchmark: Import,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Processes that write a row, find the package by a relative path, and fail for one network."""
+    any_network, out = benchmark("any_network"), tmp_path / "rows.json"
+    assert [*any_network.NETWORKS].index("strangers:wide_resnet28_10") < 3
+    assert set(any_network.NETWORKS) >= {name for name in ARCHITECTURES if "x" in name}
+    monkeypatch.setattr(any_network, "keep_byte_code", lambda cache: None)
+    (tmp_path / "found_by_path.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ".")
+    script = tmp_path / "measured.py"
+    script.write_text(
+        "import found_by_path, importlib.util, sys, json, pathlib\n"
+        "assert importlib.util.find_spec('strangers') and 'resnet20x2' not in sys.argv\n"
+        "pathlib.Path(sys.argv[-1]).write_text(json.dumps({'results': [{'argv': sys.argv}]}))\n"
+    )
+    true_command, called = any_network.command, list[list[str]]()
+
+    def command(*arguments: Any) -> list[str]:
+        called.append(true_command(*arguments))
+        return [sys.executable, str(script), *called[-1]]
+
+    monkeypatch.setattr(any_network, "command", command)
+    modes = [part for mode in any_network.MODES for part in ("--mode", mode)]
+    networks = ["--network", "resnet20x4", "--network", "resnet20x2"]
+    any_network.main(["--out", str(out), *modes, *networks])
+    rows = json.loads(out.read_text())["results"]
+    assert [(row["compile_mode"], row["run"]) for row in rows] == [
+        ("fast", "first"), ("fast", "again"), ("plain", "first"), ("cudnn", "first"),
+        ("cudnn", "again"), ("max", "first"), ("max", "again"),
+    ]  # fmt: skip
+    assert "not measured: resnet20x2 by fast (tried 1 times)" in capsys.readouterr().out
+    before = len(called)
+    any_network.main(["--out", str(out), *modes, *networks[:2]])
+    assert len(called) == before
+    assert "all 4 measured" in capsys.readouterr().out
+    scripts = {Path(part).name for line in called for part in line if part.endswith(".py")}
+    assert scripts == {"plain_compile.py", "without_compiler.py"}
+
+
+def test_plain_torch_compile_takes_turns_with_ours(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, out = benchmark("plain_compile"), tmp_path / "row.json"
+    compiled: list[torch.nn.Module] = []
+
+    def keep(module: torch.nn.Module, **_: Any) -> torch.nn.Module:
+        compiled.append(module)
+        return module
+
+    monkeypatch.setattr(torch, "compile", keep)
+    # On a CPU the automatic precision takes turns with others, which are compiled too.
+    small = {"precision": "float32", "forward_rows": 10}
+    monkeypatch.setattr(plain, "measure", functools.partial(plain.measure, **small))
+    plain.main(["resnet20", "--seconds", "0.01", "--rounds", "2", "--device", "cpu",
+                "--out", str(out)])  # fmt: skip
+    (row,) = json.loads(out.read_text())["results"]
+    assert len(row["turns_with_plain"]) == 2
+    assert row["ratio_to_plain"] > 0
+    (module,) = compiled
+    assert norms_of(module), "without our preparation"
+    assert {tensor.dtype for tensor in module.parameters()} == {torch.float16}
+
+
+def test_a_command_runs_without_the_compiler() -> None:
+    line = "bench digits-mlp --seconds 0.01 --rounds 1 --compile --device cpu"
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "without_compiler.py"), *line.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot be compiled" in done.stderr
+    assert "float32" in done.stdout
+    assert "compiled" not in done.stdout
