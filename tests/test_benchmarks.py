@@ -2,16 +2,24 @@
 
 import functools
 import importlib
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
 import torch
 
+from sween.bench import calibrate_batch_norm
+from sween.engine.kernels import (
+    FusedQuantizedResNet,
+    FusedResNet,
+    WideQuantizedResNet,
+    WideShape,
+)
 from sween.models import ARCHITECTURES
 from tests.engine.kernels.networks import norms_of
 
@@ -33,10 +41,45 @@ def test_every_cut_finds_its_primitive_in_the_kernels_of_every_precision(
     benchmark: Import,
 ) -> None:
     ablation, timing = benchmark("kernel_ablation"), benchmark("kernel_timing")
-    for what in ablation.CUTS:
-        for shape in timing.SHAPES.values():
-            whole = ablation.cut_source("nothing", shape())
-            assert (ablation.cut_source(what, shape()) != whole) == (what != "nothing")
+    shapes = [*(kind() for kind in timing.SHAPES.values()), WideShape(width=4)]
+    for what, shape in itertools.product(ablation.CUTS, shapes):
+        whole = ablation.cut_source("nothing", shape)
+        assert (ablation.cut_source(what, shape) != whole) == (what != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision", "kind"),
+    [
+        ("resnet20", "float16", FusedResNet),
+        ("resnet20", "int8", FusedQuantizedResNet),
+        ("resnet20x3", "int8", WideQuantizedResNet),
+    ],
+)
+def test_kernels_are_timed_on_the_shape_that_runs_the_network(
+    arch: str, precision: str, kind: type[FusedResNet], benchmark: Import
+) -> None:
+    timing, shapes = benchmark("kernel_timing"), benchmark("kernel_shapes")
+    (name,) = timing.options_of("", ["--arch", arch, "--precision", precision]).arch
+    model = calibrate_batch_norm(timing._network(name), timing.IMAGE_SHAPE)
+    shape = timing.shape_of(model, precision)
+    for form, own in shapes.shapes_like(shape).items():
+        launch = SimpleNamespace(shape=own)
+        assert type(timing.fused_network(model, launch, torch.device("cpu"))) is kind
+        numbers = shapes._numbers(form)
+        assert numbers is None if kind is WideQuantizedResNet else numbers["rows"] == own.rows
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision"),
+    [("resnet20x4", "float16"), ("digits-mlp", "float16"), ("imagenet-resnet18", "int8")],
+)
+def test_networks_without_kernels_are_not_timed_on_those_of_others(
+    arch: str, precision: str, benchmark: Import, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        benchmark("kernel_timing").options_of("", ["--arch", arch, "--precision", precision])
+    assert stopped.value.code == 2
+    assert f"got {arch} in {precision}" in capsys.readouterr().err
 
 
 def test_a_long_benchmark_resumes_and_gives_every_subject_a_turn(
