@@ -18,6 +18,7 @@ from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import fuse_layers
 from sween.engine.kernels import is_cifar_resnet
 from sween.engine.kernels.recognise import as_cifar_resnet
+from sween.engine.member import Member
 from sween.engine.patch_convolution import use_patches
 from sween.engine.prepare import prepare
 from sween.ensemble import WeightedEnsemble
@@ -91,6 +92,18 @@ def test_what_was_put_on_a_module_runs_after_every_pass(name: str, way: str) -> 
         torch.testing.assert_close(prepared(IMAGES), wanted, atol=1e-7, rtol=1e-5)
     run = prepare(net, Preparation(), IMAGES).run
     torch.testing.assert_close(run(IMAGES), wanted, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@torch.no_grad()
+def test_what_is_put_on_a_module_between_calls_is_noticed(way: str) -> None:
+    net = Net()
+    member = Member(net, Preparation())
+    member.refresh(IMAGES)
+    WAYS[way](net.conv)
+    assert not member.is_current(IMAGES.shape)
+    member.refresh(IMAGES)
+    torch.testing.assert_close(member(IMAGES), net(IMAGES), atol=1e-7, rtol=1e-5)
 
 
 @torch.no_grad()
