@@ -8,7 +8,9 @@ What is left out overlaps with the rest, so the shares are not a sum: a stage th
 without its products does not wait for them. Outputs of the cut kernels mean nothing.
 """
 
-from kernel_timing import SHAPES, options_of, timings, write_results
+import functools
+
+from kernel_timing import options_of, timings, write_results
 
 from sween.cuda import compile_kernel
 from sween.engine.kernels.launch import STAGES, Launcher
@@ -29,7 +31,7 @@ CUTS: dict[str, tuple[str, str]] = {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));""",
     ),
     "products": (
-        """    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        """    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." HALF "." HALF ".f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));""",
@@ -60,6 +62,7 @@ def cut_source(what: str, shape: Shape) -> str:
     return source.replace(old, new) if old else source
 
 
+@functools.cache
 def launcher_without(what: str, shape: Shape) -> Launcher:
     """The kernels, compiled without one kind of work."""
     source = cut_source(what, shape)
@@ -72,9 +75,12 @@ def launcher_without(what: str, shape: Shape) -> Launcher:
 
 def main() -> None:
     options = options_of(__doc__)
-    shape = SHAPES[options.precision]()
     other = "products" if options.precision == "int8" else "products of bytes"
-    forms = {f"without {what}": launcher_without(what, shape) for what in CUTS if what != other}
+    cuts = [what for what in CUTS if what != other]
+
+    def forms(shape: Shape) -> dict[str, Launcher]:
+        return {f"without {what}": launcher_without(what, shape) for what in cuts}
+
     results = [
         {**timing.describe(), "without": timing.form.removeprefix("without ")}
         for timing in timings(options, forms)

@@ -2,39 +2,62 @@
 
     python benchmarks/kernel_shapes.py --arch resnet20 --arch resnet110 --out FILE
 
-With --precision int8, those of quantised networks.
+With --precision int8, those of quantised networks; the kernels of wide ones (resnet20x4) divide
+their work in one way only, by which they are timed.
 
 Stage by stage, since each is limited by something else.
 """
 
+import dataclasses
 import itertools
 
 import torch
-from kernel_timing import SHAPES, options_of, timings, write_results
+from kernel_timing import options_of, timings, write_results
 
-from sween.engine.kernels import launcher
+from sween.engine.kernels import WideShape, launcher
+from sween.engine.kernels.launch import Launcher
+from sween.engine.kernels.shape import Shape
+
+ALONE = "its own"
+"""The form of kernels that have one shape."""
+
+
+def shapes_like(shape: Shape) -> dict[str, Shape]:
+    """The ways in which these kernels can divide their work, by name."""
+    if isinstance(shape, WideShape):
+        return {ALONE: shape}
+    return {
+        f"rows {rows} images {images}": dataclasses.replace(shape, rows=rows, images=images)
+        for rows, images in itertools.product((2, 4), (2, 4))
+    }
 
 
 def main() -> None:
     options, device = options_of(__doc__), torch.device("cuda")
-    shapes = {
-        f"rows {rows} images {images}": SHAPES[options.precision](rows, images)
-        for rows, images in itertools.product((2, 4), (2, 4))
-    }
     results: list[dict[str, object]] = []
     known: dict[str, torch.Tensor] = {}
-    forms = {form: launcher(device, shape) for form, shape in shapes.items()}
+
+    def forms(shape: Shape) -> dict[str, Launcher]:
+        return {form: launcher(device, own) for form, own in shapes_like(shape).items()}
+
     for timing in timings(options, forms):
-        wanted, shape = known.setdefault(timing.arch, timing.outputs), shapes[timing.form]
+        wanted = known.setdefault(timing.arch, timing.outputs)
         finite = bool(torch.isfinite(timing.outputs).all())
         results.append(
             {
                 **timing.describe(),
-                "shape": {"rows": shape.rows, "images": shape.images},
+                "shape": _numbers(timing.form),
                 "same_outputs": finite and torch.equal(timing.outputs, wanted),
             }
         )
     write_results(options, results)
+
+
+def _numbers(form: str) -> dict[str, int] | None:
+    if form == ALONE:
+        return None
+    _, rows, _, images = form.split()
+    return {"rows": int(rows), "images": int(images)}
 
 
 if __name__ == "__main__":

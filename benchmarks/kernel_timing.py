@@ -5,23 +5,48 @@ Random weights and images: speed does not depend on them.
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from sween.bench import calibrate_batch_norm
 from sween.cuda import Argument
-from sween.engine.kernels import FusedQuantizedResNet, FusedResNet, IntegerShape, QuantizedResNet
+from sween.engine.kernels import (
+    FusedQuantizedResNet,
+    FusedResNet,
+    IntegerShape,
+    QuantizedResNet,
+    WideQuantizedResNet,
+    WideShape,
+    is_cifar_resnet,
+)
 from sween.engine.kernels.cifar_resnet import Launch
+from sween.engine.kernels.packing import width_of
 from sween.engine.kernels.shape import Shape
-from sween.models import count_flops, create_model
+from sween.models import ARCHITECTURES, count_flops, create_model
+from sween.models.cifar_resnet import CifarResNet
 from sween.run_folder import describe_environment, write_json
 
 IMAGE_SHAPE = (3, 32, 32)
 
 SHAPES: dict[str, type[Shape]] = {"float16": Shape, "int8": IntegerShape}
-"""Kernels by their precision."""
+"""Kernels of the paper's networks, by their precision."""
+
+Forms = Callable[[Shape], Mapping[str, Launch]]
+"""The forms of the kernels to be timed, by name, for the shape that runs a network."""
+
+
+def shape_of(model: nn.Module, precision: str) -> Shape | None:
+    """The kernels that run a network; None if there are none."""
+    if not is_cifar_resnet(model, IMAGE_SHAPE, wide=precision == "int8"):
+        return None
+    assert isinstance(model, nn.Sequential)
+    network = model[1]
+    assert isinstance(network, CifarResNet)
+    width = width_of(network)
+    return SHAPES[precision]() if width == 1 else WideShape(width=width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,32 +105,52 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def options_of(description: str | None) -> argparse.Namespace:
+def fused_network(model: nn.Module, launch: Launch, device: torch.device) -> FusedResNet:
+    """A network on the kernels of this launcher's shape."""
+    if isinstance(launch.shape, WideShape):
+        return WideQuantizedResNet(QuantizedResNet(model), launch, device)
+    if isinstance(launch.shape, IntegerShape):
+        return FusedQuantizedResNet(QuantizedResNet(model), launch, device)
+    return FusedResNet(model, launch)
+
+
+def options_of(
+    description: str | None, arguments: Sequence[str] | None = None
+) -> argparse.Namespace:
     """The command line of a benchmark of the kernels."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--arch", action="append")
+    parser.add_argument("--arch", action="append", choices=[*ARCHITECTURES], metavar="NAME")
     parser.add_argument("--precision", choices=SHAPES, default="float16")
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args(arguments)
+    options.arch = options.arch or ["resnet20"]
+    for arch in options.arch:  # before any is timed
+        if shape_of(_network(arch), options.precision) is None:
+            known = "one of the paper's CIFAR networks, or a wide one in --precision int8"
+            parser.error(f"--arch: expected {known}, got {arch} in {options.precision}: there are "
+                         "no custom kernels for it; use sween bench")  # fmt: skip
+    return options
+
+
+def _network(arch: str) -> nn.Module:
+    shape = ARCHITECTURES[arch].image_shape or IMAGE_SHAPE
+    return create_model(arch, num_classes=10, image_shape=shape).eval()
 
 
 @torch.inference_mode()
-def timings(options: argparse.Namespace, forms: Mapping[str, Launch]) -> Iterator[Timing]:
-    """Every network under every form of the kernels; prints each."""
+def timings(options: argparse.Namespace, forms: Forms) -> Iterator[Timing]:
+    """Every network under every form of its kernels; prints each."""
     images = torch.rand(options.rows, *IMAGE_SHAPE, device="cuda")
-    for arch in options.arch or ["resnet20"]:
-        model = create_model(arch, num_classes=10, image_shape=IMAGE_SHAPE)
-        model = calibrate_batch_norm(model, IMAGE_SHAPE).to(images.device)
+    for arch in options.arch:
+        model = calibrate_batch_norm(_network(arch), IMAGE_SHAPE).to(images.device)
         flops = 2 * count_flops(model, IMAGE_SHAPE)
-        for form, launch in forms.items():
+        shape = shape_of(model, options.precision)
+        assert shape is not None
+        for form, launch in forms(shape).items():
             timed = Timed(launch)
-            fused = (
-                FusedQuantizedResNet(QuantizedResNet(model), timed, images.device)
-                if options.precision == "int8"
-                else FusedResNet(model, timed)
-            )
+            fused = fused_network(model, timed, images.device)
             outputs = fused(images)
             timed.milliseconds()
             for _ in range(options.repeats):

@@ -24,7 +24,7 @@ from sween.bench.untrained import calibrate_batch_norm
 from sween.cuda import compile_kernel
 from sween.engine import VoteEngine, VoteRequest
 from sween.engine.kernels import supports
-from sween.models import count_flops, create_model
+from sween.models import count_matrix_flops, create_model
 from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
 
@@ -171,7 +171,7 @@ def main() -> None:
     for name, spent in kernels:
         seconds[name] = seconds.get(name, 0.0) + spent
     chip, busy, samples = limits(device), sum(seconds.values()), options.images * options.n
-    flops = sum(2 * count_flops(member, shape) for member in model.members)
+    flops = sum(count_matrix_flops(member, shape) for member in model.members)
     shares = {name: spent / busy for name, spent in seconds.items()}
     shown = {name: share for name, share in shares.items() if share >= LEAST_SHARE}
     result = {

@@ -2,16 +2,18 @@
 
     python benchmarks/same_counts.py --out results/certification-speed/h200-same-counts.json
 
-The original votes in float32 as its code stands (TF32 off); the prepared network in the arithmetic
-and way of `sween certify`. Weights are random, with batch norm statistics of noisy images and the
-last layer's bias set so that the classes share the votes. Of each image: the counts of both, each
-class's z-score and the chi-squared test of all classes together. If both vote alike, z-scores are
-standard normal and p-values uniform.
+The original votes in float32 as its code stands, by the published loop (TF32 off); the prepared
+network in the arithmetic and way of `sween certify`. Weights are random, with batch norm statistics
+of noisy images and the last layer's bias set so that the classes share the votes. Of each image:
+the counts of both, each class's z-score and the chi-squared test of all classes together. If both
+vote alike, z-scores are standard normal and p-values uniform.
+
+No network begins after --seconds; call again with the same --out for those that had no turn.
 """
 
 import argparse
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ import scipy.stats
 import torch
 from any_network import NETWORKS
 from torch import nn
+from turns import Turns
 
+from sween.bench.published_loop import reference_batch, reference_votes
 from sween.bench.untrained import calibrate_batch_norm
 from sween.engine import VoteRequest
 from sween.engine.forward import probe_batch
+from sween.errors import ContractError, describe_error
 from sween.models import create_model
-from sween.run_folder import describe_environment, write_json
 from sween.smoothing import SmoothedClassifier
 
 SIGMA, CLASSES = 0.5, 10
@@ -41,13 +45,26 @@ def share_votes(model: nn.Module, image: torch.Tensor) -> None:
     last.bias.sub_(model(noisy).mean(dim=0))
 
 
-def votes_of(smoothed: SmoothedClassifier, images: torch.Tensor, n: int, seed: int) -> Any:
+def prepared_votes(smoothed: SmoothedClassifier, images: torch.Tensor, n: int) -> Any:
     """Counts (images, classes)."""
     smoothed.engine.prepare(images[0])
     examples = list(range(len(images)))
     request = VoteRequest(images, examples, "comparison", [n] * len(images))
-    (votes,) = smoothed.engine.count([request], seed=seed)
+    (votes,) = smoothed.engine.count([request], seed=1)
     return votes.counts[0].numpy()
+
+
+def original_votes(model: nn.Module, images: torch.Tensor, n: int) -> Any:
+    """Counts (images, classes) of the untouched module, by the published loop."""
+    torch.manual_seed(2)
+    rows = reference_batch(images[0])
+    if n % rows:
+        raise SystemExit(f"--n: expected a multiple of {rows}, the published batch, got {n}")
+    votes = [
+        reference_votes(model, image, sigma=SIGMA, num_classes=CLASSES, batches=n // rows)
+        for image in images
+    ]
+    return np.stack(votes)
 
 
 def compare(own: Any, other: Any) -> dict[str, Any]:
@@ -66,39 +83,47 @@ def compare(own: Any, other: Any) -> dict[str, Any]:
     return {**counts, "z": [round(float(each), 3) for each in z], "p": float(p)}
 
 
-def main() -> None:
+def compare_network(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per image."""
+    torch.manual_seed(0)
+    shape = (3, NETWORKS[name], NETWORKS[name])
+    model = create_model(name, num_classes=CLASSES, image_shape=shape)
+    model = calibrate_batch_norm(model, shape).eval().to(options.device)
+    images = torch.rand(options.images, *shape, device=options.device)
+    share_votes(model, images[0])
+    # First, so that nothing that prepares the network can have touched it.
+    other = original_votes(model, images, options.n)
+    prepared = SmoothedClassifier(model, sigma=SIGMA, num_classes=CLASSES)
+    own = prepared_votes(prepared, images, options.n)
+    arithmetic = prepared.engine.precision
+    rows = [
+        {"network": name, "arithmetic": arithmetic, "n": options.n, **compare(*pair)}
+        for pair in zip(own, other, strict=True)
+    ]
+    for row in rows:
+        largest = max(map(abs, row["z"]))
+        sys.stdout.write(f"{name} {arithmetic}: |z| up to {largest:.2f}, p {row['p']:.3f}\n")
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", action="append", choices=[*NETWORKS])
     parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--images", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=420.0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    end, rows = time.monotonic() + options.seconds, list[dict[str, Any]]()
-    for name in options.network or NETWORKS:
-        if time.monotonic() > end:
-            break
-        torch.manual_seed(0)
-        shape = (3, NETWORKS[name], NETWORKS[name])
-        model = create_model(name, num_classes=CLASSES, image_shape=shape)
-        model = calibrate_batch_norm(model, shape).eval().to(options.device)
-        images = torch.rand(options.images, *shape, device=options.device)
-        share_votes(model, images[0])
-        shared: dict[str, Any] = {"sigma": SIGMA, "num_classes": CLASSES}
-        prepared = SmoothedClassifier(model, **shared)
-        own = votes_of(prepared, images, options.n, seed=1)
-        original = SmoothedClassifier(model, **shared, precision="float32", compile=False)
-        other = votes_of(original, images, options.n, seed=2)
-        arithmetic = prepared.engine.precision
-        for a, b in zip(own, other, strict=True):
-            row = {"network": name, "arithmetic": arithmetic, "n": options.n, **compare(a, b)}
-            rows.append(row)
-            largest = max(map(abs, row["z"]))
-            sys.stdout.write(f"{name} {arithmetic}: |z| up to {largest:.2f}, p {row['p']:.3f}\n")
-        write_json(options.out, {"environment": describe_environment(), "results": rows})
-        del prepared, original, model
+    content = {"n": options.n, "images": options.images}
+    turns = Turns(options.out, options.network or [*NETWORKS], options.seconds, content)
+    for name in turns:
+        try:
+            turns.add(name, compare_network(name, options))
+        except (RuntimeError, ContractError) as error:  # one network must not stop the others
+            sys.stderr.write(f"{name}: {describe_error(error)}\n")
+    turns.say_what_is_missing()
 
 
 if __name__ == "__main__":

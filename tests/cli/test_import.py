@@ -125,3 +125,25 @@ def test_own_weights_of_an_own_network_certify(tmp_path: Path) -> None:
     assert_refused(certify, f"--arch {own}", watched=(tmp_path,))
     succeed(f"{certify} --arch {own}")
     assert len(read_certificates(tmp_path / "rows")) == 4
+
+
+def test_what_is_assumed_of_shortcuts_is_said(
+    published: tuple[nn.Module, Path], root: Path, tmp_path: Path
+) -> None:
+    content = torch.load(published[1], weights_only=True)
+    state = content["state_dict"]
+    content["state_dict"] = {name: state[name] for name in state if "downsample" not in name}
+    torch.save(content, published[1])
+    said = succeed(_line(published[1], root, tmp_path / "run", NORMALIZE, "--no-check"))
+    (line,) = (line for line in said.splitlines() if "option A" in line)
+    assert line.startswith("checkpoint.pth.tar: no weights of shortcuts in the file")
+
+
+def test_weights_that_are_not_finite_are_refused_without_the_check_too(
+    published: tuple[nn.Module, Path], root: Path, tmp_path: Path
+) -> None:
+    content = torch.load(published[1], weights_only=True)
+    content["state_dict"]["1.module.fc.bias"][0] = float("nan")
+    torch.save(content, published[1])
+    line = _line(published[1], root, tmp_path / "run", NORMALIZE, "--no-check")
+    assert_refused(line, "fc.bias: expected finite weights", watched=(tmp_path,))

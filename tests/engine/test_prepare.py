@@ -1,6 +1,8 @@
 """Prepared members: folded, in the right arithmetic, following their module."""
 
 import copy
+import itertools
+import runpy
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +15,7 @@ from torch import nn
 import sween
 from sween.data import load_dataset
 from sween.engine.fold_batch_norm import fold_batch_norm
+from sween.engine.forward import FixedShapeForward, check_row_independence
 from sween.engine.member import Member
 from sween.engine.preparation import Preparation
 from sween.engine.prepare import prepare
@@ -145,6 +148,15 @@ def _by_batch(outputs: torch.Tensor) -> torch.Tensor:
     return outputs + 1e-3 * outputs.mean(dim=0)
 
 
+def _by_batch_slightly(outputs: torch.Tensor) -> torch.Tensor:
+    return outputs + 3e-6 * outputs.mean()
+
+
+def _less_the_largest(outputs: torch.Tensor) -> torch.Tensor:
+    """Also of other images, as in a softmax written by hand."""
+    return outputs - outputs.max()
+
+
 @pytest.mark.parametrize(
     ("change", "precision", "refused"),
     [
@@ -152,6 +164,9 @@ def _by_batch(outputs: torch.Tensor) -> torch.Tensor:
         (_by_place, "bfloat16", False),
         (_by_batch, "float32", True),
         (_by_batch, "bfloat16", True),
+        (_by_batch_slightly, "float32", True),
+        (_by_batch_slightly, "bfloat16", True),
+        (_less_the_largest, "float32", True),
     ],
 )
 def test_only_the_place_in_a_batch_may_change_the_last_bits(
@@ -165,6 +180,61 @@ def test_only_the_place_in_a_batch_may_change_the_last_bits(
     )
     with pytest.raises(ContractError, match="rest of its batch") if refused else nullcontext():
         model.certify(images(1), settings=SETTINGS)
+
+
+HONEST: dict[str, Callable[[], tuple[nn.Module, tuple[int, int, int]]]] = {
+    "digits-mlp": lambda: (trained_looking("digits-mlp", shape=SHAPE), SHAPE),
+    "digits-resnet": lambda: (trained_looking("digits-resnet", shape=SHAPE), SHAPE),
+    "resnet20": lambda: (trained_looking("resnet20"), (3, 32, 32)),
+    "resnet20x2": lambda: (trained_looking("resnet20x2"), (3, 32, 32)),
+    "imagenet-resnet18": lambda: (
+        trained_looking("imagenet-resnet18", shape=(3, 64, 64)), (3, 64, 64)
+    ),
+    "transformer": lambda: (_stranger("vit_small", image_shape=(3, 32, 32)), (3, 32, 32)),
+    "ConvNeXt": lambda: (_stranger("convnext_tiny"), (3, 64, 64)),
+}  # fmt: skip
+
+
+def _stranger(name: str, **options: Any) -> nn.Module:
+    path = Path(__file__).parents[2] / "benchmarks" / "strangers.py"
+    torch.manual_seed(0)
+    network: nn.Module = runpy.run_path(str(path))[name](10, **options)
+    return network.eval()
+
+
+@pytest.mark.parametrize("rows", [7, 100])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_networks_are_not_refused_for_rounding(name: str, precision: str, rows: int) -> None:
+    model, shape = HONEST[name]()
+    rows = rows if name in ("digits-mlp", "digits-resnet", "resnet20") else min(rows, 20)
+    preparation = Preparation(precision)
+    member, image = Member(model, preparation), torch.rand(shape)
+    probed = check_row_independence(
+        member,
+        FixedShapeForward(10, rows),
+        image,
+        0.5,
+        elsewhere_allowed=preparation.change_with_place(image.device),
+    )
+    assert not probed.probabilities
+
+
+def test_a_module_that_sums_in_another_order_each_time_is_told_so() -> None:
+    calls = itertools.count()
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model = smoothed(Computed(lambda x: body(x) * (1 + 1e-6 * next(calls))), num_classes=4)
+    with pytest.raises(ContractError, match="use_deterministic_algorithms"):
+        model.certify(images(1), settings=SETTINGS)
+
+
+def test_small_changes_with_the_place_also_leave_rows_in_theirs() -> None:
+    """Else the last bits of a gathered row would depend on which others go on."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    probed = check_row_independence(
+        lambda x: _by_place(body(x), size=1e-6), FixedShapeForward(10, 100), images(1)[0], 0.5
+    )
+    assert probed.by_place
 
 
 def test_an_exit_leaves_rows_in_their_places_where_places_matter() -> None:

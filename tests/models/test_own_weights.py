@@ -107,3 +107,14 @@ def test_a_file_of_torch_save_is_not_a_checkpoint_yet(tmp_path: Path) -> None:
     torch.save(trained().state_dict(), tmp_path / "weights.pth")
     with pytest.raises(CheckpointError, match="sween import"):
         load_checkpoint(tmp_path / "weights.pth")
+
+
+def test_parameters_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    state = trained().state_dict()
+    name = next(name for name in state if name.endswith("weight"))
+    state[name].view(-1)[0] = float("inf")
+    torch.save(state, tmp_path / "c.pth")
+    with pytest.raises(CheckpointError, match="expected finite weights"):
+        own_network(
+            tmp_path / "c.pth", "tests.models.factories:pooled", num_classes=5, image_shape=SHAPE
+        )

@@ -99,10 +99,52 @@ def test_shortcuts_without_weights_become_convolutions(tmp_path: Path) -> None:
             own = f"layer{stage + 1}.{block}{own[place.end() :]}"
         state[f"module.{own}"] = tensor
     torch.save({"state_dict": state}, tmp_path / "c.pth")
-    found, _ = published_network(
+    found, published = published_network(
         tmp_path / "c.pth", "resnet20", num_classes=10, image_shape=SHAPE, normalize="none"
     )
     assert torch.allclose(found(IMAGES), module(IMAGES), atol=1e-6)
+    assert published.assumed is not None
+    assert "option A" in published.assumed
+
+
+def test_nothing_is_assumed_of_shortcuts_with_weights(tmp_path: Path) -> None:
+    torch.save(_named(_network()), tmp_path / "c.pth")
+    options: dict[str, Any] = {"num_classes": 10, "image_shape": SHAPE, "normalize": "none"}
+    assert published_network(tmp_path / "c.pth", "resnet20", **options)[1].assumed is None
+
+
+def test_networks_for_larger_images_have_no_shortcuts_without_weights(tmp_path: Path) -> None:
+    shape = (3, 64, 64)
+    state = {
+        name: tensor
+        for name, tensor in _network("imagenet-resnet18", shape)[1].state_dict().items()
+        if "shortcut" not in name
+    }
+    torch.save(state, tmp_path / "c.pth")
+    options: dict[str, Any] = {"num_classes": 10, "image_shape": shape, "normalize": "none"}
+    with pytest.raises(CheckpointError, match=r"no \S+shortcut"):
+        published_network(tmp_path / "c.pth", "imagenet-resnet18", **options)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("name", ["conv1.weight", "layer2.0.bn1.running_var", "fc.bias"])
+def test_weights_that_are_not_finite_are_refused(name: str, value: float, tmp_path: Path) -> None:
+    state = {own: tensor.double() for own, tensor in _named(_network()).items()}
+    state[name].view(-1)[0] = value
+    torch.save(state, tmp_path / "c.pth")
+    options: dict[str, Any] = {"num_classes": 10, "image_shape": SHAPE, "normalize": "none"}
+    with pytest.raises(CheckpointError, match=r"expected finite weights, got .* in 1 of"):
+        published_network(tmp_path / "c.pth", "resnet20", **options)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("mean", float("nan")), ("std", 0.0)])
+def test_constants_in_the_file_must_be_usable(kind: str, value: float, tmp_path: Path) -> None:
+    constants = {"mean": torch.full((3,), 0.5), "std": torch.full((3,), 0.25)}
+    constants[kind][1] = value
+    layer = {f"0.{name}": tensor for name, tensor in constants.items()}
+    torch.save({**layer, **_named(_network(), "1.")}, tmp_path / "c.pth")
+    with pytest.raises(CheckpointError, match="a normalisation by finite numbers"):
+        published_network(tmp_path / "c.pth", "resnet20", num_classes=10, image_shape=SHAPE)
 
 
 @pytest.mark.parametrize("arch", ["imagenet-resnet18", "imagenet-resnet50"])
@@ -199,7 +241,9 @@ def test_the_normalisation_must_be_known(tmp_path: Path) -> None:
         published_network(tmp_path / "c.pth", "resnet21", **options, normalize="none")
 
 
-@pytest.mark.parametrize("text", ["cifar", "0.5", "0.5/0", "1,2/3", "a,b,c/1,1,1"])
+@pytest.mark.parametrize(
+    "text", ["cifar", "0.5", "0.5/0", "1,2/3", "a,b,c/1,1,1", "nan/1", "0/nan", "inf/1", "0/inf"]
+)
 def test_other_normalisations_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="MEAN/STD"):
         parse_normalization(text)

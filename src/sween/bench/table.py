@@ -39,14 +39,15 @@ def to_table(results: Sequence[BenchResult]) -> str:
 
 
 def faster_arithmetics(results: Sequence[BenchResult]) -> Iterator[str]:
-    """One line for each model that another arithmetic makes faster here, and what it changes.
+    """One line for each arithmetic that makes a model faster here, and what it changes.
 
     Example:
         See `measure`.
     """
     for result in results:
-        other = result.other
-        if other is not None and other.speedup > 1:
+        for other in result.others:
+            if other.speedup <= 1:
+                continue
             how = f"precision {other.precision}"
             how += " and compile" if other.precision == "int8" else ""
             yield (

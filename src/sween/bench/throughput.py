@@ -84,7 +84,7 @@ class BenchResult:
         memory_bytes: peak memory; of tensors on a GPU, of the whole process on a CPU.
         reference_memory_bytes: the same for the reference loop.
         rates: samples per second of each round, as (sween, reference) pairs.
-        other: another arithmetic that was tried too, or None.
+        others: other arithmetics that were tried too.
 
     Example:
         See `measure`.
@@ -115,7 +115,7 @@ class BenchResult:
     memory_bytes: int
     reference_memory_bytes: int
     rates: list[tuple[float, float]]
-    other: OtherArithmetic | None
+    others: list[OtherArithmetic]
 
 
 class _Voting:
@@ -161,9 +161,9 @@ def measure(
     """Samples per second of a model and of the reference loop, measured alternately.
 
     The rates are medians over rounds; alternating exposes both to the same load on the machine.
-    With the automatic precision on a CPU, votes in another arithmetic take turns with them too, if
-    that may be faster: int8 where the CPU multiplies bytes fast and all networks have the ranges of
-    `sween quantize`, else bfloat16 where its matrix products are faster.
+    With the automatic precision on a CPU, votes in other arithmetics that may be faster take turns
+    with them too: int8 where the CPU multiplies bytes fast and all networks have the ranges of
+    `sween quantize`, and bfloat16 where its matrix products are faster.
 
     Args:
         model: a module or a `WeightedEnsemble`, on the device to measure.
@@ -210,15 +210,17 @@ def measure(
     _reset_memory(engine.device)
     theirs(1)
     reference_memory = _memory(engine.device)
-    other = None
+    others = list[_Voting]()
     if (precision, engine.device.type) == ("auto", "cpu"):
         if has_bytes(engine.device) and _has_ranges(model, image.shape):
-            other = voting("int8", compile=True)
-        elif matrix_rate(engine.device, "bfloat16") > limit:
-            other = voting("bfloat16")
-    turns: list[Callable[[int], int]] = [ours, theirs, *([other] if other else [])]
+            others.append(voting("int8", compile=True))
+        if matrix_rate(engine.device, "bfloat16") > limit:
+            others.append(voting("bfloat16"))
+    turns: list[Callable[[int], int]] = [ours, theirs, *others]
     rates = [[_rate(turn, seconds) for turn in turns] for _ in range(rounds)]
-    own, reference, *others = (statistics.median(column) for column in zip(*rates, strict=True))
+    own, reference, *other_rates = (
+        statistics.median(column) for column in zip(*rates, strict=True)
+    )
     flops = _flops_per_sample(model, ours)
     return BenchResult(
         model=name,
@@ -246,7 +248,10 @@ def measure(
         memory_bytes=own_memory,
         reference_memory_bytes=reference_memory,
         rates=[(pair[0], pair[1]) for pair in rates],
-        other=None if other is None else _other(ours, other, others[0], others[0] / own),
+        others=[
+            _other(ours, each, rate, rate / own)
+            for each, rate in zip(others, other_rates, strict=True)
+        ],
     )
 
 

@@ -120,6 +120,8 @@ def _network(
         model, published = published_network(
             checkpoint, arch, num_classes=num_classes, image_shape=image_shape, normalize=normalize
         )
+        if published.assumed is not None:
+            typer.echo(f"{checkpoint.name}: {published.assumed}")
         return model, published.about
     if normalize is not None:
         raise BadInput(

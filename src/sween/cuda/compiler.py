@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from sween.cuda.kernel_cache import KernelCode, kept_code
+
 Argument = torch.Tensor | int
 """Of a kernel: a pointer or a number."""
 
@@ -53,11 +55,46 @@ def read_source(package: str, files: Sequence[str]) -> str:
 def compile_kernel(source: str, name: str, options: Sequence[str] = ()) -> Any:
     """Compile a CUDA C++ kernel without includes for the current device.
 
+    Its code is kept on disk, see `kernel_cache`.
+
     Example:
         See `can_compile`.
     """
+    wanted = [*options, "--std=c++17"]
+    try:
+        made_from = _made_from(source, name, wanted)
+        return _load(kept_code(made_from, lambda: _code(source, name, wanted)))
+    except Exception:  # of private functions of torch, or of the driver that loads the code
+        with _without_headers():  # says what is wrong with the source, if it is that
+            return torch.cuda._compile_kernel(source, name, nvcc_options=wanted)
+
+
+def _made_from(source: str, name: str, options: Sequence[str]) -> dict[str, object]:
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "source": source,
+        "name": name,
+        "options": list(options),
+        "capability": [device.major, device.minor],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _code(source: str, name: str, options: list[str]) -> KernelCode:
+    from torch.cuda import _utils
+
     with _without_headers():
-        return torch.cuda._compile_kernel(source, name, nvcc_options=[*options, "--std=c++17"])
+        code, entry = _utils._nvrtc_compile(source, name, nvcc_options=options)
+    return KernelCode(entry, code)
+
+
+def _load(known: KernelCode) -> Any:
+    from torch.cuda import _utils
+
+    kernels = _utils._cuda_load_module(known.code, [known.entry])
+    assert isinstance(kernels, dict)
+    return kernels[known.entry]
 
 
 @contextlib.contextmanager

@@ -2,10 +2,14 @@
 
 import copy
 
+import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from sween.engine.tracing import replace_part, trace
+from sween.engine.tracing import count_uses, has_hooks, replace_part, trace
+
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def fold_batch_norm(module: nn.Module) -> nn.Module:
@@ -20,12 +24,12 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
         traced = trace(copy.deepcopy(module))
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
-    parts = dict(traced.named_modules())
+    parts, uses = dict(traced.named_modules()), count_uses(traced.graph)
     for node in list(traced.graph.nodes):
-        if _foldable(node, parts):
-            before = node.args[0]
-            parts[before.target] = _folded(parts[before.target], parts[node.target])
-            replace_part(traced, before.target, parts[before.target])
+        before = _layer_before(node, parts)
+        if before is not None and uses[name := str(before.target)] == 1:
+            parts[name] = _folded(parts[name], parts[node.target])
+            replace_part(traced, name, parts[name])
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
@@ -33,18 +37,25 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
     return traced
 
 
-def _foldable(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    """Whether a node is a batch norm directly after a layer whose output nothing else uses."""
+def _layer_before(node: fx.Node, parts: dict[str, nn.Module]) -> fx.Node | None:
+    """The layer that a batch norm can be folded into: directly before it, used by nothing else.
+
+    Neither may have hooks, which would not run or see other numbers.
+    """
     norm = parts.get(str(node.target)) if node.op == "call_module" else None
-    if not isinstance(norm, nn.modules.batchnorm._BatchNorm) or norm.running_mean is None:
-        return False
-    before = node.args[0] if node.args else None
-    if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
-        return False
-    layer = parts[str(before.target)]
-    calls = [other for other in node.graph.nodes if other.target == before.target]
     # Exact types: a subclass may do something else with its weight.
-    return len(calls) == 1 and type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    if norm is None or type(norm) not in _NORMS or has_hooks(norm):
+        return None
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    before = node.args[0] if node.args else None
+    if norm.running_mean is None or norm.training or not isinstance(before, fx.Node):
+        return None
+    layer = parts.get(str(before.target)) if before.op == "call_module" else None
+    if layer is None or type(layer) not in _LAYERS or has_hooks(layer) or len(before.users) > 1:
+        return None
+    assert isinstance(layer.weight, torch.Tensor)
+    # Other numbers of channels: it is a norm of tokens, not of features.
+    return before if len(layer.weight) == norm.num_features else None
 
 
 def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:

@@ -4,7 +4,6 @@ A pass over the graph of a module in evaluation mode, after batch norm is folded
 search: cuDNN's heuristics choose the kernel.
 """
 
-import collections
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.tracing import has_hooks
+from sween.engine.tracing import count_uses, has_hooks
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
@@ -23,8 +22,7 @@ _SUMS_IN_PLACE = (operator.iadd, "add_")
 
 def fuse_convolutions(traced: fx.GraphModule) -> int:
     """Fuse convolutions with the relus after them; returns how many."""
-    parts = dict(traced.named_modules())
-    calls = collections.Counter(str(node.target) for node in traced.graph.nodes)
+    parts, uses = dict(traced.named_modules()), count_uses(traced.graph)
     fused = 0
     for relu in list(traced.graph.nodes):
         if not _is_relu(relu, parts):
@@ -39,7 +37,7 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
         if shortcut is not None and _is_convolution(shortcut, parts) and len(shortcut.users) == 1:
             other = parts[str(shortcut.target)]
             assert isinstance(other, nn.Conv2d)
-            if calls[str(conv.target)] == calls[str(shortcut.target)] == 1:
+            if uses[str(conv.target)] == uses[str(shortcut.target)] == 1:
                 _move_bias(other, layer)
         traced.add_submodule(name, FusedConvolution(layer))
         fused += 1

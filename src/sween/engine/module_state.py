@@ -15,7 +15,7 @@ def state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
     """
     parts, tensors = list[object](), list[torch.Tensor]()
     for part in parts_of(module):
-        parts += (part, part.training)
+        parts += (part, part.training, vars(part).get("forward"))  # where it was replaced
         parts += part._forward_pre_hooks.values()
         parts += part._forward_hooks.values()
         tensors += [own for own in part._parameters.values() if own is not None]

@@ -44,6 +44,7 @@ from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
+from sween.engine.tf32 import without_tf32
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 from sween.precision import WAYS
 
@@ -101,12 +102,11 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     mode = preparation.compile_mode(device)
     if mode is None:
         return plain
-    same = _same_in_float32(device, change)
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
     if mode == "fast":
-        ways = _by_cudnn(folded, dtype, images, wanted, same)
+        ways = _by_cudnn(module, folded, dtype, images, wanted)
     if dtype == torch.float16 and supports(device):
-        resnet = _as_resnet(module, folded, images, wanted, same)
+        resnet = _as_resnet(module, folded, images)
         if resnet is not None:
             ways = {"fused": lambda: FusedResNet(resnet, launcher(device)), **ways}
     for how, make in ways.items():
@@ -233,32 +233,31 @@ def _with_ranges(module: nn.Module, image_shape: Sequence[int]) -> nn.Module:
     raise ContractError("precision int8", expected=expected, got=got, fix=fix)
 
 
-def _same_in_float32(device: torch.device, change: float) -> float:
-    """How far the outputs of the same network, written differently, may be apart in float32.
+def _computes_the_same(form: nn.Module, module: nn.Module, images: torch.Tensor) -> bool:
+    """Whether a network written differently computes what the module does.
 
-    By default torch lets GPUs round the products of a convolution to TF32, which is as coarse as
-    float16: two ways to compute a deep network then differ by about as much as float16 does.
-
-    Args:
-        device: where they are computed.
-        change: that of the network's arithmetic.
+    In float32, where the change allowed is small: by default torch lets GPUs round the products of
+    a convolution to TF32, which is as coarse as float16.
     """
-    strict = _CHANGE_ALLOWED[torch.float32]
-    if device.type != "cuda" or not torch.backends.cudnn.allow_tf32:
-        return strict
-    return max(strict, min(2 * change, _CHANGE_ALLOWED[torch.float16]))
+    with without_tf32():
+        change = relative_change(form(images.clone()), module(images.clone()))
+    return change <= _CHANGE_ALLOWED[torch.float32]
 
 
 def _by_cudnn(
-    folded: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor, same: float
+    module: nn.Module,
+    folded: nn.Module,
+    dtype: torch.dtype,
+    images: torch.Tensor,
+    wanted: torch.Tensor,
 ) -> dict[str, Callable[[], Forward]]:
     """The module with fused convolutions in its arithmetic: the rest compiled, or not."""
 
     @functools.cache
     def ready() -> InArithmetic:
         fused = fuse_layers(folded)
-        # In float32, where the change allowed is small: tracing may have misread the module's code.
-        if not relative_change(fused(images.clone()), wanted) <= same:
+        # Tracing may have misread the module's code.
+        if not _computes_the_same(fused, module, images):
             fused = folded
         ready = _without_autocast(fused, dtype, images, wanted)
         if ready is None:
@@ -292,15 +291,13 @@ def _without_autocast(
         return None
 
 
-def _as_resnet(
-    module: nn.Module, folded: nn.Module, images: torch.Tensor, wanted: torch.Tensor, same: float
-) -> nn.Module | None:
+def _as_resnet(module: nn.Module, folded: nn.Module, images: torch.Tensor) -> nn.Module | None:
     """The module, or a network that computes the same, if the custom kernels can run it."""
     if is_cifar_resnet(module, images.shape[1:]):
         return module
     # Folded, since tracing takes time for every tensor.
     found = as_cifar_resnet(folded, images.clone())
-    if found is None or not relative_change(found(images), wanted) <= same:
+    if found is None or not _computes_the_same(found, module, images):
         return None
     return found
 

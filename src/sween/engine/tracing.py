@@ -6,12 +6,14 @@ to run. So every trace and every call of a compiled function holds this lock unt
 queued or compiled.
 """
 
+import collections
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.modules import module as torch_module
 
 TRACING = threading.RLock()
 
@@ -64,9 +66,12 @@ class _OneThreadTracer(fx.Tracer):
 def trace(module: nn.Module) -> fx.GraphModule:
     """The operations of a module as a graph; raises whatever its code raises when traced.
 
-    Layers that pass their input on, as dropout does in evaluation mode, are left out. `view`
-    becomes `reshape`: the same numbers, for tensors in channels-last layout too.
+    Hooks of the module and of its containers are traced too; layers of torch keep theirs. Layers
+    that pass their input on, as dropout does in evaluation mode, are left out. `view` becomes
+    `reshape`: the same numbers, for tensors in channels-last layout too.
     """
+    if has_hooks(module):
+        module = _Caller(module)
     with TRACING:
         graph = _OneThreadTracer().trace(module)
     parts = dict(module.named_modules())
@@ -79,6 +84,17 @@ def trace(module: nn.Module) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
+class _Caller(nn.Module):
+    """Calls a module: torch.fx reads the code of the outermost module and leaves out its hooks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.module(images)
+
+
 def _passes_on(part: nn.Module) -> bool:
     idle = type(part) is nn.Identity or (
         isinstance(part, nn.modules.dropout._DropoutNd)
@@ -89,8 +105,27 @@ def _passes_on(part: nn.Module) -> bool:
 
 
 def has_hooks(part: nn.Module) -> bool:
-    """Whether something else than the module's own code runs when it is called."""
-    return bool(part._forward_hooks or part._forward_pre_hooks)
+    """Whether something else than the code of its class runs when a module is called.
+
+    torch can also register hooks for all modules of the process.
+    """
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    return has_own_hooks(part) or bool(of_all)
+
+
+def has_own_hooks(part: nn.Module) -> bool:
+    """Whether a module has hooks, or a `forward` in the place of its class's.
+
+    torch's older weight norm and spectral norm are such hooks.
+    """
+    return bool(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
+
+
+def count_uses(graph: fx.Graph) -> collections.Counter[str]:
+    """By a module's dotted name: how often it is called or one of its tensors read by itself."""
+    calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    reads = [str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
+    return collections.Counter(calls + reads)
 
 
 def replace_part(traced: fx.GraphModule, name: str, part: nn.Module) -> None:

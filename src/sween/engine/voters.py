@@ -20,9 +20,10 @@ from sween.engine.forward import (
 from sween.engine.member import Member
 from sween.engine.model_errors import explain_model_errors
 from sween.engine.preparation import Preparation
+from sween.engine.tracing import has_own_hooks
 from sween.ensemble.early_exit import ExitPolicy, names_with_exits, refuse_same_exits
 from sween.ensemble.weighted import WeightedEnsemble, add_weighted, check_weights, evaluation_order
-from sween.errors import BadInput, describe_type, warn_contract
+from sween.errors import BadInput, ContractError, describe_type, warn_contract
 from sween.interleave import Steps, done
 from sween.progress import SECONDS_BETWEEN_LINES, format_rate, format_seconds
 
@@ -132,7 +133,17 @@ class Voters:
 
     def _modules(self) -> list[nn.Module]:
         model = self.model
-        return list(model.members) if isinstance(model, WeightedEnsemble) else [model]
+        if not isinstance(model, WeightedEnsemble):
+            return [model]
+        if has_own_hooks(model) or type(model).forward is not WeightedEnsemble.forward:
+            # Its members are evaluated one by one, so such code would never run.
+            raise ContractError(
+                self.name,
+                expected="a WeightedEnsemble whose members and weights say all of what it computes",
+                got="one with forward hooks or a forward of its own",
+                fix="move them into a member, or wrap the ensemble in a module of your own",
+            )
+        return list(model.members)
 
     def _weights(self) -> list[float]:
         model = self.model

@@ -6,7 +6,13 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
-from sween.models.published import Plain, misfits, read_weights, weights_do_not_fit
+from sween.models.published import (
+    Plain,
+    misfits,
+    read_weights,
+    refuse_non_finite,
+    weights_do_not_fit,
+)
 from sween.models.registry import check_member, create_model
 from sween.paths import AnyPath
 
@@ -53,6 +59,8 @@ def own_network(
     problems = misfits(found, wanted)
     if problems:
         raise weights_do_not_fit(f"{path} as {arch}", problems)
+    # Buffers may hold infinities, as masks of attention do.
+    refuse_non_finite({name: found[name] for name in learned}, where=f"{path} as {arch}")
     model.load_state_dict(found)
     check_member(model, num_classes=num_classes, image_shape=image_shape)
     return model.eval(), about

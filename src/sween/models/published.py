@@ -8,6 +8,7 @@ registered architecture with the same weights.
 
 import argparse
 import dataclasses
+import math
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from torch import nn
 
 from sween.errors import BadInput, CheckpointError, UnknownName, first_line
 from sween.factories import FACTORY_FORM
+from sween.models.cifar_resnet import CifarResNet
 from sween.models.registry import ARCHITECTURES, create_model
 from sween.paths import AnyPath
 
@@ -57,11 +59,13 @@ class Published:
         tensors: by the name that they have there, without the prefix that all of them share.
         constants: mean and deviation of the normalisation, if the file has them.
         about: other entries of the file that are plain values, such as the epoch.
+        assumed: what the file does not say and was taken as in the published code.
     """
 
     tensors: Mapping[str, torch.Tensor]
     constants: Constants | None
     about: Mapping[str, Plain]
+    assumed: str | None = None
 
 
 def read_published(path: AnyPath) -> Published:
@@ -181,12 +185,17 @@ def parse_normalization(text: str) -> Constants:
         numbers = [[float(number) for number in side.split(",")] for side in (mean, std)]
     except ValueError:
         numbers = []
-    if len(numbers) != 2 or len(numbers[0]) != len(numbers[1]) or min(numbers[1]) <= 0:
+    if len(numbers) != 2 or len(numbers[0]) != len(numbers[1]) or not _usable(*numbers):
         raise BadInput(
-            f"normalize: expected {', '.join(NORMALIZATIONS)} or MEAN/STD, a number for each "
-            f"channel, got {text!r}; for example 0.5,0.5,0.5/0.25,0.25,0.25"
+            f"normalize: expected {', '.join(NORMALIZATIONS)} or MEAN/STD, a finite number for "
+            f"each channel, deviations above 0, got {text!r}; for example "
+            "0.5,0.5,0.5/0.25,0.25,0.25"
         )
     return numbers[0], numbers[1]
+
+
+def _usable(mean: Sequence[float], std: Sequence[float]) -> bool:
+    return all(map(math.isfinite, (*mean, *std))) and min(std) > 0
 
 
 def published_network(
@@ -212,6 +221,12 @@ def published_network(
     """
     published = read_published(path)
     given = None if normalize is None else parse_normalization(normalize)
+    if published.constants is not None and not _usable(*published.constants):
+        mean, std = published.constants
+        raise CheckpointError(
+            f"{path}: expected a normalisation by finite numbers, deviations above 0, got mean "
+            f"{list(mean)} and deviation {list(std)}; download it again"
+        )
     constants = _one_of(published.constants, given, path)
     known = [name for name, entry in ARCHITECTURES.items() if entry.normalize]
     if arch not in known:
@@ -230,8 +245,8 @@ def published_network(
     )
     assert isinstance(model, nn.Sequential)
     network = model[1]
-    _load_into(network, published.tensors, where=f"{path} as {arch}")
-    return model.eval(), published
+    assumed = _load_into(network, published.tensors, where=f"{path} as {arch}")
+    return model.eval(), dataclasses.replace(published, assumed=assumed)
 
 
 def _one_of(known: Constants | None, given: Constants | None, path: AnyPath) -> Constants:
@@ -252,24 +267,45 @@ def _one_of(known: Constants | None, given: Constants | None, path: AnyPath) -> 
     return constants
 
 
-def _load_into(network: nn.Module, tensors: Mapping[str, torch.Tensor], *, where: str) -> None:
+def _load_into(
+    network: nn.Module, tensors: Mapping[str, torch.Tensor], *, where: str
+) -> str | None:
+    """Load weights by their published names; returns `Published.assumed`."""
+    assumed = None
     wanted = network.state_dict()
     own = dict(zip(_published_names(network), wanted, strict=True))
     found = {own.get(name, name): tensor for name, tensor in tensors.items()}
     for name, tensor in wanted.items():
         if name.endswith("num_batches_tracked"):
             found.setdefault(name, tensor)  # which old versions of torch do not have
-    if not any(".shortcut." in name and "tracked" not in name for name in found):
+    named = any(".shortcut." in name and "tracked" not in name for name in found)
+    if not named and isinstance(network, CifarResNet):
         found |= _identity_shortcuts(wanted)
+        assumed = (
+            "no weights of shortcuts in the file: taken as option A, every other pixel and as many "
+            "channels of zeros before as after the others"
+        )
     problems = misfits(found, wanted)
     if problems:
         raise weights_do_not_fit(where, problems)
-    network.load_state_dict(
-        {
-            name: tensor.float() if tensor.is_floating_point() else tensor
-            for name, tensor in found.items()
-        }
-    )
+    state = {
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in found.items()
+    }
+    refuse_non_finite(state, where=where)
+    network.load_state_dict(state)
+    return assumed
+
+
+def refuse_non_finite(tensors: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Refuse weights that are not numbers, as a training that diverged leaves them."""
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            count = int((~torch.isfinite(tensor)).sum())
+            raise CheckpointError(
+                f"{where}: {name}: expected finite weights, got NaN or infinity in {count} of "
+                f"{tensor.numel()}; use a checkpoint from before the training diverged"
+            )
 
 
 def misfits(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[str]:

@@ -188,6 +188,56 @@ def _with_zeros(inside: int, outside: int, stride: int) -> nn.Module:
     return Function(apply)
 
 
+def _joined(fill: Callable[[torch.Tensor, int], list[torch.Tensor]]) -> Any:
+    """A shortcut: every other pixel, among the channels that `fill` puts around it."""
+
+    def shortcut(inside: int, outside: int, stride: int) -> nn.Module:
+        return Function(
+            lambda x: torch.cat(fill(x[:, :, ::stride, ::stride], outside - inside), dim=1)
+        )
+
+    return shortcut
+
+
+def _constant(make: str, of: torch.Tensor, channels: int) -> torch.Tensor:
+    made: torch.Tensor = getattr(of, make)(len(of), channels, *of.shape[2:])
+    return made
+
+
+def _picked_by_max_pooling(size: int) -> Any:
+    def shortcut(inside: int, outside: int, stride: int) -> nn.Module:
+        return nn.Sequential(
+            nn.MaxPool2d(size, stride),
+            Function(lambda x: functional.pad(x, (0, 0, 0, 0, 0, outside - inside))),
+        )
+
+    return shortcut
+
+
+class FunctionalHead(nn.Module):
+    """A linear layer by its function."""
+
+    def __init__(self, inside: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(10, inside) / 8)
+        self.bias = nn.Parameter(torch.randn(10)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+class TwoHeads(nn.ModuleList):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self
+        return one(x) + other(x)  # type: ignore[no-any-return]
+
+
+def _convolution_head(**options: Any) -> Any:
+    return lambda inside: nn.Sequential(
+        nn.Conv2d(inside, 10, **{"kernel_size": 1, **options}), nn.Flatten()
+    )
+
+
 def _branching(x: torch.Tensor) -> torch.Tensor:
     return x if float(x.mean()) > 0 else 2 * x
 
@@ -236,6 +286,46 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
     "one sequence": lambda: _sequence(ResNet(relu=nn.ReLU())),
     "adaptive pooling by function": lambda: ResNet(
         pool=lambda x: functional.adaptive_avg_pool2d(x, (1, 1)).flatten(start_dim=1)
+    ),
+    "option A by new_zeros": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [x, _constant("new_zeros", x, more)])
+    ),
+    "option A by new_zeros on both sides": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [zeros := _constant("new_zeros", x, more // 2), x, zeros])
+    ),
+    "option A by zeros_like": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [torch.zeros_like(x), x])
+    ),
+    "option A by max pooling of single pixels": lambda: ResNet(shortcut=_picked_by_max_pooling(1)),
+    "pooling of columns, then rows": lambda: ResNet(pool=lambda x: x.mean(3).mean(2)),
+    "pooling of rows, then columns": lambda: ResNet(pool=lambda x: x.mean(2).mean(-1)),
+    "pooling of columns, then rows, kept": lambda: ResNet(
+        pool=lambda x: x.mean(-1, keepdim=True).mean(2, keepdim=True).flatten(1)
+    ),
+    "pooling of flattened pixels": lambda: ResNet(pool=lambda x: x.flatten(2).mean(2)),
+    "pooling of pixels in a row": lambda: ResNet(
+        pool=lambda x: x.view(x.size(0), x.size(1), -1).mean(-1)
+    ),
+    "batch norm of pixels": lambda: ResNet(before=nn.BatchNorm2d(3)),
+    "batch norm of pixels without parameters": lambda: ResNet(
+        before=nn.BatchNorm2d(3, affine=False)
+    ),
+    "a linear function": lambda: ResNet(head=FunctionalHead),
+    "a linear function without bias": lambda: ResNet(
+        head=lambda inside: FunctionalHead(inside, bias=False)
+    ),
+    "a 1x1 convolution at the end": lambda: ResNet(
+        pool=nn.AdaptiveAvgPool2d(1), head=_convolution_head()
+    ),
+    "a 1x1 convolution without bias, squeezed": lambda: ResNet(
+        pool=lambda x: x.mean((2, 3), keepdim=True),
+        head=lambda inside: nn.Conv2d(inside, 10, 1, bias=False),
+        after=Function(lambda x: x.squeeze(3).squeeze(2)),
+    ),
+    "a 1x1 convolution of two hundred classes": lambda: ResNet(
+        pool=nn.AvgPool2d(8),
+        head=lambda inside: nn.Conv2d(inside, 200, 1),
+        after=Function(lambda x: x.view(len(x), -1)),
     ),
     "copies": lambda: ResNet(before=Function(lambda x: x.float().contiguous().clone())),
 }
@@ -300,6 +390,57 @@ OTHER: dict[str, Callable[[], nn.Module]] = {
     "a branch on values": lambda: ResNet(before=Function(_branching)),
     "a flipped image": lambda: ResNet(before=Function(lambda x: x.flip(3))),
     "the batch's mean": lambda: ResNet(before=Function(lambda x: x - x.mean())),
+    "channels of new_ones": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [x, _constant("new_ones", x, more)])
+    ),
+    "channels of ones_like": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [x, torch.ones_like(x)])
+    ),
+    "channels twice": lambda: ResNet(shortcut=_joined(lambda x, more: [x, x])),
+    "negative channels": lambda: ResNet(shortcut=_joined(lambda x, more: [x, -x])),
+    "zeros between channels": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [x[:, :4], _constant("new_zeros", x, more), x[:, 4:]])
+    ),
+    "zeros in place of a shortcut": lambda: ResNet(
+        shortcut=_joined(lambda x, more: [torch.zeros_like(x), _constant("new_zeros", x, more)])
+    ),
+    "a shortcut by max pooling": lambda: ResNet(shortcut=_picked_by_max_pooling(2)),
+    "means of columns, largest of rows": lambda: ResNet(pool=lambda x: x.mean(3).amax(2)),
+    "means of columns, one row": lambda: ResNet(pool=lambda x: x.mean(3)[:, :, 0]),
+    "means over channels": lambda: ResNet(
+        pool=lambda x: x.mean(1).flatten(1), head=lambda inside: nn.Linear(64, 10)
+    ),
+    "means of other pixels in a row": lambda: ResNet(pool=lambda x: x.flatten(2)[..., ::2].mean(2)),
+    "largest of flattened pixels": lambda: ResNet(pool=lambda x: x.flatten(2).amax(2)),
+    "pixels and channels mixed up": lambda: ResNet(
+        pool=lambda x: x.permute(0, 2, 3, 1).reshape(len(x), 64, -1).mean(2)
+    ),
+    "means of a part, then of all": lambda: ResNet(pool=lambda x: x[..., :4].mean(3).mean(2)),
+    "batch norm of pixels by the batch": lambda: ResNet(
+        before=nn.BatchNorm2d(3, track_running_stats=False, affine=False)
+    ),
+    "instance norm of pixels": lambda: ResNet(before=nn.InstanceNorm2d(3)),
+    "batch norm of means": lambda: ResNet(
+        pool=nn.AdaptiveAvgPool2d(1),
+        head=lambda inside: nn.Sequential(nn.BatchNorm2d(inside), *_convolution_head()(inside)),
+    ),
+    "a 3x3 convolution at the end": lambda: ResNet(
+        pool=nn.AdaptiveAvgPool2d(1), head=_convolution_head(kernel_size=3, padding=1)
+    ),
+    "a grouped convolution at the end": lambda: ResNet(
+        pool=nn.AdaptiveAvgPool2d(1), head=_convolution_head(groups=2)
+    ),
+    "a convolution and the largest of its pixels": lambda: ResNet(
+        pool=lambda x: x,
+        head=lambda inside: nn.Conv2d(inside, 10, 1),
+        after=Function(lambda x: x.amax((2, 3))),
+    ),
+    "a relu after the last convolution": lambda: ResNet(
+        pool=nn.AdaptiveAvgPool2d(1), head=_convolution_head(), after=nn.ReLU()
+    ),
+    "two linear functions": lambda: ResNet(
+        head=lambda inside: TwoHeads([FunctionalHead(inside), FunctionalHead(inside)])
+    ),
     "a second convolution of the image": lambda: ResNet(before=nn.Conv2d(3, 3, 1)),
 }
 """Networks that compute something else."""

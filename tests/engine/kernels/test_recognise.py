@@ -1,6 +1,7 @@
 """Strangers' CIFAR ResNets are recognised by what they compute, and nothing else is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from sween.engine import Preparation, prepare
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.kernels import FusedResNet, is_cifar_resnet
 from sween.engine.kernels.recognise import as_cifar_resnet
+from sween.engine.tf32 import allow_tf32
 from sween.models import create_model
 from tests.engine.kernels.emulation import Emulator
-from tests.engine.kernels.strangers import ALIKE, OTHER, ResNet
+from tests.engine.kernels.strangers import ALIKE, OTHER, Function, ResNet
 
 IMAGES = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -23,10 +25,9 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
     module = make()
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
-            assert part.running_mean is not None
-            assert part.running_var is not None
-            part.running_mean.uniform_(-0.3, 0.3)
-            part.running_var.uniform_(0.5, 2.0)
+            if part.running_mean is not None and part.running_var is not None:
+                part.running_mean.uniform_(-0.3, 0.3)
+                part.running_var.uniform_(0.5, 2.0)
             if part.affine:
                 nn.init.uniform_(part.weight, 0.5, 1.5)
                 nn.init.uniform_(part.bias, -0.3, 0.3)
@@ -112,3 +113,39 @@ def test_members_are_prepared_by_their_structure_and_compared_with_the_original(
     assert not prepared.shared
     other = prepare.prepare(_TwoFaced().eval(), preparation, IMAGES)
     assert other.arithmetic == "float16+compiled"
+
+
+@pytest.fixture
+def _tf32() -> Iterator[None]:
+    before = allow_tf32(convolutions=True, products=True)
+    yield
+    allow_tf32(*before)
+
+
+@pytest.mark.usefixtures("_tf32")
+@pytest.mark.parametrize("fails", [False, True])
+@torch.no_grad()
+def test_a_rebuilt_network_is_compared_without_tf32(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In TF32 two ways to compute one network differ as much as two networks may."""
+    network, seen = _made(ALIKE["published normalisation"]), list[tuple[bool, bool]]()
+
+    def rebuilt(x: torch.Tensor) -> torch.Tensor:
+        seen.append(_allowed())
+        if fails:
+            raise RuntimeError("no such kernel")
+        return network(x)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(prepare, "as_cifar_resnet", lambda *_: Function(rebuilt))
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        assert prepare._as_resnet(network, network, IMAGES) is not None
+    assert seen == [(False, False)]
+    assert _allowed() == (True, True)
+    other = Function(lambda x: 1.05 * network(x))
+    monkeypatch.setattr(prepare, "as_cifar_resnet", lambda *_: other)
+    assert prepare._as_resnet(network, network, IMAGES) is None, "5% are not rounding"
+
+
+def _allowed() -> tuple[bool, bool]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32

@@ -12,6 +12,7 @@ from sween.engine.kernels.packing import Stage, pack_stages, width_of
 from sween.engine.kernels.packing_int8 import pack_integer_stages
 from sween.engine.kernels.quantized import QuantizedResNet
 from sween.engine.kernels.shape import Shape, WideShape
+from sween.engine.tracing import has_hooks
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 
@@ -62,7 +63,7 @@ def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int], *, wide: bool
     assert isinstance(model, CifarResNet)
     return (
         normalize.mean.numel() == normalize.std.numel() == len(IMAGE_SHAPE)
-        and not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+        and not any(map(has_hooks, module.modules()))
         and (width := width_of(model)) in (WIDTHS if wide else WIDTHS[:1])
         and _convolutions(model)
         == _convolutions(CifarResNet(_depth(model), model.fc.out_features, width=width))

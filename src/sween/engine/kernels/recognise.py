@@ -2,9 +2,10 @@
 
 A module is traced on two images down to torch's own operations. If these are an affine map of the
 pixels (or none), a convolution, 3n residual blocks of 3x3 convolutions with 16, 32 and 64 channels,
-mean pooling and a linear layer, the network is rebuilt as a `CifarResNet` with the same weights,
-which the custom kernels run. Batch norm, biases, and shortcuts by a 1x1 convolution or by dropping
-pixels and padding channels (option A) all become convolutions with a bias.
+mean pooling and a linear layer (or a 1x1 convolution of the means), the network is rebuilt as a
+`CifarResNet` with the same weights, which the custom kernels run. Batch norm, biases, and shortcuts
+by a 1x1 convolution or by dropping pixels and padding channels (option A) all become convolutions
+with a bias; a batch norm of the pixels becomes their normalisation.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sween.engine.tracing import TRACING
+from sween.engine.tracing import TRACING, has_hooks
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
 
@@ -80,6 +81,21 @@ class Zero:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Line:
+    """Pixels or means of pixels along one axis, all the others pooled or of size 1.
+
+    Attributes:
+        of: the activations.
+        axis: the one that is left.
+        axes: how many there are.
+    """
+
+    of: "Expression"
+    axis: int
+    axes: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pooled:
     """Means over all pixels, (N, C) or (N, C, 1, 1)."""
 
@@ -88,12 +104,14 @@ class Pooled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Logits:
+    """Those of a linear layer, (N, M) or (N, M, 1, 1)."""
+
     of: "Expression"
     weight: torch.Tensor
     bias: torch.Tensor
 
 
-Expression = Image | Convolution | Subsampled | Relu | Sum | Zero | Pooled | Logits
+Expression = Image | Convolution | Subsampled | Relu | Sum | Zero | Line | Pooled | Logits
 
 
 @torch.no_grad()
@@ -106,7 +124,7 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
         module: in evaluation mode.
         images: at least two, float32, on its device.
     """
-    while isinstance(module, nn.DataParallel):
+    while type(module) is nn.DataParallel and not has_hooks(module):
         module = module.module
     if tuple(images.shape[1:]) != IMAGE_SHAPE or not _may_be(module):
         return None
@@ -120,9 +138,16 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
 
 
 def _may_be(module: nn.Module) -> bool:
-    """A cheap test that spares most networks the tracing: a linear layer on 64 features."""
-    linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    return len(linear) == 1 and linear[0].in_features == CHANNELS[-1]
+    """A cheap test that spares most networks the tracing: 64 features at most, and at the end."""
+    most, shapes = CHANNELS[-1], [tuple(own.shape) for own in module.parameters()]
+    kernels = [shape for shape in shapes if len(shape) == 4]
+    narrow = all(
+        inside <= most and (outside <= most or (high, wide) == (1, 1))
+        for outside, inside, high, wide in kernels
+    )
+    # A linear layer by its module or by its function, or a 1x1 convolution of the means.
+    heads = [shape for shape in shapes if len(shape) == 2 or shape[2:] == (1, 1)]
+    return narrow and any(most in shape[:2] for shape in heads)
 
 
 def _interpreted(traced: fx.GraphModule, device: torch.device) -> Expression:
@@ -157,8 +182,8 @@ def _flat(value: Any) -> list[Any]:
 def _apply(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if target is operator.getitem:
         value, place = args
-        if place:  # what batch norm returns besides its output
-            raise NotRecognised("the statistics of a batch")
+        if place:  # what batch norm and max pooling return besides their output
+            raise NotRecognised("the statistics of a batch, or the places of pixels")
         return value
     rule = _RULES.get(getattr(target, "overloadpacket", None))
     if rule is None:
@@ -224,11 +249,15 @@ def _convolve(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Convolution:
+) -> Convolution | Logits:
     square = all(len(set(own)) == 1 for own in (stride, padding, dilation))
     if transposed or groups != 1 or not square or dilation[0] != 1:
         raise NotRecognised("a grouped, dilated, transposed or uneven convolution")
     own = weight.new_zeros(len(weight)) if bias is None else bias
+    if isinstance(x, Pooled):  # a linear layer as a convolution of the means
+        if weight.shape[2:] != (1, 1) or padding[0]:
+            raise NotRecognised("a convolution of means with their surroundings")
+        return Logits(x.of, weight.flatten(1), own)
     return Convolution(x, weight, own, stride[0], padding[0])
 
 
@@ -239,17 +268,20 @@ def _normalise(
     mean: torch.Tensor,
     variance: torch.Tensor,
     eps: float,
-) -> Convolution:
-    if not isinstance(x, Convolution):
-        raise NotRecognised("batch norm elsewhere than after a convolution")
+) -> Convolution | Image:
+    if not isinstance(x, Convolution | Image):
+        raise NotRecognised("batch norm elsewhere than before or after a convolution")
     scale = torch.rsqrt(variance + eps) * (1 if weight is None else weight)
+    if isinstance(x, Image):  # normalises the pixels
+        own = -mean * scale + (0 if bias is None else bias)
+        return _affine(x, scale[:, None, None], own[:, None, None])
     shift = (x.bias - mean) * scale + (0 if bias is None else bias)
     return dataclasses.replace(x, weight=x.weight * scale[:, None, None, None], bias=shift)
 
 
 def _batch_norm(
     x: Expression, w: Any, b: Any, mean: Any, variance: Any, training: bool, _: float, eps: float
-) -> Convolution:
+) -> Convolution | Image:
     if training:
         raise NotRecognised("batch norm in training mode")
     return _normalise(x, w, b, mean, variance, eps)
@@ -257,7 +289,7 @@ def _batch_norm(
 
 def _batch_norm_in_evaluation(
     x: Expression, w: Any, b: Any, mean: Any, variance: Any, _: float, eps: float
-) -> Convolution:
+) -> Convolution | Image:
     return _normalise(x, w, b, mean, variance, eps)
 
 
@@ -318,6 +350,16 @@ def _zeros(part: Any) -> int:
     return part.shape[1]
 
 
+def _new_zeros(x: Expression, size: Sequence[int], **options: Any) -> torch.Tensor:
+    """Zeros of a given shape, on the device of the activations."""
+    return torch.zeros(tuple(size), dtype=options.get("dtype") or torch.float32)
+
+
+def _zeros_like(x: Expression, **options: Any) -> Zero:
+    _same(x, **options)
+    return Zero(x)
+
+
 def _channels(x: Expression) -> int:
     while not isinstance(x, Convolution):
         if isinstance(x, Subsampled):
@@ -346,10 +388,35 @@ def _average(
     raise NotRecognised("pooling of some pixels")
 
 
-def _mean(x: Expression, dims: Sequence[int] | None, keepdim: bool = False, **_: Any) -> Pooled:
-    if dims is None or sorted(dim % 4 for dim in dims) != [2, 3]:
-        raise NotRecognised("a mean over something else than the pixels")
-    return Pooled(x)
+def _largest(
+    x: Expression,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    ceil_mode: bool = False,
+) -> Subsampled:
+    """Max pooling of single pixels, which only leaves out others."""
+    if set(kernel) != {1} or any(padding) or ceil_mode or len(set(stride)) != 1:
+        raise NotRecognised("the largest of several pixels")
+    return Subsampled(x, (stride[0], stride[0]))
+
+
+def _mean(
+    x: Expression, dims: Sequence[int] | None, keepdim: bool = False, **options: Any
+) -> Pooled | Line:
+    _same(x, **options)
+    axes = x.axes if isinstance(x, Line) else 4
+    over = sorted(dim % axes for dim in dims or ())
+    if isinstance(x, Line) and x.axis in over and min(over) >= 2:
+        return Pooled(
+            x.of
+        )  # lines have equally many pixels: the mean of their means is that of all
+    if not isinstance(x, Line) and over == [2, 3]:
+        return Pooled(x)
+    if not isinstance(x, Line) and over in ([2], [3]):
+        return Line(x, axis=5 - over[0], axes=4) if keepdim else Line(x, axis=2, axes=3)
+    raise NotRecognised("a mean over something else than the pixels")
 
 
 def _adaptive(x: Expression, size: Sequence[int]) -> Pooled:
@@ -358,15 +425,21 @@ def _adaptive(x: Expression, size: Sequence[int]) -> Pooled:
     return Pooled(x)
 
 
-def _reshape(x: Expression, shape: Sequence[int]) -> Pooled:
+def _reshape(x: Expression, shape: Sequence[int]) -> Pooled | Logits | Line:
     images, *rest = shape
-    if not isinstance(x, Pooled) or images not in (2, -1) or rest not in ([CHANNELS[-1]], [-1]):
-        raise NotRecognised("another shape")
-    return x
+    if images not in (2, -1):
+        raise NotRecognised("another number of images")
+    if isinstance(x, Pooled | Logits):
+        features = _channels(x.of) if isinstance(x, Pooled) else len(x.weight)
+        if rest in ([features], [-1], [features, 1, 1]):
+            return x
+    elif len(rest) == 2 and rest[0] == _channels(x):  # all pixels of a channel in one row
+        return Line(x, axis=2, axes=3)
+    raise NotRecognised("another shape")
 
 
-def _squeeze(x: Expression, *dims: Any) -> Pooled:
-    if not isinstance(x, Pooled):
+def _squeeze(x: Expression, *dims: Any) -> Pooled | Logits:
+    if not isinstance(x, Pooled | Logits):
         raise NotRecognised("another shape")
     return x
 
@@ -410,7 +483,10 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.slice: _slice,
     aten.constant_pad_nd: _pad,
     aten.cat: _concatenate,
+    aten.new_zeros: _new_zeros,
+    aten.zeros_like: _zeros_like,
     aten.avg_pool2d: _average,
+    aten.max_pool2d_with_indices: _largest,
     aten.mean: _mean,
     aten._adaptive_avg_pool2d: _adaptive,
     aten.view: _reshape,

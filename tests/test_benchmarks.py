@@ -1,0 +1,231 @@
+"""The scripts in benchmarks/, as far as they run without a GPU."""
+
+import functools
+import importlib
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Protocol
+
+import pytest
+import torch
+
+from sween.bench import calibrate_batch_norm
+from sween.engine.kernels import (
+    FusedQuantizedResNet,
+    FusedResNet,
+    WideQuantizedResNet,
+    WideShape,
+)
+from sween.models import ARCHITECTURES
+from tests.engine.kernels.networks import norms_of
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+class Import(Protocol):
+    def __call__(self, name: str) -> ModuleType: ...
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Import:
+    """Imports a benchmark by its name, as the scripts do with each other."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_every_cut_finds_its_primitive_in_the_kernels_of_every_precision(
+    benchmark: Import,
+) -> None:
+    ablation, timing = benchmark("kernel_ablation"), benchmark("kernel_timing")
+    shapes = [*(kind() for kind in timing.SHAPES.values()), WideShape(width=4)]
+    for what, shape in itertools.product(ablation.CUTS, shapes):
+        whole = ablation.cut_source("nothing", shape)
+        assert (ablation.cut_source(what, shape) != whole) == (what != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision", "kind"),
+    [
+        ("resnet20", "float16", FusedResNet),
+        ("resnet20", "int8", FusedQuantizedResNet),
+        ("resnet20x3", "int8", WideQuantizedResNet),
+    ],
+)
+def test_kernels_are_timed_on_the_shape_that_runs_the_network(
+    arch: str, precision: str, kind: type[FusedResNet], benchmark: Import
+) -> None:
+    timing, shapes = benchmark("kernel_timing"), benchmark("kernel_shapes")
+    (name,) = timing.options_of("", ["--arch", arch, "--precision", precision]).arch
+    model = calibrate_batch_norm(timing._network(name), timing.IMAGE_SHAPE)
+    shape = timing.shape_of(model, precision)
+    for form, own in shapes.shapes_like(shape).items():
+        launch = SimpleNamespace(shape=own)
+        assert type(timing.fused_network(model, launch, torch.device("cpu"))) is kind
+        numbers = shapes._numbers(form)
+        assert numbers is None if kind is WideQuantizedResNet else numbers["rows"] == own.rows
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision"),
+    [("resnet20x4", "float16"), ("digits-mlp", "float16"), ("imagenet-resnet18", "int8")],
+)
+def test_networks_without_kernels_are_not_timed_on_those_of_others(
+    arch: str, precision: str, benchmark: Import, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        benchmark("kernel_timing").options_of("", ["--arch", arch, "--precision", precision])
+    assert stopped.value.code == 2
+    assert f"got {arch} in {precision}" in capsys.readouterr().err
+
+
+def test_a_long_benchmark_resumes_and_gives_every_subject_a_turn(
+    benchmark: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns, out = benchmark("turns").Turns, tmp_path / "rows.json"
+    for name in (first := turns(out, ["a", "b", "c"], 60)):
+        assert name == "a"
+        break  # as if killed
+    first.say_what_is_missing()
+    assert "a (tried 1 times), b" not in (said := capsys.readouterr().out)
+    assert said.startswith("not measured: b (tried 0 times), c (tried 0 times), a (tried 1 times);")
+    assert list(turns(out, ["a", "b", "c"], 0)) == [], "no time"
+    second = turns(out, ["a", "b", "c"], 60)
+    for name in second:
+        if name != "c":
+            second.add(name, [{"rate": 1}])
+    assert [row["subject"] for row in second.rows] == ["b", "a"]
+    third = turns(out, ["a", "b", "c"], 60)
+    assert list(third) == ["c"]
+    third.add("c", [{"rate": 2}, {"rate": 3}])
+    third.say_what_is_missing()
+    assert "all 3 measured" in capsys.readouterr().out
+    assert [row["rate"] for row in json.loads(out.read_text())["results"]] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", ["cut", "another machine", "other options"])
+def test_rows_of_another_kind_are_not_added_to(
+    damage: str, benchmark: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns, out = benchmark("turns").Turns, tmp_path / "rows.json"
+    turns(out, ["a"], 60, {"n": 1}).add("a", [{}])
+    known = json.loads(out.read_text())
+    if damage == "another machine":
+        known["environment"]["gpu"] = "another GPU"
+    out.write_text(json.dumps(known)[: 20 if damage == "cut" else None])
+    with pytest.raises(SystemExit) as stopped:
+        turns(out, ["a"], 60, {"n": 2 if damage == "other options" else 1})
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_votes_of_the_untouched_module_are_compared_with_those_of_the_prepared_one(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same_counts, out = benchmark("same_counts"), tmp_path / "counts.json"
+    monkeypatch.setattr(same_counts, "NETWORKS", {"resnet20": 32, "strangers:resnet110": 32})
+    monkeypatch.setattr(same_counts, "reference_batch", lambda image: 100)
+    seen: list[torch.nn.Module] = []
+
+    def votes(model: torch.nn.Module, image: torch.Tensor, **options: Any) -> Any:
+        seen.append(model)
+        noisy = image + options["sigma"] * torch.randn(100 * options["batches"], *image.shape)
+        return torch.bincount(model(noisy).argmax(1), minlength=options["num_classes"]).numpy()
+
+    monkeypatch.setattr(same_counts, "reference_votes", votes)
+    tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    arguments = ["--n", "200", "--device", "cpu", "--out", str(out)]
+    try:
+        same_counts.main([*arguments, "--network", "resnet20"])
+        same_counts.main([*arguments, "--network", "resnet20"])
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
+    (row,) = json.loads(out.read_text())["results"]
+    assert sum(row["original"]) == sum(row["prepared"]) == 200
+    assert len(seen) == 1, "a row that is there is not counted again"
+    assert norms_of(seen[0]), "the module as it is, not folded"
+
+
+def test_networks_are_measured_by_every_way_and_those_in_the_file_are_left_out(
+    benchmark: Import,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Processes that write a row, find the package by a relative path, and fail for one network."""
+    any_network, out = benchmark("any_network"), tmp_path / "rows.json"
+    assert [*any_network.NETWORKS].index("strangers:wide_resnet28_10") < 3
+    assert set(any_network.NETWORKS) >= {name for name in ARCHITECTURES if "x" in name}
+    monkeypatch.setattr(any_network, "keep_byte_code", lambda cache: None)
+    (tmp_path / "found_by_path.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ".")
+    script = tmp_path / "measured.py"
+    script.write_text(
+        "import found_by_path, importlib.util, sys, json, pathlib\n"
+        "assert importlib.util.find_spec('strangers') and 'resnet20x2' not in sys.argv\n"
+        "pathlib.Path(sys.argv[-1]).write_text(json.dumps({'results': [{'argv': sys.argv}]}))\n"
+    )
+    true_command, called = any_network.command, list[list[str]]()
+
+    def command(*arguments: Any) -> list[str]:
+        called.append(true_command(*arguments))
+        return [sys.executable, str(script), *called[-1]]
+
+    monkeypatch.setattr(any_network, "command", command)
+    modes = [part for mode in any_network.MODES for part in ("--mode", mode)]
+    networks = ["--network", "resnet20x4", "--network", "resnet20x2"]
+    any_network.main(["--out", str(out), *modes, *networks])
+    rows = json.loads(out.read_text())["results"]
+    assert [(row["compile_mode"], row["run"]) for row in rows] == [
+        ("fast", "first"), ("fast", "again"), ("plain", "first"), ("cudnn", "first"),
+        ("cudnn", "again"), ("max", "first"), ("max", "again"),
+    ]  # fmt: skip
+    assert "not measured: resnet20x2 by fast (tried 1 times)" in capsys.readouterr().out
+    before = len(called)
+    any_network.main(["--out", str(out), *modes, *networks[:2]])
+    assert len(called) == before
+    assert "all 4 measured" in capsys.readouterr().out
+    scripts = {Path(part).name for line in called for part in line if part.endswith(".py")}
+    assert scripts == {"plain_compile.py", "without_compiler.py"}
+
+
+def test_plain_torch_compile_takes_turns_with_ours(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, out = benchmark("plain_compile"), tmp_path / "row.json"
+    compiled: list[torch.nn.Module] = []
+
+    def keep(module: torch.nn.Module, **_: Any) -> torch.nn.Module:
+        compiled.append(module)
+        return module
+
+    monkeypatch.setattr(torch, "compile", keep)
+    # On a CPU the automatic precision takes turns with others, which are compiled too.
+    small = {"precision": "float32", "forward_rows": 10}
+    monkeypatch.setattr(plain, "measure", functools.partial(plain.measure, **small))
+    plain.main(["resnet20", "--seconds", "0.01", "--rounds", "2", "--device", "cpu",
+                "--out", str(out)])  # fmt: skip
+    (row,) = json.loads(out.read_text())["results"]
+    assert len(row["turns_with_plain"]) == 2
+    assert row["ratio_to_plain"] > 0
+    (module,) = compiled
+    assert norms_of(module), "without our preparation"
+    assert {tensor.dtype for tensor in module.parameters()} == {torch.float16}
+
+
+def test_a_command_runs_without_the_compiler() -> None:
+    line = "bench digits-mlp --seconds 0.01 --rounds 1 --compile --device cpu"
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "without_compiler.py"), *line.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot be compiled" in done.stderr
+    assert "float32" in done.stdout
+    assert "compiled" not in done.stdout
