@@ -163,20 +163,21 @@ def test_weights_that_are_read_elsewhere_are_not_changed() -> None:
 
 
 class Tokens(nn.Module):
-    """A batch norm of tokens, after a linear layer of another number of features."""
+    """A batch norm of 32 tokens, after a linear layer of some number of features."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(32, 5), nn.BatchNorm1d(32)
+        self.linear, self.norm = nn.Linear(32, features), nn.BatchNorm1d(32)
         with_statistics(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.linear(x.mean(dim=1))).mean(dim=1)  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("features", [5, 32])
 @torch.no_grad()
-def test_a_norm_of_tokens_is_not_folded_into_features() -> None:
-    net = Tokens()
+def test_a_norm_of_tokens_is_not_folded_into_features(features: int) -> None:
+    net = Tokens(features)
     torch.testing.assert_close(fold_batch_norm(net)(IMAGES), net(IMAGES))
 
 

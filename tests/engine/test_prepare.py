@@ -281,6 +281,27 @@ def test_reduced_precision_is_recorded_and_close(precision: str) -> None:
     assert _is_in_state(model, before), "the module itself is not changed"
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_fold_that_changes_the_network_is_not_used(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change by a twentieth of the range, which could pass for rounding in bfloat16."""
+
+    class Wrong(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1.05 * self.module(x)  # type: ignore[no-any-return]
+
+    network = sween.load(ZOO).members[0].eval()
+    wanted = prepare(network, Preparation(precision), images(8)).run(images(8))
+    monkeypatch.setattr("sween.engine.prepare.fold_batch_norm", Wrong)
+    found = prepare(network, Preparation(precision), images(8)).run(images(8))
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+
+
 def test_a_model_that_needs_float32_is_refused_in_float16() -> None:
     layer = nn.Linear(64, 10)
     nn.init.constant_(layer.weight, 3e4)

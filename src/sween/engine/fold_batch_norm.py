@@ -4,11 +4,13 @@ import copy
 
 import torch
 from torch import fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from sween.engine.tracing import count_uses, has_hooks, replace_part, trace
 
-_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Not linear layers: of tokens, a batch norm may be over another axis than theirs."""
+
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -60,7 +62,5 @@ def _layer_before(node: fx.Node, parts: dict[str, nn.Module]) -> fx.Node | None:
 
 def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
     assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-    if isinstance(layer, nn.Linear):
-        return fuse_linear_bn_eval(layer.eval(), norm.eval())
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     return fuse_conv_bn_eval(layer.eval(), norm.eval())
