@@ -4,6 +4,7 @@ import copy
 
 from torch import nn
 
+from sween.engine.fuse_attention import fuse_attention
 from sween.engine.fuse_convolutions import fuse_convolutions
 from sween.engine.linear_gelu import fuse_gelus
 from sween.engine.tracing import trace
@@ -21,7 +22,7 @@ def fuse_layers(module: nn.Module) -> nn.Module:
         traced = trace(copy.deepcopy(module))
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
-    if not fuse_convolutions(traced) + fuse_gelus(traced):
+    if not fuse_convolutions(traced) + fuse_gelus(traced) + fuse_attention(traced):
         return module
     traced.delete_all_unused_submodules()
     traced.recompile()
