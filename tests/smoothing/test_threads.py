@@ -78,7 +78,7 @@ def test_a_module_is_evaluated_while_another_thread_traces() -> None:
     class Slow(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            self.body = nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4))
             self.seen = True
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -88,13 +88,13 @@ def test_a_module_is_evaluated_while_another_thread_traces() -> None:
             y: torch.Tensor = self.body(x)
             return y
 
-    slow, plain = Slow().eval(), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
-    wanted = plain(torch.ones(2, 4))
+    slow, plain = Slow().eval(), nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4)).eval()
+    wanted = plain(torch.ones(2, 4, 1))
 
     def other() -> torch.Tensor:
         assert tracing.wait(30)
         try:
-            output: torch.Tensor = plain(torch.ones(2, 4))
+            output: torch.Tensor = plain(torch.ones(2, 4, 1))
             assert isinstance(plain[0].weight, nn.Parameter)
             return output
         finally:
