@@ -70,6 +70,34 @@ def test_votes_are_those_of_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sizes[-1] == 10  # the rest of 25 in passes of 15
 
 
+def test_the_average_of_the_weights_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the weights that are trained on are the same afterwards."""
+    seen = list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]()
+    of_trainer = Trainer._correct
+
+    def watch(trainer: Trainer, *args: Any) -> torch.Tensor:
+        assert trainer.average is not None
+        before = {name: own.clone() for name, own in trainer.model.state_dict().items()}
+        average = {name: own.clone() for name, own in trainer.average.tensors.items()}
+
+        def votes(model: torch.nn.Module, *args: Any, **options: Any) -> torch.Tensor:
+            voting = {name: own.clone() for name, own in model.state_dict().items()}
+            seen.append((average, voting))
+            return count_votes(model, *args, **options)
+
+        monkeypatch.setattr(trainer_module, "count_votes", votes)
+        found = of_trainer(trainer, *args)
+        assert same(before, trainer.model.state_dict())
+        return found
+
+    monkeypatch.setattr(Trainer, "_correct", watch)
+    wanted = config(**ACR, epochs=4, reweigh_from=2, drop_below=0.1, average=0.9)
+    train(wanted, few_digits(50), tmp_path, quiet=True)
+    assert len(seen) == 2
+    for average, voting in seen:
+        assert all(torch.equal(average[name], voting[name]) for name in average)
+
+
 def test_dropped_images_are_never_seen_again(tmp_path: Path) -> None:
     """Before the start all images are, in every epoch; afterwards easy ones, some repeatedly."""
     wanted = config(**ACR, reweigh_from=2, drop_below=0.3, reweigh_every=2, epochs=5)

@@ -292,18 +292,23 @@ class Trainer:
             self.per_image["weights"] = kept * weigh_images(correct)
 
     def _correct(self, copies: int, purpose: str, epoch: int) -> torch.Tensor:
-        """How many noisy copies of each training image the network classifies correctly."""
-        train = self.dataset.train
-        votes = count_votes(
-            self.model,
-            train,
-            sigma=self.config.training_sigma,
-            copies=copies,
-            num_classes=self.dataset.num_classes,
-            seed=self.config.seed,
-            purpose=purpose,
-            epoch=epoch,
-        )
+        """How many noisy copies of each training image the network classifies correctly.
+
+        With the average of the weights, if there is one: at the learning rate of a single cycle the
+        last ones err on images that the trained network will not.
+        """
+        train, average = self.dataset.train, self.average
+        with average.in_place_of_the_weights() if average else contextlib.nullcontext():
+            votes = count_votes(
+                self.model,
+                train,
+                sigma=self.config.training_sigma,
+                copies=copies,
+                num_classes=self.dataset.num_classes,
+                seed=self.config.seed,
+                purpose=purpose,
+                epoch=epoch,
+            )
         return votes.gather(1, train.labels.to(votes.device)[:, None])[:, 0]
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
