@@ -229,6 +229,20 @@ def test_an_option_of_another_method_is_refused(method: str, name: str, value: o
         config(method=method, **{name: value})
 
 
+def test_consistency_attacks_the_noise_only_if_asked_to() -> None:
+    assert config(method="consistency").options_at(99).attack_steps == 0
+    given: dict[str, Any] = {"attack_from": 3, "attack_steps": 2, "attack_size": 0.25}
+    own = config(method="consistency", **given)
+    found = [own.options_at(epoch) for epoch in (2, 3)]
+    assert [(one.attack_steps, one.attack_size) for one in found] == [(0, 0.0), (2, 0.25)]
+    assert own.passes_at(3) == 2 * (1 + 2 * 2 / 3)
+    for name in given:
+        rest = {key: value for key, value in given.items() if key != name}
+        with pytest.raises(BadInput, match=rf"^{name}: expected a value"):
+            config(method="consistency", **rest)
+    assert config(method="consistency", attack_steps=0).options_at(99).attack_steps == 0
+
+
 def test_what_an_attack_costs() -> None:
     acr = config(method="acr", epochs=10, attack_from=5, attack_steps=6)
     assert (acr.passes_at(0), acr.passes_at(5)) == (4, 4 * (1 + 6 * 2 / 3))

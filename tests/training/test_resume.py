@@ -25,7 +25,12 @@ ARCHS = ("digits-mlp", "digits-conv", "tests.models.factories:with_dropout")
 METHODS: dict[str, dict[str, Any]] = {
     "gaussian": {"average": 0.9, "copies": 2},
     "macer": {"schedule": "step", "milestones": (3,), "regulariser_from": 3},
-    "consistency": {"decay_norms": False},
+    "consistency": {
+        "decay_norms": False,
+        "attack_from": 2,
+        "attack_steps": 1,
+        "attack_size": 0.25,
+    },
     "acr": {
         "attack_from": 3,
         "attack_steps": 1,

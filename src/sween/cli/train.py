@@ -115,14 +115,17 @@ def run(
     ] = None,
     attack_from: Annotated[
         int | None,
-        typer.Option(help="epoch from which acr and catrs attack the noise [as published]"),
+        typer.Option(help="epoch from which the noise is attacked [as published]"),
     ] = None,
     attack_steps: Annotated[
-        int | None, typer.Option(help="steps of that attack, 0 for none [as published]")
+        int | None,
+        typer.Option(
+            help="steps of that attack (acr, catrs, consistency), 0 for none [as published]"
+        ),
     ] = None,
     attack_size: Annotated[
         float | None,
-        typer.Option(help="length of a step of acr, radius of catrs [as published]"),
+        typer.Option(help="length of its steps, or radius of catrs [as published]"),
     ] = None,
     drop_below: Annotated[
         float | None,

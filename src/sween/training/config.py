@@ -61,11 +61,12 @@ class TrainConfig:
         regulariser: lambda of the objective; by default the one published for this sigma.
         regulariser_from: epoch from which lambda applies; by default 0, or the first drop of the
             rate where that is what was published for this method and sigma.
-        attack_from: epoch from which `acr` and `catrs` attack the noise; by default the published
-            share of the epochs.
-        attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma.
-        attack_size: length of a step of `acr`, radius of `catrs`, for [0,1] pixels; by default as
-            published for sigma.
+        attack_from: epoch from which the noise is attacked; by default the published share of the
+            epochs.
+        attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma,
+            so that `consistency` has none unless it is given.
+        attack_size: length of a step of `acr` and `consistency`, radius of `catrs`, for [0,1]
+            pixels; by default as published for sigma.
         drop_below: `acr` drops training images of which a smaller share of noisy copies is
             classified correctly at `reweigh_from`; 0 drops none; by default as published for sigma.
         reweigh_from: epoch from which `acr` drops images and draws the others by their weight; by
@@ -223,6 +224,15 @@ class TrainConfig:
                         got=getattr(self, name),
                         fix=f"leave out `{name}`, or choose another `method`",
                     )
+        if self.attack_steps is None and objective.attack is not None and not objective.attacks:
+            for name in ("attack_from", "attack_size"):
+                if getattr(self, name) is not None:
+                    raise BadInput(
+                        "attack_steps",
+                        expected=f"a value with `{name}`, as {self.method} has none published",
+                        got="none",
+                        fix=f"pass `attack_steps`, or leave out `{name}`",
+                    )
 
     @property
     def training_sigma(self) -> float:
@@ -278,12 +288,12 @@ class TrainConfig:
         """The settings published for this method and sigma, of which one is wanted."""
         published = OBJECTIVES[self.method].attacks
         if self.sigma not in published:
-            known = ", ".join(f"{sigma:g}" for sigma in published)
+            known = ", ".join(f"{sigma:g}" for sigma in published) or "none"
             raise BadInput(
                 name,
                 expected=f"a value, as {self.method} has none published for sigma {self.sigma:g}",
                 got="none",
-                fix=f"pass `{name}`; published for sigma {known}",
+                fix=f"pass `{name}`; published for sigma: {known}",
             )
         return published[self.sigma]
 
@@ -291,9 +301,16 @@ class TrainConfig:
         return round(self._published_attack(name).start * self.epochs)
 
     @property
+    def _attacks_noise(self) -> bool:
+        """Whether the noise is attacked at some epoch: as published, or as asked for."""
+        objective = OBJECTIVES[self.method]
+        wanted = bool(objective.attacks) if self.attack_steps is None else self.attack_steps > 0
+        return objective.attack is not None and wanted
+
+    @property
     def attack_start(self) -> int:
         """Epoch from which the noise is attacked; the number of epochs if it never is."""
-        if OBJECTIVES[self.method].attack is None or self.attack_steps == 0:
+        if not self._attacks_noise:
             return self.epochs
         own = self.attack_from
         return self._published_start("attack_from") if own is None else own
@@ -301,7 +318,7 @@ class TrainConfig:
     @property
     def _attack(self) -> tuple[int, float]:
         """Steps and size of the attack on the noise, once it has started."""
-        if OBJECTIVES[self.method].attack is None or self.attack_steps == 0:
+        if not self._attacks_noise:
             return 0, 0.0
         if self.sigma == 0:
             raise BadInput("sigma", expected="noise to attack", got=0, fix="try 0.5")

@@ -177,8 +177,9 @@ class Objective:
         description: a few words.
         regularisers: published lambda by sigma; other sigmas need an explicit value.
         delayed_at: sigmas at which lambda is published to apply from the first drop of the rate.
-        attack: on the noise, if any.
-        attacks: published settings of the attack by sigma, as for lambda.
+        attack: on the noise, if it can be attacked.
+        attacks: published settings of the attack by sigma, as for lambda; without any, the noise is
+            attacked only if the settings are given.
         weighs_images: whether it drops hard images and draws easy ones more often.
         taught: whether its loss needs a teacher's probabilities (`Guide`).
     """
@@ -208,6 +209,7 @@ OBJECTIVES: dict[str, Objective] = {
         2,
         "cross-entropy, agreement of noisy copies, entropy of their mean",
         {0.25: 20.0, 0.5: 10.0, 1.0: 10.0},
+        attack=attack_on_sphere,  # not published: only where it is asked for
     ),
     # Sun et al. 2025. Their epochs 60, 70 and 60 of 150.
     "acr": Objective(
