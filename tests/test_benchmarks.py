@@ -193,6 +193,7 @@ def test_networks_are_measured_by_every_way_and_those_in_the_file_are_left_out(
     assert scripts == {"plain_compile.py", "without_compiler.py"}
 
 
+@pytest.mark.slow
 def test_plain_torch_compile_takes_turns_with_ours(
     benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ def test_plain_torch_compile_takes_turns_with_ours(
     assert {tensor.dtype for tensor in module.parameters()} == {torch.float16}
 
 
+@pytest.mark.slow
 def test_a_command_runs_without_the_compiler() -> None:
     line = "bench digits-mlp --seconds 0.01 --rounds 1 --compile --device cpu"
     done = subprocess.run(
