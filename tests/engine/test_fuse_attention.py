@@ -39,6 +39,23 @@ class Net(nn.Module):
         return out.transpose(1, 2).reshape(batch, tokens, HEADS * WIDTH)
 
 
+def _changed(net: Net, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.mT
+    q.mul_(0.999)
+    return scores.softmax(dim=-1) @ v + q
+
+
+def _set(net: Net, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.mT
+    v[..., 0] = 0.1
+    return scores.softmax(dim=-1) @ v
+
+
+def _in_place_before(net: Net, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    v.mul_(0.999)  # its result is not used by name, but it must run
+    return (q @ k.mT).softmax(dim=-1) @ v
+
+
 def _used_twice(net: Net, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
     return weights @ v + weights.sum()
@@ -63,6 +80,9 @@ CASES: dict[str, tuple[Mix, bool]] = {
         True,
     ),
     "by keyword": (lambda net, q, k, v: torch.softmax(input=q @ k.mT, dim=-1) @ v, True),
+    "values changed before": (_in_place_before, True),
+    "queries changed between": (_changed, False),
+    "values set between": (_set, False),
     "over the queries": (lambda net, q, k, v: (q @ k.mT).softmax(dim=-2) @ v, False),
     "a layer over the queries": (lambda net, q, k, v: net.columns(q @ k.mT) @ v, False),
     "keys as they are": (lambda net, q, k, v: (q @ k).softmax(dim=-1) @ v, False),
@@ -93,6 +113,8 @@ def test_outputs_stay_the_same(name: str) -> None:
     if wanted:
         assert "softmax" not in str(getattr(fused, "graph", ""))
     torch.testing.assert_close(fused(x), net(x), rtol=1e-5, atol=1e-6)
+    if name == "values changed before":
+        assert "mul_" in str(getattr(fused, "graph", ""))
 
 
 @torch.no_grad()

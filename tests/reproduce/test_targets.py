@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +26,8 @@ from sween.reproduce import (
     steps_of_all,
 )
 from sween.reproduce.rates import START_UP, Rates
-from sween.reproduce.steps import WeighStep
+from sween.reproduce.steps import AttackStep, WeighStep
+from sween.runs.attack import AttackRun
 from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.photos import write_photos
 
@@ -182,6 +184,23 @@ def test_costs_of_other_settings_do_not_count(plans: Path, monkeypatch: pytest.M
     outcome = run_line(line)
     assert outcome.code == 2
     assert "batch_size" in outcome.stderr
+
+
+def test_an_attack_with_an_alarm_is_never_done(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call would otherwise print its table as if nothing had happened."""
+    succeed(f"reproduce {done / 'attacks.toml'} --out {done / 'out'} --quiet --device cpu")
+    space = Workspace(read_plan(done / "attacks.toml"), recipe="fast", out=done / "out")
+    steps = [step for step in steps_of(space) if isinstance(step, AttackStep)]
+    assert all(step.is_done() for step in steps)
+    read = AttackRun.read
+
+    def alarmed(folder: Path) -> SimpleNamespace:
+        run = read(folder)
+        rows = [dataclasses.replace(row, alarm=True) for row in run.rows]
+        return SimpleNamespace(config=run.config, rows=rows)
+
+    monkeypatch.setattr("sween.reproduce.steps.AttackRun.read", alarmed)
+    assert not any(step.is_done() for step in steps)
 
 
 class _Slow(Step):

@@ -19,10 +19,17 @@ _TIMES, _BY = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "d
 _LAST_TWO = ({-1, -2}, {2, 3}, {1, 2})
 """Axes of a transposition: by their numbers from the end, of four or of three."""
 
+_IN_PLACE = ("iadd", "isub", "imul", "itruediv", "setitem")
+"""Functions of `operator` that change their first argument."""
+
 
 class Scores(NamedTuple):
-    """Products of queries and keys, times a number."""
+    """Products of queries and keys, times a number.
 
+    `product` is the node that multiplies them, before the number.
+    """
+
+    product: fx.Node
     queries: fx.Node
     keys: fx.Node
     scale: float
@@ -36,7 +43,7 @@ def fuse_attention(traced: fx.GraphModule) -> int:
         if weights is None or values is None or len(weights.users) > 1:
             continue
         scores = _scores(_softmax_of(weights, parts))
-        if scores is None:
+        if scores is None or _changed_between(scores.product, product, parts):
             continue
         with traced.graph.inserting_after(product):
             node = traced.graph.call_function(
@@ -45,10 +52,42 @@ def fuse_attention(traced: fx.GraphModule) -> int:
                 {"scale": scores.scale},
             )
         product.replace_all_uses_with(node)
+        _erase_chain(traced.graph, product, scores)
         fused += 1
-    if fused:
-        traced.graph.eliminate_dead_code()
     return fused
+
+
+def _erase_chain(graph: fx.Graph, product: fx.Node, scores: Scores) -> None:
+    """Erase what the fused call replaces, and nothing else that seems unused.
+
+    A call that works in place has no users either, but must run.
+    """
+    transposed = scores.product.args[1]
+    node: Any = product
+    while node is not scores.product:
+        before = next(own for own in node.args or node.kwargs.values() if isinstance(own, fx.Node))
+        graph.erase_node(node)
+        node = before
+    graph.erase_node(node)
+    if isinstance(transposed, fx.Node) and not transposed.users:
+        graph.erase_node(transposed)
+
+
+def _changed_between(first: fx.Node, last: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    """Whether anything between two nodes may work in place: the fused call runs at the last."""
+    node = first.next
+    while node is not last:
+        if node.op == "call_module":
+            part = parts[str(node.target)]
+            if getattr(part, "inplace", False) or not type(part).__module__.startswith("torch.nn"):
+                return True
+        name = node.target if isinstance(node.target, str) else node.target.__name__
+        in_place = node.op == "call_method" and name.endswith("_")
+        in_place |= node.op == "call_function" and (name.endswith("_") or name in _IN_PLACE)
+        if in_place or "out" in node.kwargs or node.kwargs.get("inplace"):
+            return True
+        node = node.next
+    return False
 
 
 def _softmax_of(node: fx.Node, parts: dict[str, nn.Module]) -> fx.Node | None:
@@ -84,7 +123,7 @@ def _scores(node: fx.Node | None) -> Scores | None:
         return None
     queries, transposed = _operands(node, _PRODUCTS)
     keys = None if transposed is None else _transposed(transposed)
-    return None if queries is None or keys is None else Scores(queries, keys, scale)
+    return None if queries is None or keys is None else Scores(node, queries, keys, scale)
 
 
 def _transposed(node: fx.Node) -> fx.Node | None:

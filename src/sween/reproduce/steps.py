@@ -457,6 +457,7 @@ class AttackStep(Step):
             and _same_images(run.config.content, self.space.dataset.test, self.positions)
             and list(run.config.indices) == self.positions
             and run.config.settings == self._settings
+            and not any(row.alarm for row in run.rows)  # fails each time, not only the first
         )
 
     def _loaded(self) -> LoadedEnsemble:
