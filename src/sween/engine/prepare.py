@@ -249,7 +249,8 @@ def _computes_the_same(form: nn.Module, module: nn.Module, images: torch.Tensor)
             found = form(images.clone())
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # what was traced may not run
+        except Exception as error:  # what was traced may not run
+            refuse_broken_device(error)
             return False
     return relative_change(found, wanted) <= _CHANGE_ALLOWED[torch.float32]
 
