@@ -54,6 +54,22 @@ def test_lines_have_done_total_rate_and_time_left(
     ]
 
 
+def test_the_time_left_does_not_count_compilation(
+    capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    with track("train", 10_000) as advance:
+        clock.now += 60  # compiles
+        advance(1, "")
+        for _ in range(4):
+            clock.now += 8
+            advance(800, "")
+    assert capsys.readouterr().err.splitlines() == [
+        "train 1/10.0k  0.0/s  ? s left",
+        "train 1601/10.0k  100.0/s  84 s left",
+        "train 3201/10.0k  100.0/s  68 s left",
+    ]
+
+
 def test_lines_are_periodic(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with track("train", 1000) as advance:
         for _ in range(1000):

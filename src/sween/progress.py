@@ -15,6 +15,12 @@ Advance = Callable[[int, str], None]
 
 SECONDS_BETWEEN_LINES = 15.0
 
+SECONDS_WITHOUT_START_UP = 5.0
+"""After so many, a rate is measured from the first units on."""
+
+LEAST_SHARE = 0.01
+"""Of the units: fewer, done in one step, may have spent their time on compilation."""
+
 MAX_BAR, MIN_BAR = 24, 6
 MIN_DESCRIPTION = 8
 """In columns; if even these do not fit, the note is truncated as well."""
@@ -137,26 +143,37 @@ def format_seconds(seconds: float) -> str:
 def _log(description: str, total: int, often_short: bool) -> Iterator[Advance]:
     started = last_line = time.monotonic()
     done_so_far, last_note, used = 0, "", False
+    first: tuple[float, int] | None = None
+    """When the first units were done, and how many: what starts up or compiles precedes them."""
 
-    def write(when: str) -> None:
-        done, rate = min(done_so_far, total), done_so_far / max(time.monotonic() - started, 1e-9)
-        count = f"{format_count(done)}/{format_count(total)}"
+    def write(rate: float, when: str) -> None:
+        count = f"{format_count(min(done_so_far, total))}/{format_count(total)}"
         line = f"{description} {count}  {rate:,.1f}/s  {when}  {last_note}"
         sys.stderr.write(line.rstrip() + "\n")
 
+    def mean_rate() -> float:
+        return done_so_far / max(time.monotonic() - started, 1e-9)
+
     def advance(done: int, note: str) -> None:
-        nonlocal done_so_far, last_line, last_note, used
+        nonlocal done_so_far, last_line, last_note, used, first
         done_so_far, last_note, used = done_so_far + done, note, True
         now = time.monotonic()
+        if first is None and done_so_far:
+            first = now, done_so_far
         if done_so_far >= total or now - last_line < SECONDS_BETWEEN_LINES:
             return
         last_line = now
-        left = (total - done_so_far) * (now - started) / done_so_far if done_so_far else None
-        write("? s left" if left is None else f"{left:.0f} s left")
+        since, before = first or (now, 0)
+        if done_so_far > before and now - since >= SECONDS_WITHOUT_START_UP:
+            rate = (done_so_far - before) / (now - since)
+        else:
+            rate = mean_rate()
+        known = done_so_far > before or done_so_far >= LEAST_SHARE * total > 0
+        write(rate, f"{(total - done_so_far) / rate:.0f} s left" if known else "? s left")
 
     yield advance
     # The last line is written when the block ends: the note passed with the last unit may be older
     # than the result it describes.
     was_short = often_short and last_line == started
     if used and done_so_far >= total and not was_short:
-        write(f"took {time.monotonic() - started:.1f} s")
+        write(mean_rate(), f"took {time.monotonic() - started:.1f} s")
