@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from palette import reduce_colours
 from playwright.sync_api import sync_playwright
 
 from sween.demo import RADII
@@ -29,6 +30,7 @@ def main() -> None:
             top = page.locator("#results").bounding_box()["y"]
             area = {"x": 0, "y": top, "width": WIDTH, "height": HEIGHT}
             page.screenshot(path=FOLDER / name, full_page=True, clip=area)
+            reduce_colours(FOLDER / name)
         browser.close()
 
 

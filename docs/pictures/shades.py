@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from palette import reduce_colours
 
 from sween.report import MeasuredRun, canvas, load_run
 
@@ -78,6 +79,7 @@ def save_both(draw: Callable[[Shades], Figure], name: str, folder: Path = HERE) 
             figure = draw(shades)
             path = folder / f"{name}{shades.suffix}.png"
             figure.savefig(path, dpi=160, facecolor=shades.paper, metadata={"Software": None})
+            reduce_colours(path)
 
 
 @functools.cache
