@@ -12,7 +12,7 @@ from sween.reproduce import Rates, Step, Workspace, read_plan, steps_of
 from sween.runs.attack import AttackRun
 
 RUNS = {
-    "identical": "{dataset}-identical-gaussian-sigma{sigma:.2f}",
+    "identical": "{dataset}-identical-seeds-gaussian-sigma{sigma:.2f}",
     "macer": "{dataset}-sween6-macer-sigma{sigma:.2f}",
     "imagenette": "imagenette-sween3-gaussian-sigma{sigma:.2f}",
 }

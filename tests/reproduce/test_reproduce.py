@@ -462,7 +462,7 @@ ROOT = Path(__file__).parents[2]
         (target, config.parent)
         for target, pattern in (
             ("standard", "cifar10-sween?-gaussian-*/training/*"),
-            ("identical", "cifar10-identical-gaussian-*/training/*"),
+            ("identical-noise", "cifar10-identical-gaussian-*/training/*"),
             ("macer-sween3", "cifar10-sween3-macer-*/training/*"),
             ("imagenette", "imagenette-sween3-gaussian-*/training/*"),
             ("imagenette-identical", "imagenette-identical-gaussian-*/training/*"),
@@ -488,7 +488,7 @@ def test_a_plan_says_how_the_networks_of_results_were_trained(target: str, folde
         (target, rows.parent)
         for target, pattern in (
             ("standard", "cifar10-sween6-gaussian-*"),
-            ("identical", "cifar10-identical-gaussian-*"),
+            ("identical-noise", "cifar10-identical-gaussian-*"),
             ("macer-sween3", "cifar10-sween3-macer-*"),
             ("imagenette", "imagenette-sween3-gaussian-*"),
             ("imagenette-identical", "imagenette-identical-gaussian-*"),

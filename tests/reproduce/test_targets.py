@@ -25,7 +25,7 @@ from sween.reproduce import (
     steps_of,
     steps_of_all,
 )
-from sween.reproduce.rates import START_UP, Rates
+from sween.reproduce.rates import KINDS, START_UP, Rates
 from sween.reproduce.steps import AttackStep, WeighStep
 from sween.runs.attack import AttackRun
 from tests.cli.command import assert_refused, run_line, succeed
@@ -230,7 +230,7 @@ def test_a_limit_in_which_nothing_can_be_finished_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same command would otherwise stop at the same place again and again."""
-    monkeypatch.setitem(START_UP, "cpu", 0.1)
+    monkeypatch.setitem(START_UP, "cpu", dict.fromkeys(KINDS, 0.1))
     with pytest.raises(BadInput, match=r"expected at least .*, to train a network, got 1s; allow"):
         carry_out([_Slow(unit=1e14)], device="cpu", time_limit=1)
     with pytest.raises(BadInput, match="to get further with: train a network, got 1s; allow"):

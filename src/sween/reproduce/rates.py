@@ -17,8 +17,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MEASURED = Path(__file__).with_name("rates.json")
 """By kind of device and of work: multiply-adds per second, on which machine, and which results."""
 
-START_UP = {"cuda": 45.0, "cpu": 3.0}
-"""Seconds of a step before its work begins: loading data, compiling."""
+START_UP: dict[str, dict[Kind, float]] = {
+    "cuda": {"train": 45.0, "weigh": 5.0, "certify": 15.0, "attack": 45.0},
+    "cpu": dict.fromkeys(KINDS, 3.0),
+}
+"""Seconds of a step before its work begins: loading data; on a GPU also compiling, which is most of
+it where gradients are computed."""
 
 EVALUATIONS_PER_STEP = 3
 """Of a training step or a gradient, in forward passes: one forward and about two backward."""
@@ -105,13 +109,13 @@ class Rates:
     def seconds_left(self, work: Work) -> float:
         """0 if nothing is left; otherwise with the start-up."""
         left = work.total - work.done
-        return START_UP[self.device] + left / self._rates[work.kind] if left > 0 else 0.0
+        return START_UP[self.device][work.kind] + left / self._rates[work.kind] if left > 0 else 0.0
 
     def least_seconds(self, work: Work) -> float:
         """Of the shortest call that gets further, with the start-up."""
         if not work.unit:
             return self.seconds_left(work)
-        return START_UP[self.device] + work.unit / self._rates[work.kind]
+        return START_UP[self.device][work.kind] + work.unit / self._rates[work.kind]
 
     def describe(self, kinds: Iterable[Kind] = KINDS) -> str:
         """Where the rates of some kinds were measured: train here, attack on one NVIDIA H200."""

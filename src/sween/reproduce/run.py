@@ -103,7 +103,7 @@ def seconds_left(step: Step, rates: Rates) -> float:
     """
     work = step.work()
     rates.learn(work)
-    return 0.0 if step.is_done() else max(rates.seconds_left(work), START_UP[rates.device])
+    return 0.0 if step.is_done() else max(rates.seconds_left(work), START_UP[rates.device][work.kind])
 
 
 def carry_out(
