@@ -11,7 +11,7 @@ from tables import markdown
 
 from sween.attack import empirical_accuracy
 from sween.evaluation import bootstrap_interval, certified_accuracy
-from sween.report.attacked import load_attacked
+from sween.report.attacked import AttackedRun, load_attacked
 
 
 def attacks(results: Path, certified: str) -> str:
@@ -55,9 +55,10 @@ def attacks(results: Path, certified: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RobustLead:
-    """Of SWEEN-3 over a candidate in accuracy under attack, in percent, paired by image."""
+    """Of one model over another in accuracy under attack, in percent, paired by image."""
 
-    candidate: str
+    model: str
+    other: str
     eps: float
     images: int
     mean: float
@@ -69,13 +70,17 @@ class RobustLead:
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
 
-def robust_leads(results: Path, attack: str) -> list[RobustLead]:
-    """At every size, 0 is without an attack; of candidates that were attacked as SWEEN-3 was."""
-    folders = sorted((results / "attacks").glob(f"{attack}-*"))
-    runs = {run.model: run for run in map(load_attacked, folders)}
-    ensemble = runs.pop("SWEEN-3")
+def robust_leads(results: Path, attack: str, model: str) -> list[RobustLead]:
+    """Of an ensemble over every smaller model that was attacked on the same images.
+
+    At every size, 0 is without an attack.
+    """
+    runs = {run.model: run for run in _attacked_by(results, attack)}
+    ensemble = runs[model]
     leads = []
     for name, run in sorted(runs.items()):
+        if name == model or not _members(run) < _members(ensemble):
+            continue
         assert run.indices == ensemble.indices
         for eps in ensemble.radii:
             own, other = (
@@ -84,16 +89,28 @@ def robust_leads(results: Path, attack: str) -> list[RobustLead]:
             )
             apart = np.array([100 * (own[index] - other[index]) for index in ensemble.indices])
             low, high = bootstrap_interval(apart, resamples=10_000, confidence=0.95, seed=0)
-            leads.append(RobustLead(name, eps, len(apart), float(apart.mean()), low, high))
+            leads.append(RobustLead(model, name, eps, len(apart), float(apart.mean()), low, high))
     return leads
 
 
+def _attacked_by(results: Path, attack: str) -> list[AttackedRun]:
+    return [load_attacked(folder) for folder in sorted((results / "attacks").glob(f"{attack}-*"))]
+
+
+def _members(run: AttackedRun) -> set[str]:
+    """Names of the networks that vote in the model that was attacked."""
+    candidates = set(run.config.content["candidates"])
+    return {run.model} if run.model in candidates else candidates
+
+
 def attack_leads(results: Path, attack: str) -> str:
-    """SWEEN-3 against each of its candidates under one attack."""
-    leads = robust_leads(results, attack)
+    """Each ensemble against the models that it contains, under one attack."""
+    runs = _attacked_by(results, attack)
+    ensembles = sorted(run.model for run in runs if len(_members(run)) > 1)
+    leads = [lead for name in ensembles for lead in robust_leads(results, attack, name)]
     sizes = list(dict.fromkeys(lead.eps for lead in leads))
-    lines = [
-        [name, *(lead.shown for lead in leads if lead.candidate == name)]
-        for name in dict.fromkeys(lead.candidate for lead in leads)
-    ]
-    return markdown(["SWEEN-3 over", *(f"{eps:.2f}" for eps in sizes)], 1, lines)
+    by_pair = dict[tuple[str, str], list[str]]()
+    for lead in leads:
+        by_pair.setdefault((lead.model, lead.other), []).append(lead.shown)
+    lines = [[*pair, *shown] for pair, shown in by_pair.items()]
+    return markdown(["model", "over", *(f"{eps:.2f}" for eps in sizes)], 2, lines)

@@ -368,7 +368,10 @@ def robust(name: str, eps: float) -> list[bool]:
 
 
 def test_attacks() -> None:
-    certified = by_model("cifar10-sween3-gaussian-sigma0.50")
+    certified = {
+        **by_model("cifar10-sween6-gaussian-sigma0.50"),
+        **by_model("cifar10-sween3-gaussian-sigma0.50"),
+    }
     for line in results("attacks cifar10-sween3-gaussian-sigma0.50"):
         source, _, model = line["model"].partition(": ")
         if source == "paper":
@@ -386,7 +389,8 @@ def test_attacks() -> None:
     for line in results("attack-leads rand"):
         for column in ("0.00", "0.25", "0.50", "0.75", "1.00"):
             own, other = (
-                robust(f"rand-{name}", float(column)) for name in ("sween3", line["SWEEN-3 over"])
+                robust(f"rand-{name.lower().replace('-', '')}", float(column))
+                for name in (line["model"], line["over"])
             )
             close(line[column], 100 * (sum(own) - sum(other)) / len(own), 0.051)
 

@@ -103,7 +103,9 @@ def seconds_left(step: Step, rates: Rates) -> float:
     """
     work = step.work()
     rates.learn(work)
-    return 0.0 if step.is_done() else max(rates.seconds_left(work), START_UP[rates.device][work.kind])
+    if step.is_done():
+        return 0.0
+    return max(rates.seconds_left(work), START_UP[rates.device][work.kind])
 
 
 def carry_out(
