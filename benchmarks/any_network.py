@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from turns import Turns
 
 NETWORKS = {
@@ -50,6 +51,9 @@ NETWORKS = {
 MODES = ("fast", "plain", "cudnn", "max")
 
 HERE = Path(__file__).resolve().parent
+
+BYTE_CODE = "byte-code"
+"""Folder of Python's, below that of the caches."""
 
 
 def command(name: str, mode: str, options: Sequence[str]) -> list[str]:
@@ -90,8 +94,10 @@ def environment(cache: Path) -> dict[str, str]:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The scripts' own folder too: `-m` adds the current one, a script only that of its file.
     absolute = os.pathsep.join([*(str(Path(path).resolve()) for path in paths), str(HERE)])
-    caches = {"SWEEN_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(cache / "byte-code")}
-    return {**os.environ, **caches, "PYTHONPATH": absolute}
+    caches = {"SWEEN_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(cache / BYTE_CODE)}
+    own = {**os.environ, **caches, "PYTHONPATH": absolute}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)  # images of containers often set it
+    return own
 
 
 def keep_byte_code(cache: Path) -> None:
@@ -100,6 +106,14 @@ def keep_byte_code(cache: Path) -> None:
         "import torch._dynamo, torch._inductor.compile_fx, torch.distributed.fsdp, sween.engine"
     )
     subprocess.run([sys.executable, "-c", script], env=environment(cache), cwd=HERE, check=True)
+    if not has_byte_code(cache):
+        sys.stderr.write("Python kept no byte code: first votes include translating torch\n")
+
+
+def has_byte_code(cache: Path) -> bool:
+    """Whether Python kept byte code of torch's compiler, there or where torch is installed."""
+    installed = Path(torch.__file__).parent / "_dynamo" / "__pycache__"
+    return installed.is_dir() or any((cache / BYTE_CODE).rglob("_dynamo/*.pyc"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 row = bench(name, mode, options, cache, max(1, turns.seconds_left))
                 if row is None:
                     break
-                rows.append({**row, "run": run})
+                rows.append({**row, "run": run, "byte_code": has_byte_code(cache)})
             else:
                 turns.add(subject, rows)
     turns.say_what_is_missing()

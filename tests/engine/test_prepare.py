@@ -14,6 +14,7 @@ from torch import nn
 
 import sween
 from sween.data import load_dataset
+from sween.engine import prepare as prepare_module
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.forward import FixedShapeForward, check_row_independence
 from sween.engine.member import Member
@@ -300,6 +301,44 @@ def test_a_fold_that_changes_the_network_is_not_used(
     monkeypatch.setattr("sween.engine.prepare.fold_batch_norm", Wrong)
     found = prepare(network, Preparation(precision), images(8)).run(images(8))
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+
+
+class _Counted(nn.Module):
+    """Sums of pixels by class; notes how many images it gets, of which its code may fix a number.
+
+    `at` is where sums are off.
+    """
+
+    def __init__(self, *, fixed: int | None = None, at: int | None = None) -> None:
+        super().__init__()
+        self.fixed, self.at, self.seen = fixed, at, list[int]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(len(x))
+        if self.fixed not in (None, len(x)):
+            raise RuntimeError(f"expected {self.fixed} images")
+        sums = x.flatten(1)[:, :10].clone()
+        if self.at is not None and self.at < len(x):
+            sums[self.at] += 1
+        return sums
+
+
+@pytest.mark.parametrize("fixed", [None, 40])
+def test_forms_are_compared_on_few_images_unless_the_code_fixes_their_number(
+    monkeypatch: pytest.MonkeyPatch, fixed: int | None
+) -> None:
+    monkeypatch.setattr(prepare_module, "ROWS_COMPARED", 6)
+    module, batch = _Counted(fixed=fixed), torch.rand(40, *SHAPE)
+    form = _Counted()
+    assert prepare_module._computes_the_same(form, module, batch)
+    assert form.seen == [fixed or 6]
+    assert not prepare_module._computes_the_same(_Counted(at=5), module, batch)
+
+
+def test_a_form_that_does_not_run_is_not_the_same() -> None:
+    assert not prepare_module._computes_the_same(
+        _Counted(fixed=1), _Counted(), torch.rand(4, *SHAPE)
+    )
 
 
 def test_a_model_that_needs_float32_is_refused_in_float16() -> None:
