@@ -313,6 +313,18 @@ def _surprising(measured: _Measured) -> Iterator[Claim]:
         ", ".join(f"{100 * share:.0f}%" for share in deep),
         min(deep) > 0.5,
     )
+    leads = [
+        lead
+        for lead in robust_leads(measured.results, "rand", "SWEEN-6")
+        if lead.eps > 0 and lead.other != "SWEEN-3"
+    ]
+    ahead, clear = sum(lead.mean > 0 for lead in leads), sum(lead.low > 0 for lead in leads)
+    yield Claim(
+        "Under AutoAttack SWEEN-6 is more robust than ResNet-20, 26 and 32, unlike SWEEN-3: leads "
+        f"of {len(leads)}",
+        f"{ahead}, {clear} of them clear of 0",
+        2 * clear >= len(leads) and all(lead.high > 0 for lead in leads),
+    )
     eight = measured.eight()
     whole = str(eight.ensemble)
     solved, equal = eight.models[whole], eight.models[f"{whole}{EQUAL}"]

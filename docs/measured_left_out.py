@@ -9,7 +9,6 @@ from tables import markdown
 
 from sween.data import Dataset
 from sween.reproduce import Rates, Step, Workspace, read_plan, steps_of
-from sween.runs.attack import AttackRun
 
 RUNS = {
     "identical": "{dataset}-identical-seeds-gaussian-sigma{sigma:.2f}",
@@ -39,21 +38,9 @@ def left_out(results: Path, dataset: str) -> str:
             }
             cells = [f"{minutes:.0f}" for minutes in kinds.values()]
             whole = f"{sum(kinds.values()):.0f}"
-            lines.append([f"`{target}`", f"{sigma:.2f}", *cells, "-", whole])
-    for folder in sorted((results / "pending").glob("rand-*")):
-        minutes, run = _attack_minutes(folder), AttackRun.read(folder)
-        name = f"`attacks`: {run.config.content['model']}"
-        cells = ["-", "-", "-", f"{minutes:.0f}", f"{minutes:.0f}"]
-        lines.append([name, f"{run.config.content['sigma']:.2f}", *cells])
-    head = ["target", "σ", "training, minutes", "weights", "certification", "attack", "in all"]
+            lines.append([f"`{target}`", f"{sigma:.2f}", *cells, whole])
+    head = ["target", "σ", "training, minutes", "weights", "certification", "in all"]
     return markdown(head, 1, lines)
-
-
-def _attack_minutes(folder: Path) -> float:
-    """That the images left of an attack take, if they take as long as the others did."""
-    run = AttackRun.read(folder)
-    spent = sum(row.seconds for row in run.rows)
-    return spent * (run.config.rows - len(run.rows)) / len(run.rows) / 60
 
 
 def _steps(target: str, sigma: float) -> list[Step]:

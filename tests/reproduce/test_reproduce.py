@@ -463,6 +463,7 @@ ROOT = Path(__file__).parents[2]
         for target, pattern in (
             ("standard", "cifar10-sween?-gaussian-*/training/*"),
             ("identical-noise", "cifar10-identical-gaussian-*/training/*"),
+            ("identical", "pending/identical/training/*/*"),
             ("macer-sween3", "cifar10-sween3-macer-*/training/*"),
             ("imagenette", "imagenette-sween3-gaussian-*/training/*"),
             ("imagenette-identical", "imagenette-identical-gaussian-*/training/*"),
