@@ -366,6 +366,8 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "imagenet-costs": measured_planning.imagenet_costs,
     "speed": measured_speed.speed,
     "any-network": measured_speed.any_network,
+    "plain-compile": measured_speed.plain_compile,
+    "same-counts": measured_speed.same_counts,
     "training": measured_speed.training,
     "training-speed": measured_speed.training_speed,
     "kernels": measured_speed.kernels,

@@ -59,6 +59,28 @@ def any_network(results: Path, name: str) -> str:
     return markdown([*head, "of a matrix product", "s to first vote", "in a later run"], 4, lines)
 
 
+def plain_compile(results: Path, name: str) -> str:
+    """The rows of a file that benchmarks/any_network.py wrote with --mode plain."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    lines = []
+    for row in content["results"]:
+        turns = zip(*row["turns_with_plain"], strict=True)
+        rates = [f"{statistics.median(own):,.0f}" for own in turns]
+        lines.append([row["model"], row["precision"], *rates, f"{row['ratio_to_plain']:.2f}"])
+    return markdown(["model", "arithmetic", "samples/s", "torch.compile", "ratio"], 2, lines)
+
+
+def same_counts(results: Path, name: str) -> str:
+    """The rows of a file that benchmarks/same_counts.py wrote."""
+    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    lines = []
+    for row in content["results"]:
+        largest = max(abs(own) for own in row["z"])
+        cells = [row["network"], row["arithmetic"], f"{row['n']:,}", f"{largest:.2f}"]
+        lines.append([*cells, f"{row['p']:.2f}"])
+    return markdown(["model", "arithmetic", "votes each", "largest z of 10", "p"], 2, lines)
+
+
 _STAGES = {
     "import": "only imports sween",
     "list": "lists the folder",
