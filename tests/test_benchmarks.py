@@ -231,3 +231,34 @@ def test_a_command_runs_without_the_compiler() -> None:
     assert "cannot be compiled" in done.stderr
     assert "float32" in done.stdout
     assert "compiled" not in done.stdout
+
+
+def test_ways_to_compute_a_convolution_agree(
+    benchmark: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.json"
+    options = ["--image-size", "32", "--rows", "2", "--rounds", "1", "--calls", "1"]
+    options += ["--device", "cpu", "--copied", "1000", "--out", str(out)]
+    benchmark("convolutions").main(["imagenet-resnet50", *options])
+    content = json.loads(out.read_text())
+    rows = {row["layer"]: row for row in content["results"]}
+    assert sum(row["times"] for row in rows.values()) == 53
+    assert capsys.readouterr().err == "", "every way ran"
+    ways = {name for row in rows.values() for name in row} - {
+        *("layer", "times", "flops", "bytes", "least"),
+    }
+    assert ways == {"cudnn", "product", "blocks"}
+    # A way whose outputs are others than cuDNN's has no time.
+    assert all(row[way] > 0 for row in rows.values() for way in ways & row.keys())
+    first = rows["7x7 3->64 of 32 px /2 +relu"]
+    assert "blocks" in first
+    assert first["flops"] == 2 * 7 * 7 * 3 * 64 * 16 * 16 * 2
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7, 9])
+def test_a_convolution_of_blocks_of_pixels(kernel: int, benchmark: Import) -> None:
+    script, x = benchmark("convolutions"), torch.rand(2, 3, 12, 16)
+    conv = torch.nn.Conv2d(3, 5, kernel, stride=2, padding=kernel // 2)
+    weight, padding = script.weights_of_blocks(conv, conv.weight)
+    found = script.blocks(x, weight, conv.bias, padding, relu=False)
+    torch.testing.assert_close(found, conv(x))
