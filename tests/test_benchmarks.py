@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from sween.bench import calibrate_batch_norm
+from sween.data import as_dataset
 from sween.engine.kernels import (
     FusedQuantizedResNet,
     FusedResNet,
@@ -262,3 +263,28 @@ def test_a_convolution_of_blocks_of_pixels(kernel: int, benchmark: Import) -> No
     weight, padding = script.weights_of_blocks(conv, conv.weight)
     found = script.blocks(x, weight, conv.bias, padding, relu=False)
     torch.testing.assert_close(found, conv(x))
+
+
+def test_options_are_tried_on_a_small_stand_in(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = benchmark("small_stand_in")
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (240, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    cifar = as_dataset((pixels, torch.arange(240) % 10), (pixels[:20], torch.arange(20) % 10))
+    true = script.load_dataset
+    monkeypatch.setattr(
+        script, "load_dataset", lambda name, *a: cifar if name == "cifar10" else true(name, *a)
+    )
+    monkeypatch.setattr(script, "TRAINED", 200)
+    monkeypatch.setattr(script, "HELD_OUT", range(200, 220))
+    data, runs, rows = ["--data-root", "unused"], tmp_path / "runs", tmp_path / "rows.jsonl"
+    tries = ["--try", "recipe", "--try", "noise_factor=1.5", "--seed", "0", "--seed", "1"]
+    script.main(["train", *tries, "--epochs", "1", *data, "--out", str(runs)])
+    score = ["score", str(runs), "--images", "20", "--n", "50", *data, "--out", str(rows)]
+    script.main(score)
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [row["kind"] for row in found] == ["network"] * 4 + ["together"] * 2 + ["of two tries"]
+    assert found[-1]["networks"] == ["noise_factor_1.5-seed0", "recipe-seed1"]
+    assert {row["config"]["noise_factor"] for row in found[:2]} == {1.5}
+    assert all(0 <= row["acr"] < 1 for row in found)

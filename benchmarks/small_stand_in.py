@@ -1,0 +1,152 @@
+"""Training options tried on a small stand-in for CIFAR-10, on a CPU, before GPU time is spent.
+
+    python benchmarks/small_stand_in.py train --try recipe --try regulariser=20 --seed 0 --seed 1 \\
+        --epochs 60 --data-root DIR --out RUNS
+    python benchmarks/small_stand_in.py score RUNS --data-root DIR --out rows.jsonl
+
+CIFAR-10's images averaged to 16x16 pixels, 7,680 training images, a network of 24 and 48 channels,
+consistency training unless a try says otherwise. `score` certifies every network, every pair of
+seeds of a try, and every pair of different tries (seed 0 of one and seed 1 of the other) on 700
+other training images, with the same noise for all. Distances halve with the side of an image: sigma
+0.25 stands for 0.50.
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from tune_ensemble import Scorer, folder_of
+from tune_recipe import parse_try
+
+import sween
+from sween.data import Dataset, as_dataset, load_dataset
+from sween.models import load_checkpoint
+from sween.models.cifar_resnet import BasicBlock, initialise
+from sween.models.normalize import Normalize
+from sween.runs import TrainingRun
+from sween.training import TrainConfig, train_many
+
+NAME, ARCH, SIGMA, SIDE = "cifar16", "small_stand_in:network", 0.25, 16
+TRAINED, HELD_OUT = 8_000, range(40_000, 40_700)
+
+RECIPE = {
+    "dataset": NAME,
+    "arch": ARCH,
+    "sigma": SIGMA,
+    "method": "consistency",
+    "regulariser": 10.0,
+    "batch_size": 128,
+    "learning_rate": 0.1,
+    "weight_decay": 5e-4,
+    "decay_norms": False,
+    "schedule": "one-cycle",
+    "warmup": 0.2,
+    "average": 0.99,
+}
+
+
+class Network(nn.Module):
+    """Two stages of two residual blocks."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.normalize = Normalize((0.5,) * 3, (0.25,) * 3)
+        self.conv = nn.Conv2d(3, 24, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(24)
+        self.blocks = nn.Sequential(
+            BasicBlock(24, 24, 1), BasicBlock(24, 24, 1), BasicBlock(24, 48, 2),
+            BasicBlock(48, 48, 1),
+        )  # fmt: skip
+        self.linear = nn.Linear(48, num_classes)
+        initialise(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.blocks(functional.relu(self.norm(self.conv(self.normalize(x)))))
+        logits: torch.Tensor = self.linear(out.mean(dim=(2, 3)))
+        return logits
+
+
+def network(num_classes: int) -> nn.Module:
+    return Network(num_classes)
+
+
+def register(data_root: Path) -> None:
+    """Make the stand-in known to this process."""
+
+    def load() -> Dataset:
+        cifar = load_dataset("cifar10", data_root).train
+        parts = []
+        for positions in (range(TRAINED), HELD_OUT):
+            small = functional.avg_pool2d(cifar.images(list(positions)), 32 // SIDE)
+            parts.append((small, cifar.labels[list(positions)]))
+        made = as_dataset(*parts, name=NAME, augmentation="crop-flip", crop_padding=2)
+        # The scored images take the place of the part of the others that is held out.
+        return dataclasses.replace(made, weights=made.test)
+
+    sween.register_dataset(NAME, load)
+
+
+def train(options: argparse.Namespace) -> None:
+    """One after the other on a CPU; those that are done are left out."""
+    dataset = load_dataset(NAME)
+    for text, seed in itertools.product(options.tries, options.seeds):
+        out = options.out / folder_of(text, seed)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "try.txt").write_text(text, encoding="utf-8")
+        changes = {"epochs": options.epochs, **parse_try(text), "seed": seed}
+        config = TrainConfig(**{**RECIPE, **changes})
+        train_many([config], dataset, [out], device=torch.device("cpu"), quiet=True)
+        sped = [row.seconds for row in TrainingRun.read(out).metrics]
+        print(f"{text} seed {seed}: {sum(sped):.0f} s", flush=True)  # noqa: T201
+
+
+def score(options: argparse.Namespace) -> None:
+    scorer, tries = Scorer(options), dict[str, list[str]]()
+    for path in sorted(options.runs.glob("*/model.safetensors")):
+        run, text = path.parent, (path.parent / "try.txt").read_text(encoding="utf-8")
+        module, _ = load_checkpoint(run, arch=ARCH)
+        scorer.add(run.name, module)
+        content = dict(TrainingRun.read(run).config.content)
+        scorer.write("network", [run.name], **{"try": text}, config=content)
+        tries.setdefault(text, []).append(run.name)
+    for names in tries.values():
+        if len(names) > 1:
+            scorer.write("together", names)
+    for one, other in itertools.combinations(tries.values(), 2):
+        if len(one) > 1 and len(other) > 1:
+            scorer.write("of two tries", [one[0], other[1]])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    for name in ("train", "score"):
+        own = steps.add_parser(name)
+        own.add_argument("--data-root", type=Path, required=True)
+        own.add_argument("--out", type=Path, required=True)
+        if name == "train":
+            own.add_argument("--epochs", type=int, default=60)
+            own.add_argument("--seed", dest="seeds", type=int, action="append", required=True)
+            own.add_argument("--try", dest="tries", action="append", required=True)
+        else:
+            own.add_argument("runs", type=Path)
+            own.add_argument("--images", type=int, default=len(HELD_OUT))
+            own.add_argument("--n", type=int, default=2000)
+    options = parser.parse_args(arguments)
+    options.sigma, options.dataset = SIGMA, NAME
+    register(options.data_root)
+    if options.step == "train":
+        train(options)
+    else:
+        # By its name the registered data set is found without its files.
+        options.data_root = None
+        score(options)
+
+
+if __name__ == "__main__":
+    main()
