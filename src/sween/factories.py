@@ -64,11 +64,15 @@ def check_consent(
     given: str | None,
     where: str,
     kind: str,
+    several: bool = False,
     error: type[BadInput] = BadInput,
 ) -> None:
-    """Refuse to import the module that a file names unless the caller gave the name too."""
+    """Refuse to import the module that a file names unless the caller gave the name too.
+
+    `several` says whether the caller's parameter is a list of such names.
+    """
     if given is None and is_factory(name) and not name.startswith(TIMM_PREFIX):
-        given_as = f"archs=[{name!r}]" if kind == "arch" else f"{kind}={name!r}"
+        given_as = f"{kind}s=[{name!r}]" if several else f"{kind}={name!r}"
         raise error(
             f"{where} names the {kind} {name!r}, which is not imported without consent",
             fix=f"if you trust that module, pass `{given_as}`",

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import sween
 from sween.errors import CheckpointError
 from sween.models import load_checkpoint, read_manifest, save_checkpoint
 
@@ -110,7 +111,9 @@ def test_a_strangers_factory_is_not_imported_unasked(
     content = MANIFEST.__dict__ | {"arch": arch}
     save_checkpoint(nn.Linear(1, 1), path, type(MANIFEST)(**content))
     assert read_manifest(path).arch == arch
-    refused(path, rf"not imported without consent; .* pass `archs=\['{arch}'\]`")
+    refused(path, rf"not imported without consent; .* pass `arch='{arch}'`")
+    with pytest.raises(CheckpointError, match=rf"without consent; .* pass `archs=\['{arch}'\]`"):
+        sween.load(path)
     refused(path, "expected digits-conv, got stranger", arch="digits-conv")
     refused(path, "expected other:factory, got stranger", arch="other:factory")
     assert not (tmp_path / "it-ran").exists()

@@ -16,6 +16,7 @@ from sween.ensemble.loaded import LoadedEnsemble
 from sween.ensemble.solve import METHODS, WeightSolution, solve_weights
 from sween.ensemble.weighted import WeightedEnsemble, check_weights
 from sween.errors import BadInput, CheckpointError
+from sween.factories import check_consent
 from sween.locks import FolderLock, is_hidden_entry
 from sween.models import Manifest, load_checkpoint, read_manifest
 from sween.paths import AnyPath, as_paths
@@ -60,7 +61,10 @@ def load_members(runs: Sequence[AnyPath], *, archs: Sequence[str] = ()) -> Loade
     members, manifests = [], []
     for run in runs:
         arch = read_manifest(run).arch
-        model, manifest = load_checkpoint(run, arch=arch if arch in archs else None)
+        trusted = arch if arch in archs else None
+        check_consent(arch, given=trusted, where=str(run), kind="arch", several=True,
+                      error=CheckpointError)  # fmt: skip
+        model, manifest = load_checkpoint(run, arch=trusted)
         members.append(model)
         manifests.append(manifest)
     for run, manifest in zip(runs[1:], manifests[1:], strict=True):

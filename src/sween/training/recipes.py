@@ -119,7 +119,10 @@ def make_configs(
                     fix=f"pass `{name}`",
                 )
         for name, named in (("dataset", given.get("dataset")), ("arch", arch)):
-            check_consent(str(fields[name]), given=named, where="the recipe", kind=name)
+            several = name == "arch"
+            check_consent(
+                str(fields[name]), given=named, where="the recipe", kind=name, several=several
+            )
         configs.append(TrainConfig.from_dict(fields))
     return configs
 
