@@ -9,6 +9,7 @@ import pytest
 
 from sween.errors import BadInput, UnknownName
 from sween.training import OBJECTIVES, TrainConfig
+from sween.training.image_weights import ImageWeighing
 from sween.training.schedules import SCHEDULES, learning_rate
 
 
@@ -221,7 +222,7 @@ def test_a_sigma_without_published_attack_needs_every_value(name: str) -> None:
         ("macer", "votes", 10),
         ("catrs", "drop_below", 0.4),
         ("acr", "teacher", "runs/teacher"),
-        ("consistency", "reweigh_every", 0),
+        ("macer", "reweigh_every", 0),
     ],
 )
 def test_an_option_of_another_method_is_refused(method: str, name: str, value: object) -> None:
@@ -241,6 +242,20 @@ def test_consistency_attacks_the_noise_only_if_asked_to() -> None:
         with pytest.raises(BadInput, match=rf"^{name}: expected a value"):
             config(method="consistency", **rest)
     assert config(method="consistency", attack_steps=0).options_at(99).attack_steps == 0
+
+
+def test_consistency_weighs_images_only_if_asked_to() -> None:
+    assert config(method="consistency").weighing is None
+    assert config(method="consistency", drop_below=0.0, reweigh_every=0).weighing is None
+    own = config(method="consistency", drop_below=0.4, reweigh_from=3)
+    assert own.weighing == ImageWeighing(3, 0.4, 100, 0)
+    often = config(method="consistency", reweigh_every=2, reweigh_from=3, votes=7)
+    assert often.weighing == ImageWeighing(3, 0.0, 7, 2)
+    with pytest.raises(BadInput, match=r"^reweigh_from: expected a value, as consistency"):
+        config(method="consistency", drop_below=0.4)
+    for name in ("reweigh_from", "votes"):
+        with pytest.raises(BadInput, match=rf"^drop_below: .*with `{name}`.*leave out `{name}`"):
+            config(method="consistency", **{name: 3})
 
 
 def test_what_an_attack_costs() -> None:

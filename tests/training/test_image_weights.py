@@ -1,4 +1,4 @@
-"""Which training images `acr` drops and how often it draws the others; votes on them."""
+"""Which training images are dropped and how often the others are drawn; votes on them."""
 
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,10 @@ def test_the_average_of_the_weights_votes(tmp_path: Path, monkeypatch: pytest.Mo
         assert all(torch.equal(average[name], voting[name]) for name in average)
 
 
-def test_dropped_images_are_never_seen_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [ACR, {"method": "consistency", "votes": 20}])
+def test_dropped_images_are_never_seen_again(tmp_path: Path, method: dict[str, Any]) -> None:
     """Before the start all images are, in every epoch; afterwards easy ones, some repeatedly."""
-    wanted = config(**ACR, reweigh_from=2, drop_below=0.3, reweigh_every=2, epochs=5)
+    wanted = config(**method, reweigh_from=2, drop_below=0.3, reweigh_every=2, epochs=5)
     dataset = few_digits(160)
     trainer = Trainer(wanted, dataset, tmp_path, device=torch.device("cpu"))
     seen: list[set[int]] = [set() for _ in range(5)]

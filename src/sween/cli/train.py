@@ -129,14 +129,15 @@ def run(
     ] = None,
     drop_below: Annotated[
         float | None,
-        typer.Option(help="acr drops images of which fewer copies are correct [as published]"),
+        typer.Option(help="drop images of which fewer copies are correct [as published]"),
     ] = None,
     reweigh_from: Annotated[
         int | None,
-        typer.Option(help="epoch from which acr drops and weighs images [as published]"),
+        typer.Option(help="epoch from which images are dropped and weighed [as published]"),
     ] = None,
     reweigh_every: Annotated[
-        int | None, typer.Option(help="epochs between new image weights, 0 for equal ones [10]")
+        int | None,
+        typer.Option(help="epochs between new image weights, 0 for equal [acr: 10]"),
     ] = None,
     votes: Annotated[
         int | None,

@@ -20,7 +20,7 @@ _WEIGHING_OPTIONS = ("drop_below", "reweigh_from", "reweigh_every")
 _REWEIGH_EVERY = 10
 """As published with `acr`."""
 
-_VOTES = {"acr": 100, "catrs": 1_000}
+_VOTES = {"acr": 100, "consistency": 100, "catrs": 1_000}
 """As published with `acr`; `catrs` is published with 10,000."""
 
 _WORDS = {
@@ -67,13 +67,14 @@ class TrainConfig:
             so that `consistency` has none unless it is given.
         attack_size: length of a step of `acr` and `consistency`, radius of `catrs`, for [0,1]
             pixels; by default as published for sigma.
-        drop_below: `acr` drops training images of which a smaller share of noisy copies is
-            classified correctly at `reweigh_from`; 0 drops none; by default as published for sigma.
-        reweigh_from: epoch from which `acr` drops images and draws the others by their weight; by
+        drop_below: `acr` and `consistency` drop training images of which a smaller share of noisy
+            copies is classified correctly at `reweigh_from`; 0 drops none; by default as published
+            for sigma, so that `consistency` drops none unless it is given.
+        reweigh_from: epoch from which they drop images and draw the others by their weight; by
             default the published share of the epochs.
         reweigh_every: epochs between two computations of these weights; 0 for equal weights; by
-            default 10, as published.
-        votes: noisy copies of each training image by which `acr` decides what to drop (by default
+            default 10, as published for `acr`, and 0 for `consistency`.
+        votes: noisy copies of each training image that decide what is dropped (by default
             100) and which the teacher of `catrs` classifies (1,000).
         teacher: of `catrs`: a trained network or ensemble, as a folder or the name of a zoo model.
             It is asked at its own noise level; a Gaussian one at sigma 0.25 was published.
@@ -233,6 +234,16 @@ class TrainConfig:
                         got="none",
                         fix=f"pass `attack_steps`, or leave out `{name}`",
                     )
+        if objective.weighs_images and not objective.attacks and self.weighing is None:
+            for name in (*_WEIGHING_OPTIONS, "votes"):
+                if getattr(self, name):
+                    raise BadInput(
+                        "drop_below",
+                        expected=f"a value with `{name}`, or one of `reweigh_every`, as "
+                        f"{self.method} has none published",
+                        got="none",
+                        fix=f"pass `drop_below`, or leave out `{name}`",
+                    )
 
     @property
     def training_sigma(self) -> float:
@@ -330,9 +341,12 @@ class TrainConfig:
     @property
     def weighing(self) -> ImageWeighing | None:
         """When images are dropped and weighed, if ever."""
-        if not OBJECTIVES[self.method].weighs_images:
+        objective = OBJECTIVES[self.method]
+        if not objective.weighs_images:
             return None
         drop, every = self.drop_below, self.reweigh_every
+        if not objective.attacks:  # nothing is published: only what is asked for
+            drop, every = drop or 0.0, every or 0
         drop = self._published_attack("drop_below").drop_below if drop is None else drop
         every = _REWEIGH_EVERY if every is None else every
         if not drop and not every:

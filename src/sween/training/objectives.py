@@ -180,7 +180,8 @@ class Objective:
         attack: on the noise, if it can be attacked.
         attacks: published settings of the attack by sigma, as for lambda; without any, the noise is
             attacked only if the settings are given.
-        weighs_images: whether it drops hard images and draws easy ones more often.
+        weighs_images: whether it can drop hard images and draw easy ones more often; without
+            published settings, only if they are given.
         taught: whether its loss needs a teacher's probabilities (`Guide`).
     """
 
@@ -210,6 +211,7 @@ OBJECTIVES: dict[str, Objective] = {
         "cross-entropy, agreement of noisy copies, entropy of their mean",
         {0.25: 20.0, 0.5: 10.0, 1.0: 10.0},
         attack=attack_on_sphere,  # not published: only where it is asked for
+        weighs_images=True,  # likewise
     ),
     # Sun et al. 2025. Their epochs 60, 70 and 60 of 150.
     "acr": Objective(
