@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from turns import Turns
 
 NETWORKS = {
@@ -111,9 +110,8 @@ def keep_byte_code(cache: Path) -> None:
 
 
 def has_byte_code(cache: Path) -> bool:
-    """Whether Python kept byte code of torch's compiler, there or where torch is installed."""
-    installed = Path(torch.__file__).parent / "_dynamo" / "__pycache__"
-    return installed.is_dir() or any((cache / BYTE_CODE).rglob("_dynamo/*.pyc"))
+    """Whether Python kept byte code of torch's compiler there, the only place where it looks."""
+    return any((cache / BYTE_CODE).rglob("_dynamo/*.pyc"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

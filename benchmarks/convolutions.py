@@ -9,7 +9,7 @@ shortcut fused, float16, channels-last) is timed alone on a batch of a vote's si
 - product: a 1x1 convolution without shortcut as a matrix product, bias and relu in cuBLASLt's
   epilogue;
 - tiles: a 1x1 convolution as a matrix product by a kernel in Triton, whose epilogue adds the
-  shortcut too; the best of a few tile sizes;
+  shortcut too, for each of a few tile sizes;
 - blocks: a convolution of few channels with stride 2 as one with stride 1 of blocks of 2x2 pixels.
 
 Of each the microseconds; of the convolution how often the network has it, its operations and the
@@ -282,7 +282,9 @@ def measure(
             wanted = found if wanted is None else wanted
             # Other orders of sums; a wrong kernel is off by the size of the outputs.
             close = float((found - wanted).abs().max()) <= 0.02 * float(wanted.abs().max())
-            took = microseconds(call, device, options.rounds, options.calls) if close else None
+            if not close:
+                raise RuntimeError("other outputs than cudnn's")
+            took: float | None = microseconds(call, device, options.rounds, options.calls)
         except Exception as error:  # a way may not exist for a shape
             sys.stderr.write(f"{layer.key} by {name}: {str(error).splitlines()[0]}\n")
             took = None

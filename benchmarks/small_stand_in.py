@@ -5,10 +5,10 @@
     python benchmarks/small_stand_in.py score RUNS --data-root DIR --out rows.jsonl
 
 CIFAR-10's images averaged to 16x16 pixels, 7,680 training images, a network of 24 and 48 channels,
-consistency training unless a try says otherwise. `score` certifies every network, every pair of
-seeds of a try, and every pair of different tries (seed 0 of one and seed 1 of the other) on 700
-other training images, with the same noise for all. Distances halve with the side of an image: sigma
-0.25 stands for 0.50.
+consistency training unless a try says otherwise. `score` certifies every network, all
+seeds of a try together, and for every two tries the first network of one with the second of the
+other, on 700 other training images, with the same noise for all. Distances halve with the side of
+an image: sigma 0.25 stands for 0.50.
 """
 
 import argparse
@@ -101,8 +101,8 @@ def train(options: argparse.Namespace) -> None:
         changes = {"epochs": options.epochs, **parse_try(text), "seed": seed}
         config = TrainConfig(**{**RECIPE, **changes})
         train_many([config], dataset, [out], device=torch.device("cpu"), quiet=True)
-        sped = [row.seconds for row in TrainingRun.read(out).metrics]
-        print(f"{text} seed {seed}: {sum(sped):.0f} s", flush=True)  # noqa: T201
+        seconds = [row.seconds for row in TrainingRun.read(out).metrics]
+        print(f"{text} seed {seed}: {sum(seconds):.0f} s", flush=True)  # noqa: T201
 
 
 def score(options: argparse.Namespace) -> None:

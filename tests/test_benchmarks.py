@@ -160,6 +160,13 @@ def test_networks_are_measured_by_every_way_and_those_in_the_file_are_left_out(
     any_network, out = benchmark("any_network"), tmp_path / "rows.json"
     assert [*any_network.NETWORKS].index("strangers:wide_resnet28_10") < 3
     assert set(any_network.NETWORKS) >= {name for name in ARCHITECTURES if "x" in name}
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in any_network.environment(tmp_path)
+    assert not any_network.has_byte_code(tmp_path)
+    kept = Path(any_network.environment(tmp_path)["PYTHONPYCACHEPREFIX"], "torch", "_dynamo")
+    kept.mkdir(parents=True)
+    (kept / "eval_frame.cpython-312.pyc").touch()
+    assert any_network.has_byte_code(tmp_path)
     monkeypatch.setattr(any_network, "keep_byte_code", lambda cache: None)
     (tmp_path / "found_by_path.py").write_text("")
     monkeypatch.chdir(tmp_path)

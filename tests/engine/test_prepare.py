@@ -335,6 +335,15 @@ def test_forms_are_compared_on_few_images_unless_the_code_fixes_their_number(
     assert not prepare_module._computes_the_same(_Counted(at=5), module, batch)
 
 
+def test_the_form_that_votes_is_compared_on_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_module, "ROWS_COMPARED", 6)
+    monkeypatch.setattr(prepare_module, "fold_batch_norm", lambda module: _Counted(at=20))
+    module, batch = _Counted(), torch.rand(40, *SHAPE)
+    for precision in ("float32", "bfloat16"):
+        found = prepare(module, Preparation(precision), batch).run(batch)
+        torch.testing.assert_close(found, module(batch), rtol=0, atol=0.01)
+
+
 def test_a_form_that_does_not_run_is_not_the_same() -> None:
     assert not prepare_module._computes_the_same(
         _Counted(fixed=1), _Counted(), torch.rand(4, *SHAPE)

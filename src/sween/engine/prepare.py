@@ -55,8 +55,8 @@ _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3,
 """How far preparation may change outputs, relative to their range: more is not just rounding."""
 
 ROWS_COMPARED = 256
-"""Of a batch, on which two forms of a network are compared in full float32, which is slow on a GPU:
-a batch of CIFAR images has 10,000."""
+"""Of a batch, on which a rewritten network is compared with the module in full float32, which is
+slow on a GPU; the outputs of the form that votes are compared on all rows."""
 
 ROWS_SIMULATED = 8
 """Of a batch, on which kernels in integers are compared with the exact simulation on the CPU."""

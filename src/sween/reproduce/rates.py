@@ -18,11 +18,11 @@ MEASURED = Path(__file__).with_name("rates.json")
 """By kind of device and of work: multiply-adds per second, on which machine, and which results."""
 
 START_UP: dict[str, dict[Kind, float]] = {
-    "cuda": {"train": 45.0, "weigh": 5.0, "certify": 15.0, "attack": 45.0},
+    "cuda": {"train": 45.0, "weigh": 7.0, "certify": 45.0, "attack": 45.0},
     "cpu": dict.fromkeys(KINDS, 3.0),
 }
-"""Seconds of a step before its work begins: loading data; on a GPU also compiling, which is most of
-it where gradients are computed."""
+"""Seconds of a step before its work begins: loading data; on a GPU also compiling, at most. Members
+are prepared before the first weights are solved: those of results/costs took 7 s altogether."""
 
 EVALUATIONS_PER_STEP = 3
 """Of a training step or a gradient, in forward passes: one forward and about two backward."""
