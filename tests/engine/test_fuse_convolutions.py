@@ -63,6 +63,13 @@ def _input_written_later(net: Net, x: torch.Tensor) -> torch.Tensor:
     return functional.relu(out + kept)
 
 
+def _input_written_later_by_a_flag(net: Net, x: torch.Tensor) -> torch.Tensor:
+    kept = x * 2 - 1
+    out = net.a(kept)
+    functional.relu(kept, True)
+    return functional.relu(out + kept)
+
+
 def _shortcut_written_between(net: Net, x: torch.Tensor) -> torch.Tensor:
     kept = x * 2 - 1
     total = net.a(x) + kept
@@ -135,6 +142,7 @@ NETS: dict[str, tuple[Net, Expected]] = {
     "sum with itself": (Net(lambda net, x: net.relu((out := net.a(x)) + out)), Expected(0, 0)),
     "onto the shortcut": (Net(_onto_the_shortcut), Expected(0, 0)),
     "input written later": (Net(_input_written_later), Expected(0, 0)),
+    "input written later by a flag": (Net(_input_written_later_by_a_flag), Expected(0, 0)),
     "shortcut written between": (Net(_shortcut_written_between), Expected(0, 0)),
     "weighted sum": (
         Net(lambda net, x: net.relu(torch.add(net.a(x), x, alpha=2))), Expected(0, 0)

@@ -11,16 +11,13 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.engine.tracing import has_hooks
+from sween.engine.tracing import has_hooks, may_write
 
 _PRODUCTS = (torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm")
 _SOFTMAXES = (torch.softmax, functional.softmax, "softmax")
 _TIMES, _BY = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "div")
 _LAST_TWO = ({-1, -2}, {2, 3}, {1, 2})
 """Axes of a transposition: by their numbers from the end, of four or of three."""
-
-_IN_PLACE = ("iadd", "isub", "imul", "itruediv", "setitem")
-"""Functions of `operator` that change their first argument."""
 
 
 class Scores(NamedTuple):
@@ -77,14 +74,7 @@ def _changed_between(first: fx.Node, last: fx.Node, parts: dict[str, nn.Module])
     """Whether anything between two nodes may work in place: the fused call runs at the last."""
     node = first.next
     while node is not last:
-        if node.op == "call_module":
-            part = parts[str(node.target)]
-            if getattr(part, "inplace", False) or not type(part).__module__.startswith("torch.nn"):
-                return True
-        name = node.target if isinstance(node.target, str) else node.target.__name__
-        in_place = node.op == "call_method" and name.endswith("_")
-        in_place |= node.op == "call_function" and (name.endswith("_") or name in _IN_PLACE)
-        if in_place or "out" in node.kwargs or node.kwargs.get("inplace"):
+        if may_write(node, parts):
             return True
         node = node.next
     return False

@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.tracing import count_uses, has_hooks
+from sween.engine.tracing import count_uses, has_hooks, may_write
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
@@ -97,21 +97,10 @@ def _unchanged(conv: fx.Node, total: fx.Node, relu: fx.Node, parts: dict[str, nn
     """
     node = conv.next
     while node is not relu:
-        if node is not total and _writes(node, parts):
+        if node is not total and may_write(node, parts):
             return False
         node = node.next
     return True
-
-
-def _writes(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    """Whether a node may write to its inputs."""
-    if node.op == "call_module":
-        return bool(getattr(parts[str(node.target)], "inplace", False))
-    if node.op not in ("call_function", "call_method"):
-        return False
-    name = node.target if isinstance(node.target, str) else node.target.__name__
-    in_place = name.endswith("_") or name in ("setitem", "iadd", "isub", "imul", "itruediv")
-    return in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
 
 
 def _is_relu(node: fx.Node, parts: dict[str, nn.Module]) -> bool:

@@ -8,7 +8,7 @@ queued or compiled.
 
 import collections
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -126,6 +126,29 @@ def count_uses(graph: fx.Graph) -> collections.Counter[str]:
     calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
     reads = [str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     return collections.Counter(calls + reads)
+
+
+_IN_PLACE = ("setitem", "iadd", "isub", "imul", "itruediv")
+"""Functions of `operator` that change their first argument."""
+
+
+def may_write(node: fx.Node, parts: Mapping[str, nn.Module]) -> bool:
+    """Whether a node of a traced graph may write to its inputs.
+
+    Args:
+        node: of the graph.
+        parts: the graph's modules by name; those of torch and of sween write only where they say.
+    """
+    if node.op == "call_module":
+        part = parts[str(node.target)]
+        known = type(part).__module__.startswith(("torch.nn.", "sween."))
+        return not known or bool(getattr(part, "inplace", False))
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    # `inplace` may be given by its position, as in relu(x, True).
+    flagged = any(own is True for own in (*node.args, node.kwargs.get("inplace")))
+    return name.endswith("_") or name in _IN_PLACE or flagged or "out" in node.kwargs
 
 
 def replace_part(traced: fx.GraphModule, name: str, part: nn.Module) -> None:

@@ -234,13 +234,14 @@ class TrainConfig:
                         got="none",
                         fix=f"pass `attack_steps`, or leave out `{name}`",
                     )
-        if objective.weighs_images and not objective.attacks and self.weighing is None:
-            for name in (*_WEIGHING_OPTIONS, "votes"):
-                if getattr(self, name):
+        asked = (self.drop_below, self.reweigh_every) != (None, None)
+        if objective.weighs_images and not objective.attacks and not asked:
+            for name in ("reweigh_from", "votes"):
+                if getattr(self, name) is not None:
                     raise BadInput(
                         "drop_below",
-                        expected=f"a value with `{name}`, or one of `reweigh_every`, as "
-                        f"{self.method} has none published",
+                        expected=f"a value, or one of `reweigh_every`, with `{name}`, as "
+                        f"{self.method} has neither published",
                         got="none",
                         fix=f"pass `drop_below`, or leave out `{name}`",
                     )
