@@ -360,6 +360,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "bounds": measured_findings.bounds,
     "trainings": measured_findings.trainings,
     "identical": measured_identical.identical,
+    "identical-noise": measured_identical.identical_noise,
     "diversity": measured_identical.diversity,
     "left-out": measured_left_out.left_out,
     "predicted-costs": measured_planning.predicted_costs,

@@ -1,4 +1,8 @@
-"""The tables of networks that share an architecture: results/DATASET-identical-*."""
+"""The tables of networks that share an architecture.
+
+Those of results/DATASET-identical-seeds-* differ in their seed alone; half of those of
+results/DATASET-identical-* were trained with more noise, too.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,8 +25,17 @@ EQUAL = "-uniform"
 """Ends the name of an ensemble whose weights are equal."""
 
 
-def _runs(results: Path, dataset: str) -> list[MeasuredRun]:
-    return [load(folder) for folder in sorted(results.glob(f"{dataset}-identical-*"))]
+BY_SEED, BY_NOISE = "identical-seeds", "identical"
+"""In the names of the folders."""
+
+
+def eight(results: Path, dataset: str, kind: str, sigma: float = 0.5) -> MeasuredRun:
+    """The run of eight networks that differ in their seed, or in their noise too."""
+    return load(results / f"{dataset}-{kind}-gaussian-sigma{sigma:.2f}")
+
+
+def _runs(results: Path, dataset: str, kind: str) -> list[MeasuredRun]:
+    return [load(folder) for folder in sorted(results.glob(f"{dataset}-{kind}-gaussian-*"))]
 
 
 def _ensembles(run: MeasuredRun) -> list[tuple[int, str]]:
@@ -34,7 +47,7 @@ def _ensembles(run: MeasuredRun) -> list[tuple[int, str]]:
 
 def whole_ensembles(results: Path, dataset: str) -> Iterator[tuple[float, str, Row, float]]:
     """Sigma, images, our row and the paper's ACR of all networks together."""
-    for run in _runs(results, dataset):
+    for run in _runs(results, dataset, BY_SEED):
         (own,) = (row for row in run.rows if row.kind == "ensemble" and row.model == run.ensemble)
         (paper,) = (
             row["acr"]
@@ -50,20 +63,34 @@ def _line(rows: Sequence[Certificate]) -> list[str]:
 
 
 def identical(results: Path, dataset: str) -> str:
-    """The first networks of a run together, next to the paper's rows."""
+    """The first networks by seed together, next to the paper's rows."""
     lines: list[list[str]] = []
-    for run in _runs(results, dataset):
-        sigma = f"{run.sample.sigma:.2f}"
-        lines += _published(run.sample.sigma)
-        alone = zip(*(_line(run.models[name]) for name in run.candidates), strict=True)
-        spread = [f"{min(own, key=float)} to {max(own, key=float)}" for own in alone]
-        lines.append([sigma, "ours: one network", "-", *spread, "-"])
-        for count, name in _ensembles(run):
-            members = [run.models[candidate] for candidate in run.candidates[:count]]
-            for method, own in (("sgd", name), ("equal", f"{name}{EQUAL}")):
-                rows = run.models[own]
-                lead = signed(bootstrap_over_envelope(rows, members))
-                lines.append([sigma, f"ours: the first {count}", method, *_line(rows), lead])
+    for run in _runs(results, dataset, BY_SEED):
+        lines += [*_published(run.sample.sigma), *_first_networks(run, "ours: ")]
+    return _table(lines)
+
+
+def identical_noise(results: Path, dataset: str) -> str:
+    """The first networks by seed and noise together."""
+    runs = _runs(results, dataset, BY_NOISE)
+    return _table([line for run in runs for line in _first_networks(run, "")])
+
+
+def _first_networks(run: MeasuredRun, ours: str) -> Iterator[list[str]]:
+    """Lines of one network, and of the first of them together; `ours` precedes their names."""
+    sigma = f"{run.sample.sigma:.2f}"
+    alone = zip(*(_line(run.models[name]) for name in run.candidates), strict=True)
+    spread = [f"{min(own, key=float)} to {max(own, key=float)}" for own in alone]
+    yield [sigma, f"{ours}one network", "-", *spread, "-"]
+    for count, name in _ensembles(run):
+        members = [run.models[candidate] for candidate in run.candidates[:count]]
+        for method, own in (("sgd", name), ("equal", f"{name}{EQUAL}")):
+            rows = run.models[own]
+            lead = signed(bootstrap_over_envelope(rows, members))
+            yield [sigma, f"{ours}the first {count}", method, *_line(rows), lead]
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
     head = ["σ", "model", "weights", *(f"{radius:.2f}" for radius in RADII), "ACR"]
     return markdown([*head, "lead over the envelope"], 3, lines)
 
@@ -80,25 +107,30 @@ def _published(sigma: float) -> Iterator[list[str]]:
 def diversity(results: Path, dataset: str) -> str:
     """What members of other noise or other depths are worth, on the same images."""
     lines = []
-    for run in _runs(results, dataset):
-        sigma = run.sample.sigma
-        whole = str(run.ensemble)
-        pairs = [
-            ("seeds 0, 1, 2 (one with more noise)", f"first 3{EQUAL}", "seeds 0, 1, 4", "first 5"),
-            ("all eight, equal weights", f"{whole}{EQUAL}", "all eight by sgd", whole),
-        ]
+    for run in _runs(results, dataset, BY_SEED):
+        sigma, whole = run.sample.sigma, str(run.ensemble)
+        noise = eight(results, dataset, BY_NOISE, sigma)
         compared = [
-            (name, run.models[own], other, run.models[model]) for name, own, other, model in pairs
-        ]
+            ("three, one of them with more noise", noise.models[f"first 3{EQUAL}"],
+             "three by seed", run.models[f"first 3{EQUAL}"]),
+            ("eight, four of them with more noise", noise.models[f"{whole}{EQUAL}"],
+             "eight by seed", run.models[f"{whole}{EQUAL}"]),
+            ("eight, four of them with more noise", noise.models[f"{whole}{EQUAL}"],
+             "the same by sgd", noise.models[whole]),
+            ("eight by seed", run.models[f"{whole}{EQUAL}"],
+             "the same by sgd", run.models[whole]),
+        ]  # fmt: skip
         for size in (3, 6):
             other = load(results / f"{dataset}-sween{size}-gaussian-sigma{sigma:.2f}")
             assert other.ensemble is not None
             theirs = other.models[other.ensemble]
-            for name, own in (("sgd", whole), ("equal weights", f"{whole}{EQUAL}")):
-                compared.append((f"all eight, {name}", run.models[own], other.ensemble, theirs))
+            for name, own in (
+                ("eight by seed", run), ("eight, four of them with more noise", noise)
+            ):  # fmt: skip
+                compared.append((name, own.models[f"{whole}{EQUAL}"], other.ensemble, theirs))
         for name, first, against, second in compared:
             difference = paired_bootstrap(first, second)
             acrs = [format_radius(difference.first), format_radius(difference.second)]
             lines.append([f"{sigma:.2f}", name, against, *acrs, signed(difference)])
-    head = ["σ", "ResNet-110", "against", "ACR", "of the other", "difference"]
+    head = ["σ", "ResNet-110, equal weights", "against", "ACR", "of the other", "difference"]
     return markdown(head, 3, lines)

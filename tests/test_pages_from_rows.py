@@ -182,42 +182,59 @@ def test_gains_next_to_the_paper_s() -> None:
         close(line_of("sizes cifar10", σ=sigma)["ours"], large - small)
 
 
-def test_networks_of_one_architecture() -> None:
-    folder = "cifar10-identical-gaussian-sigma0.50"
+BY_SEED, BY_NOISE = (
+    f"cifar10-{kind}-gaussian-sigma0.50" for kind in ("identical-seeds", "identical")
+)
+
+
+@pytest.mark.parametrize(
+    ("folder", "table", "ours"),
+    [(BY_SEED, "identical cifar10", "ours: "), (BY_NOISE, "identical-noise cifar10", "")],
+    ids=["by seed", "by noise"],
+)
+def test_networks_of_one_architecture(folder: str, table: str, ours: str) -> None:
     models, names = by_model(folder), config(folder)["members"]
     for count, name in ((2, "first 2"), (3, "first 3"), (5, "first 5"), (8, "SWEEN")):
         for weights, own in (("sgd", name), ("equal", f"{name}-uniform")):
-            cells = {"model": f"ours: the first {count}", "weights": weights}
-            line = line_of("identical cifar10", **cells)
+            line = line_of(table, model=f"{ours}the first {count}", weights=weights)
             for column in ("0.00", "0.50", "1.00", "1.50"):
                 close(line[column], 100 * share(models[own], float(column)), 0.051)
             radius(line["ACR"], acr(models[own]))
             lead = acr(models[own]) - envelope([models[one] for one in names[:count]])
             close(line["lead over the envelope"], lead)
-    (alone,) = (
-        line for line in results("identical cifar10") if line["model"] == "ours: one network"
-    )
+    (alone,) = (line for line in results(table) if line["model"] == f"{ours}one network")
     for cell, value in zip(
         alone["ACR"].split(" to "),
         (limit(acr(models[one]) for one in names) for limit in (min, max)),
         strict=True,
     ):
         radius(cell, value)
+
+
+def test_networks_of_one_architecture_against_others() -> None:
+    by_seed, by_noise = by_model(BY_SEED), by_model(BY_NOISE)
     others = {
         f"SWEEN-{size}": by_model(f"cifar10-sween{size}-gaussian-sigma0.50")[f"SWEEN-{size}"]
         for size in (3, 6)
     }
+    three, eight, noise = "three by seed", "eight by seed", "eight, four of them with more noise"
     compared = {
-        ("seeds 0, 1, 2 (one with more noise)", "seeds 0, 1, 4"): ("first 3-uniform", "first 5"),
-        ("all eight, equal weights", "all eight by sgd"): ("SWEEN-uniform", "SWEEN"),
-    }
-    for line in results("diversity cifar10"):
-        pair = line["ResNet-110"], line["against"]
-        if pair in compared:
-            first, second = (models[name] for name in compared[pair])
-        else:
-            first = models["SWEEN" if "sgd" in pair[0] else "SWEEN-uniform"]
-            second = others[pair[1]]
+        ("three, one of them with more noise", three): (
+            by_noise["first 3-uniform"], by_seed["first 3-uniform"]
+        ),
+        (noise, eight): (by_noise["SWEEN-uniform"], by_seed["SWEEN-uniform"]),
+        (noise, "the same by sgd"): (by_noise["SWEEN-uniform"], by_noise["SWEEN"]),
+        (eight, "the same by sgd"): (by_seed["SWEEN-uniform"], by_seed["SWEEN"]),
+        **{
+            (name, other): (models["SWEEN-uniform"], rows)
+            for other, rows in others.items()
+            for name, models in ((eight, by_seed), (noise, by_noise))
+        },
+    }  # fmt: skip
+    lines = results("diversity cifar10")
+    assert len(lines) == len(compared)
+    for line in lines:
+        first, second = compared[line["ResNet-110, equal weights"], line["against"]]
         close(line["difference"], acr(first) - acr(second))
         radius(line["ACR"], acr(first))
         radius(line["of the other"], acr(second))
@@ -452,13 +469,16 @@ def claim(text: str) -> dict[str, str]:
 
 
 def test_findings() -> None:
-    eight = by_model("cifar10-identical-gaussian-sigma0.50")
+    by_seed, by_noise = by_model(BY_SEED), by_model(BY_NOISE)
     six = by_model("cifar10-sween6-gaussian-sigma0.50")
     three = by_model("cifar10-sween3-gaussian-sigma0.50")
     differences = {
-        "`sgd` drops those four": acr(eight["SWEEN-uniform"]) - acr(eight["SWEEN"]),
-        "Three ResNet-110": acr(eight["first 3-uniform"]) - acr(eight["first 5"]),
-        "Identical against diverse": acr(eight["SWEEN"]) - acr(six["SWEEN-6"]),
+        "Of eight ResNet-110": acr(by_noise["SWEEN-uniform"]) - acr(by_noise["SWEEN"]),
+        "More noise for some members": acr(by_noise["first 3-uniform"])
+        - acr(by_seed["first 3-uniform"]),
+        "Identical against diverse": acr(by_seed["SWEEN"]) - acr(six["SWEEN-6"]),
+        "and eight ResNet-110": acr(by_seed["SWEEN"])
+        - max(acr(by_seed[name]) for name in config(BY_SEED)["members"]),
         "SWEEN-3 beats one ResNet-110": acr(three["SWEEN-3"]) - acr(six["resnet110"]),
         "ACR lost by Algorithm 1": acr(by_model("cifar10-sween6-gaussian-sigma0.25")["SWEEN-6"])
         - acr(by_model("cifar10-sween6-gaussian-sigma0.25")["SWEEN-6+paper"]),

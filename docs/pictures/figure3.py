@@ -13,45 +13,52 @@ from shades import HERE, Shades, measured, save_both, title
 from sween.evaluation import average_certified_radius
 from sween.report import MeasuredRun, canvas
 
-RUN = "cifar10-identical-gaussian-sigma0.50"
+BY_SEED = "cifar10-identical-seeds-gaussian-sigma0.50"
+BY_NOISE = "cifar10-identical-gaussian-sigma0.50"
+
+EQUAL = "-uniform"
+"""Ends the name of an ensemble whose weights are equal."""
 
 
 def draw(shades: Shades) -> Figure:
-    run = measured(RUN)
+    run = measured(BY_SEED)
     figure = canvas.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
     draw_run(left, run, shades)
     sample = run.sample
     what = f"{len(run.indices):,} images, n = {sample.n:,}, α = {sample.alpha:g}"
     title(left, f"Eight ResNet-110, σ = {sample.sigma:.2f}", what)
-    _draw_sizes(right, run, shades)
+    _draw_sizes(right, run, measured(BY_NOISE), shades)
     return figure
 
 
-def _draw_sizes(axes: Axes, run: MeasuredRun, shades: Shades) -> None:
+def _draw_sizes(axes: Axes, run: MeasuredRun, noisier: MeasuredRun, shades: Shades) -> None:
     """ACR of the first networks together, by their number."""
-    acr = {name: average_certified_radius(rows) for name, rows in run.models.items()}
-    alone = [acr[name] for name in run.candidates]
+    alone = [average_certified_radius(run.models[name]) for name in run.candidates]
     axes.plot(range(1, len(alone) + 1), alone, "o", color=shades.series[0], markersize=5,
               label="network k alone")  # fmt: skip
-    for ending, label, colour, style in (
-        ("", "the first k, solved weights", shades.accent, "-"),
-        ("-uniform", "the first k, equal weights", shades.muted, "--"),
+    for own, ending, label, colour, style in (
+        (run, "", "the first k, solved weights", shades.accent, "-"),
+        (run, EQUAL, "the first k, equal weights", shades.muted, "--"),
+        (noisier, EQUAL, "the same, half with 1.2 times the noise", shades.series[1], ":"),
     ):
-        points = [(1, alone[0])]
-        for name in run.config.weights:
-            equal = run.config.weights.get(f"{name}-uniform")
-            if equal is not None:
-                points.append((sum(share > 0 for share in equal), acr[f"{name}{ending}"]))
-        numbers, values = zip(*sorted(points), strict=True)
+        numbers, values = zip(*_by_number(own, ending), strict=True)
         axes.plot(numbers, values, style, color=colour, marker="s", markersize=5, label=label)
     axes.set_xlabel("number of networks k")
     axes.set_ylabel("average certified radius")
     axes.grid(visible=True, axis="y")
-    axes.legend(frameon=False, fontsize=9.5, loc="center right")
-    title(
-        axes, "What each further network adds", "half of them are trained with 1.2 times the noise"
-    )
+    axes.legend(frameon=False, fontsize=9.5, loc="center right", bbox_to_anchor=(1.0, 0.4))
+    title(axes, "What each further network adds", "networks that differ in their seed")
+
+
+def _by_number(run: MeasuredRun, ending: str) -> list[tuple[int, float]]:
+    """ACR of the first k networks, whose weights the ending of their name tells, for each k."""
+    models = {1: run.candidates[0]}
+    for name in run.config.weights:
+        equal = run.config.weights.get(f"{name}{EQUAL}")
+        if equal is not None:
+            models[sum(share > 0 for share in equal)] = f"{name}{ending}"
+    return [(k, average_certified_radius(run.models[models[k]])) for k in sorted(models)]
 
 
 def main(folder: Path = HERE) -> None:

@@ -463,7 +463,7 @@ ROOT = Path(__file__).parents[2]
         for target, pattern in (
             ("standard", "cifar10-sween?-gaussian-*/training/*"),
             ("identical-noise", "cifar10-identical-gaussian-*/training/*"),
-            ("identical", "pending/identical/training/*/*"),
+            ("identical", "cifar10-identical-seeds-gaussian-*/training/*"),
             ("macer-sween3", "cifar10-sween3-macer-*/training/*"),
             ("imagenette", "imagenette-sween3-gaussian-*/training/*"),
             ("imagenette-identical", "imagenette-identical-gaussian-*/training/*"),
@@ -490,6 +490,7 @@ def test_a_plan_says_how_the_networks_of_results_were_trained(target: str, folde
         for target, pattern in (
             ("standard", "cifar10-sween6-gaussian-*"),
             ("identical-noise", "cifar10-identical-gaussian-*"),
+            ("identical", "cifar10-identical-seeds-gaussian-*"),
             ("macer-sween3", "cifar10-sween3-macer-*"),
             ("imagenette", "imagenette-sween3-gaussian-*"),
             ("imagenette-identical", "imagenette-identical-gaussian-*"),
