@@ -60,3 +60,49 @@ def product(
         high, wide, deep, shortcut is not None, num_stages=stages, num_warps=warps,
     )  # fmt: skip
     return out
+
+
+@triton.jit
+def _pair(
+    x, y, weight, other, bias, out, rows, depth: tl.constexpr, deeper: tl.constexpr,
+    columns: tl.constexpr, high: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    across: tl.constexpr = columns // wide
+    row = (tile // across) * high + tl.arange(0, high)
+    column = (tile % across) * wide + tl.arange(0, wide)
+    inner = tl.arange(0, deep)
+    inside = (row < rows)[:, None]
+    places = row[:, None].to(tl.int64)
+    total = tl.zeros((high, wide), dtype=tl.float32)
+    for start in range(0, depth, deep):
+        some = tl.load(x + places * depth + (start + inner)[None, :], mask=inside, other=0.0)
+        own = tl.load(weight + column[None, :] * depth + (start + inner)[:, None])
+        total += tl.dot(some, own)
+    for start in range(0, deeper, deep):
+        some = tl.load(y + places * deeper + (start + inner)[None, :], mask=inside, other=0.0)
+        own = tl.load(other + column[None, :] * deeper + (start + inner)[:, None])
+        total += tl.dot(some, own)
+    total += tl.load(bias + column)[None, :]
+    to = places * columns + column[None, :]
+    tl.store(out + to, tl.maximum(total, 0.0).to(out.dtype.element_ty), mask=inside)
+
+
+def pair(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    weight: torch.Tensor,
+    other: torch.Tensor,
+    bias: torch.Tensor,
+    tile: tuple[int, int, int, int, int],
+) -> torch.Tensor:
+    """relu(x @ weight.T + y @ other.T + bias)."""
+    high, wide, deep, stages, warps = tile
+    (rows, depth), columns = x.shape, len(weight)
+    out = x.new_empty(rows, columns)
+    grid = (triton.cdiv(rows, high) * (columns // wide),)
+    _pair[grid](
+        x, y, weight, other, bias, out, rows, depth, y.shape[1], columns, high, wide, deep,
+        num_stages=stages, num_warps=warps,
+    )  # fmt: skip
+    return out
