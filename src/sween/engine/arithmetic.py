@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sween.engine.model_errors import refuse_broken_device
+from sween.engine.stem import Stem
 from sween.errors import is_out_of_memory
 
 
@@ -44,6 +45,10 @@ class InArithmetic(nn.Module):
                 if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
                     part.to(dtype)  # once, whereas autocast would convert at every pass
         self.module = module
+        # Its kernel reads the images as they are, and writes nothing to them.
+        self.takes_images = any(
+            isinstance(part, Stem) and part.size is not None for part in module.modules()
+        )
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
 
     def settle(self, images: torch.Tensor) -> torch.Tensor:
@@ -61,6 +66,17 @@ class InArithmetic(nn.Module):
             return self(images)  # type: ignore[no-any-return]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.takes_images:
+            images = self._converted(images)
+        reduced = self.dtype != torch.float32 and not self.whole
+        if reduced or torch.is_autocast_enabled(self.device_type):
+            with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
+                outputs = self.module(images)
+        else:
+            outputs = self.module(images)
+        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+
+    def _converted(self, images: torch.Tensor) -> torch.Tensor:
         own = images
         if self.channels_last:
             own = own.contiguous(memory_format=torch.channels_last)
@@ -69,11 +85,4 @@ class InArithmetic(nn.Module):
         # A layer that works in place, such as clamp_, would change what the next member sees, and
         # only in passes that are not padded, which copies. A compiler cannot tell the two apart,
         # and leaves a copy out where nothing is changed.
-        images = own.clone() if torch.compiler.is_compiling() or own is images else own
-        reduced = self.dtype != torch.float32 and not self.whole
-        if reduced or torch.is_autocast_enabled(self.device_type):
-            with torch.autocast(self.device_type, dtype=self.dtype, enabled=reduced):
-                outputs = self.module(images)
-        else:
-            outputs = self.module(images)
-        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+        return own.clone() if torch.compiler.is_compiling() or own is images else own

@@ -6,6 +6,7 @@ from torch import nn
 
 from sween.engine.fuse_attention import fuse_attention
 from sween.engine.fuse_convolutions import fuse_convolutions
+from sween.engine.fuse_stem import fuse_stem
 from sween.engine.linear_gelu import fuse_gelus
 from sween.engine.tracing import trace
 
@@ -22,7 +23,8 @@ def fuse_layers(module: nn.Module) -> nn.Module:
         traced = trace(copy.deepcopy(module))
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
-    if not fuse_convolutions(traced) + fuse_gelus(traced) + fuse_attention(traced):
+    passes = (fuse_convolutions, fuse_stem, fuse_gelus, fuse_attention)
+    if not sum(fuse(traced) for fuse in passes):
         return module
     traced.delete_all_unused_submodules()
     traced.recompile()

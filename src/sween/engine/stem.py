@@ -1,0 +1,201 @@
+"""The first layers of a ResNet for photos as one operation, by a custom kernel where it can run.
+
+(x - mean) / std, a 7x7 convolution with stride 2 to 64 channels, relu and the maximum of 3x3
+outputs with stride 2. Libraries take a third of the forward pass's memory traffic for them: each
+layer writes its outputs and the next one reads them again, and 3 channels suit no kernel of theirs.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sween.cuda import Argument, can_compile, compile_kernel, read_source
+from sween.cuda.compiler import COMPILING
+from sween.engine.cudnn_convolution import FusedConvolution
+from sween.engine.differences import ratio
+from sween.engine.model_errors import refuse_broken_device
+from sween.errors import warn_fallback
+
+FILES = ("convolution.cu", "stem.cu")
+CHANNELS = 64
+"""Of the convolution's outputs."""
+
+BAND = 8
+"""Rows of the output that a block of the kernel computes; each band computes one row of the
+convolution, of 2 * BAND + 1, that the band above computes too."""
+
+WIDEST = 512
+"""Of images: a block has as many threads."""
+
+TOLERANCE = 0.01
+"""How far the kernel's outputs may be from those in float32, relative to the largest."""
+
+IMAGES_COMPARED = 8
+
+
+class Launch(Protocol):
+    """Runs the kernel for images of this size."""
+
+    def __call__(
+        self, size: tuple[int, int], blocks: int, arguments: Sequence[Argument]
+    ) -> None: ...
+
+
+def definitions(size: tuple[int, int], band: int = BAND) -> list[str]:
+    """Compiler options, for images of a height and width."""
+    high, wide = size
+    room = f"-DSTEM_SHARED_BYTES={shared_bytes(size)}"
+    return [f"-DHEIGHT={high}", f"-DWIDTH={wide}", f"-DBAND={band}", room]
+
+
+def shared_bytes(size: tuple[int, int]) -> int:
+    """16 rows of the image, the maxima of two rows, and the weights."""
+    wide = size[1]
+    return 16 * (wide + 8) * 8 + 2 * (wide // 2) * (2 * CHANNELS + 16) + 14 * 4 * 32 * 16
+
+
+class _Launcher:
+    def __call__(self, size: tuple[int, int], blocks: int, arguments: Sequence[Argument]) -> None:
+        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+        with torch.cuda.device(device):
+            self._compiled(size, torch.cuda.current_device())(
+                grid=(blocks, 1, 1),
+                block=(size[1], 1, 1),
+                args=list(arguments),
+                shared_mem=shared_bytes(size),
+            )
+
+    @functools.cache  # noqa: B019  # there is one launcher
+    def _compiled(self, size: tuple[int, int], device_index: int) -> Any:
+        with COMPILING:
+            source = read_source("sween.engine", FILES)
+            compiled = compile_kernel(source, "stem", definitions(size))
+            compiled.set_shared_memory_config(shared_bytes(size))
+        return compiled
+
+
+launch: Launch = _Launcher()
+
+
+class Stem(nn.Module):
+    """maxima(relu(conv((x - mean) / std))).
+
+    Args:
+        first: relu(conv(x)), of a convolution that `suits`; not changed.
+        mean: of the normalisation, (3, 1, 1) or such that it can be expanded to that.
+        std: likewise.
+
+    Attributes:
+        size: of the images for which the kernel runs, which are float32; None if it does not. See
+            `let_run`.
+    """
+
+    packed: torch.Tensor
+
+    def __init__(self, first: FusedConvolution, mean: torch.Tensor, std: torch.Tensor) -> None:
+        super().__init__()
+        self.first = first
+        self.size: tuple[int, int] | None = None
+        conv = first.conv
+        self.register_buffer("packed", _packed(conv.weight.detach()))
+        # No buffers, which a network in float16 would round.
+        factor, mean = 1 / std.detach().float(), mean.detach().float()
+        both = [own.expand(3, 1, 1).flatten() for own in (factor, -mean * factor)]
+        self.affine = torch.cat(both)
+        zeros = conv.weight.new_zeros(CHANNELS)
+        self.bias = (zeros if conv.bias is None else conv.bias.detach()).float()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.size is not None and images.shape[2:] == self.size:
+            packed = self.packed.to(torch.float16)
+            fused: torch.Tensor = stem(images.contiguous(), self.affine, packed, self.bias)
+            return fused
+        factor, summand = self.affine.view(2, 3, 1, 1)
+        normalised = (images * factor + summand).to(images.dtype)
+        return functional.max_pool2d(self.first(normalised), 3, stride=2, padding=1)
+
+
+def suits(conv: nn.Conv2d) -> bool:
+    """Whether the kernel has the geometry of a convolution."""
+    return (
+        (conv.in_channels, conv.out_channels, conv.groups) == (3, CHANNELS, 1)
+        and (conv.kernel_size, conv.stride, conv.padding) == ((7, 7), (2, 2), (3, 3))
+        and (conv.dilation, conv.padding_mode) == ((1, 1), "zeros")
+    )
+
+
+def can_run(images: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernel can compute the layers in `dtype` for this batch."""
+    high, wide = images.shape[2:]
+    fits = wide % 32 == high % 4 == 0 and 0 < wide <= WIDEST and high > 0
+    right = dtype == torch.float16 and images.dtype == torch.float32
+    return fits and right and can_compile(images.device, shared_bytes((high, wide)))
+
+
+@torch.library.custom_op("sween::stem", mutates_args=())
+def stem(
+    images: torch.Tensor, affine: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """See `Stem`.
+
+    Args:
+        images: float32 (N, 3, H, W), contiguous.
+        affine: factors and summands of the channels, (6,) float32.
+        packed: weights, float16.
+        bias: float32 (64,).
+    """
+    count, _, high, wide = images.shape
+    out = packed.new_empty(count, high // 4, wide // 4, CHANNELS)
+    bands = -(-(high // 4) // BAND)
+    launch((high, wide), count * bands, [images, affine, packed, bias, out])
+    return out.permute(0, 3, 1, 2)
+
+
+@stem.register_fake
+def _like(
+    images: torch.Tensor, affine: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    count, _, high, wide = images.shape
+    return packed.new_empty(count, high // 4, wide // 4, CHANNELS).permute(0, 3, 1, 2)
+
+
+def _packed(weight: torch.Tensor) -> torch.Tensor:
+    """The weights (64, 3, 7, 7) in the order in which the lanes of a warp need them.
+
+    A step of the kernel multiplies by 16 x 64 of them: half a row of a window, that is 4 of 8
+    pixels, the first of which has weight 0, of 4 channels, the last of which has. By step, pair of
+    tiles of 8 output channels, lane, tile, half of the 16, and two consecutive of them.
+    """
+    wide = functional.pad(weight, (1, 0, 0, 0, 0, 1))  # (64, 4, 7, 8)
+    steps = wide.permute(2, 3, 1, 0).reshape(14, 2, 4, 2, 4, 2, 8)
+    return steps.permute(0, 4, 6, 2, 5, 1, 3).contiguous()
+
+
+@torch.no_grad()
+def let_run(part: Stem, images: torch.Tensor, dtype: torch.dtype) -> None:
+    """Let the kernel compute a network's first layers if it can; if it is wrong, with a warning.
+
+    Args:
+        part: in float32.
+        images: a batch of the only shape that will be evaluated.
+        dtype: of the network.
+    """
+    if not can_run(images, dtype):
+        return
+    few, (high, wide) = images[:IMAGES_COMPARED], images.shape[2:]
+    try:
+        found = stem(few.contiguous(), part.affine, part.packed.to(dtype), part.bias)
+        wanted = part(few)
+        difference, largest = float((found - wanted).abs().max()), float(wanted.abs().max())
+        if not difference <= TOLERANCE * largest:
+            raise RuntimeError(f"its outputs are off by {ratio(difference, largest):.2g}")
+        part.size = (high, wide)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers fail in many ways, and torch always works
+        refuse_broken_device(error)
+        warn_fallback("the first layers cannot run by a custom kernel", error)
