@@ -13,7 +13,7 @@ from sween.engine import stem as stems
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import fuse_layers
-from sween.engine.stem import Stem, let_run, shared_bytes, stem
+from sween.engine.stem import Stem, shared_bytes, stem
 from sween.errors import PreparationWarning
 from sween.models import Normalize
 from tests.engine.kernels.conftest import compiler, source_spills
@@ -138,7 +138,7 @@ def _hooked(part: nn.Module) -> nn.Module:
 
 
 class OtherPool(nn.MaxPool2d):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         return 2 * super().forward(x)
 
 
@@ -216,7 +216,7 @@ def test_a_network_by_the_kernel(launch: Emulated, arch: str) -> None:
     fused = fuse_layers(fold_batch_norm(network))
     (part,) = (part for part in fused.modules() if isinstance(part, Stem))
     images = torch.rand(2, 3, 24, 64)
-    let_run(part, images, torch.float16)
+    part.let_run(images, torch.float16)
     assert part.size == (24, 64)
     before, faults = images.clone(), launch.faults
     for whole in (True, False):
@@ -243,12 +243,12 @@ def test_other_sizes_and_arithmetics_run_layer_by_layer(launch: Emulated) -> Non
     ):
         part = _stem_of(_layers())
         assert part is not None
-        let_run(part, batch, dtype)
+        part.let_run(batch, dtype)
         assert part.size is None
         assert not InArithmetic(part, CPU, torch.float32).takes_images
     part = _stem_of(_layers())
     assert part is not None
-    let_run(part, images, torch.float16)
+    part.let_run(images, torch.float16)
     other = torch.rand(1, 3, 32, 32)
     torch.testing.assert_close(part(other), _layers()(other))  # another size than it is for
 
@@ -270,7 +270,7 @@ def test_a_kernel_that_is_wrong_does_not_run(
     part, images = _stem_of(_layers()), torch.rand(2, 3, 16, 32)
     assert part is not None
     with pytest.warns(PreparationWarning, match="cannot run by a custom kernel"):
-        let_run(part, images, torch.float16)
+        part.let_run(images, torch.float16)
     assert part.size is None
     torch.testing.assert_close(part(images), _layers()(images))
 
@@ -280,7 +280,7 @@ def test_torchs_compiler_takes_it_as_one_operation(launch: Emulated) -> None:
     """Without code generation: what it reads, with the shapes and types that it infers."""
     part, images = _stem_of(_layers()), torch.rand(2, 3, 16, 32)
     assert part is not None
-    let_run(part, images, torch.float16)
+    part.let_run(images, torch.float16)
     compiled = torch.compile(part, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(images), part(images))
 

@@ -1,6 +1,7 @@
 """What only a GPU can show: compiled members, kernels and counting. Skipped where there is none."""
 
 import contextlib
+import copy
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,11 @@ from sween.attack import gradients
 from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
 from sween.bench import calibrate_batch_norm
 from sween.engine import VoteRequest, forward
+from sween.engine import product_pair as pair_module
+from sween.engine import stem as stem_module
 from sween.engine import votes as votes_module
+from sween.engine.cublas_lt import product_relu
+from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import (
     FusedGradients,
@@ -35,6 +40,8 @@ from sween.engine.member import Member
 from sween.engine.noise import NoiseKind
 from sween.engine.preparation import Preparation
 from sween.engine.prepared_members import PreparedModule
+from sween.engine.product_pair import ProductPair
+from sween.engine.stem import Stem
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.interleave import Steps, to_host_async
 from sween.models import create_model
@@ -166,6 +173,75 @@ def test_rows_of_a_prepared_member_do_not_depend_on_their_batch(how: str) -> Non
         exact = model(images)
         spread = float(exact.max() - exact.min())
         assert float((wanted - exact).abs().max()) < 0.01 * spread
+
+
+@torch.no_grad()
+def test_a_photos_layers_of_whole_numbers_come_out_exactly() -> None:
+    """Whole numbers are exact in float16: what differs is a fault, a race for instance."""
+    conv = torch.nn.Conv2d(3, 64, 7, stride=2, padding=3).cuda()
+    others = [torch.nn.Conv2d(64, 256, 1).cuda() for _ in range(2)]
+    for own in (conv, *others):
+        own.weight.copy_(torch.randint(-1, 2, own.weight.shape))
+        assert own.bias is not None
+        own.bias.copy_(torch.randint(-9, 9, own.bias.shape))
+    images = torch.randint(-3, 4, (400, 3, 224, 224), device="cuda").float()
+    stem = Stem(FusedConvolution(conv), torch.zeros(1).cuda(), torch.ones(1).cuda())
+    stem.let_run(images, torch.float16)
+    assert stem.size == (224, 224)
+    pair = ProductPair(*others)
+    pair.let_run(images, torch.float16)
+    assert pair.kernel
+    conv, *others = (copy.deepcopy(own) for own in (conv, *others))
+    wanted = torch.nn.functional.max_pool2d(conv.double()(images.double()).relu(), 3, 2, 1)
+    x, y = (torch.randint(-2, 3, (400, 64, 56, 56), device="cuda").half() for _ in range(2))
+    x, y = (own.contiguous(memory_format=torch.channels_last) for own in (x, y))
+    shortcut = others[1].half()(y)
+    sums = others[0].double()(x.double()) + shortcut.double()
+    weight, bias = others[0].half().weight.flatten(1), others[0].bias
+    assert bias is not None
+    rows, added = (own.permute(0, 2, 3, 1).flatten(0, 2) for own in (x, shortcut))
+    for _ in range(5):
+        assert torch.equal(stem(images).double(), wanted)
+        assert torch.equal(product_relu(rows, weight, bias, added).double(),
+                           sums.relu().permute(0, 2, 3, 1).flatten(0, 2))  # fmt: skip
+        assert torch.equal(pair(x, y).double(), sums.relu())
+
+
+@pytest.mark.parametrize("how", ["cudnn+compiled", "cudnn"], indirect=True)
+@torch.inference_mode()
+def test_a_resnet_for_photos_runs_by_its_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = [Counted(module.launch) for module in (stem_module, pair_module)]
+    for module, counted in zip((stem_module, pair_module), launches, strict=True):
+        monkeypatch.setattr(module, "launch", counted)
+    model = create_model("imagenet-resnet50", num_classes=10, image_shape=(3, 128, 128))
+    model = calibrate_batch_norm(model, (3, 128, 128)).eval().cuda()
+    images = torch.rand(100, 3, 128, 128, device="cuda")
+    before = images.clone()
+    member = Member(model, Preparation(compile="fast"))
+    member.refresh(images)
+    assert member.arithmetic == f"float16+{how}"
+    assert all(counted.count > 1 for counted in launches)
+    outputs, wanted = member(images), model(images)
+    assert torch.equal(images, before)
+    spread = float(wanted.max() - wanted.min())
+    assert float((outputs - wanted).abs().max()) < 0.02 * spread
+    others = torch.rand_like(images)
+    others[17] = images[17]
+    assert torch.equal(member(others)[17], outputs[17])
+
+
+class Counted:
+    """Counts the launches of a kernel."""
+
+    def __init__(self, launch: Any) -> None:
+        self.launch, self.count = launch, 0
+
+    def blocks(self, *arguments: Any) -> int:
+        return int(self.launch.blocks(*arguments))
+
+    def __call__(self, *arguments: Any) -> None:
+        self.count += 1
+        self.launch(*arguments)
 
 
 @pytest.mark.parametrize("depth", [8, 20])

@@ -39,6 +39,13 @@ DEVICE void write(u32 offset, u32 value) { *reinterpret_cast<u32 *>(shared + off
 DEVICE void write(u32 offset, float value) { *reinterpret_cast<float *>(shared + offset) = value; }
 DEVICE void write(u32 offset, uint4 value) { *reinterpret_cast<uint4 *>(shared + offset) = value; }
 
+// 16 bytes from device memory, while the thread goes on.
+DEVICE void copy(u32 offset, const uint4 *from) {
+    u32 address = static_cast<u32>(__cvta_generic_to_shared(shared)) + offset;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(address), "l"(from) : "memory");
+}
+DEVICE void copied() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+
 // Four 8x8 matrices of float16; lane 8 i + r names the 16 bytes of row r of matrix i.
 DEVICE void load_matrices(u32 (&a)[4], u32 offset) {
     u32 address = static_cast<u32>(__cvta_generic_to_shared(shared)) + offset;

@@ -6,7 +6,9 @@ the same pass over the output.
 
 import ctypes
 import functools
+import itertools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +25,12 @@ ALIGNMENT = 256
 WORKSPACE_BYTES = 32 * 2**20
 """The most memory that a product may use beside its tensors; what NVIDIA advises for Hopper."""
 
+PROPOSALS = 8
+"""Kernels that the library is asked for. Its first one is up to half slower than the best where a
+shortcut is added."""
+
+TIMED_CALLS = 4
+
 # Of cublasLt.h, cublas_api.h and library_types.h, the same since CUDA 11.
 _COMPUTE_32F, _R_32F = 68, 0
 _TRANSPOSE_A, _EPILOGUE, _BIAS_POINTER = 3, 7, 8
@@ -30,7 +38,7 @@ _TRANSPOSED, _RELU_AND_BIAS = 1, 6
 _MAX_WORKSPACE = 1
 
 
-class _Heuristic(ctypes.Structure):
+class _Proposal(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
@@ -77,7 +85,10 @@ def _handle(device: torch.device) -> ctypes.c_void_p:
 
 
 class Product:
-    """A product of one shape; the library's first choice of a kernel, which is always the same.
+    """A product of one shape.
+
+    Of the kernels that the library proposes, those that give the same outputs, bit for bit, as its
+    first one are timed at the first call, and the fastest one stays.
 
     Args:
         rows: of x and of the output.
@@ -85,17 +96,13 @@ class Product:
         depth: columns of x.
         dtype: of all tensors; sums are in float32.
         device: where they are.
-        rank: which of the library's proposals to use, the first by default.
+
+    Attributes:
+        choice: the kernel.
     """
 
     def __init__(
-        self,
-        rows: int,
-        columns: int,
-        depth: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        rank: int = 0,
+        self, rows: int, columns: int, depth: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         kind, self.device = TYPES[dtype], device
         self._lock = threading.Lock()  # of the description, which holds the address of the bias
@@ -107,7 +114,8 @@ class Product:
         self.weight = _layout(kind, depth, columns)
         self.x = _layout(kind, depth, rows)
         self.out = _layout(kind, columns, rows)
-        self.choice = self._choose(rank)
+        self._proposals = self._ask()
+        self.choice = self._proposals[0]
 
     def _set(self, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
@@ -115,29 +123,30 @@ class Product:
             "cublasLtMatmulDescSetAttribute", self.operation, attribute, ctypes.byref(value), size
         )
 
-    def _choose(self, rank: int) -> _Heuristic:
+    def _ask(self) -> list[_Proposal]:
+        """The library's proposals, the best by its own estimate first."""
         preference = ctypes.c_void_p()
         _call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
         most = ctypes.c_size_t(WORKSPACE_BYTES)
-        _call(
-            "cublasLtMatmulPreferenceSetAttribute", preference, _MAX_WORKSPACE,
-            ctypes.byref(most), ctypes.c_size_t(ctypes.sizeof(most)),
-        )  # fmt: skip
-        # The proposals depend on how a bias is aligned, so there must be one.
+        # They depend on how a bias is aligned, so there must be one.
         self._set(_BIAS_POINTER, ctypes.c_void_p(ALIGNMENT))
-        results = (_Heuristic * (rank + 1))()
-        found = ctypes.c_int()
+        results, found = (_Proposal * PROPOSALS)(), ctypes.c_int()
         try:
             _call(
+                "cublasLtMatmulPreferenceSetAttribute", preference, _MAX_WORKSPACE,
+                ctypes.byref(most), ctypes.c_size_t(ctypes.sizeof(most)),
+            )  # fmt: skip
+            _call(
                 "cublasLtMatmulAlgoGetHeuristic", _handle(self.device), self.operation,
-                self.weight, self.x, self.out, self.out, preference, rank + 1, results,
+                self.weight, self.x, self.out, self.out, preference, PROPOSALS, results,
                 ctypes.byref(found),
             )  # fmt: skip
         finally:
             _call("cublasLtMatmulPreferenceDestroy", preference)
-        if found.value <= rank or results[rank].state:
+        usable = [own for own in results[: found.value] if not own.state]
+        if not usable:
             raise CublasLtError("no kernel for this product")
-        return results[rank]
+        return usable
 
     def __call__(
         self,
@@ -147,22 +156,58 @@ class Product:
         shortcut: torch.Tensor | None,
     ) -> torch.Tensor:
         """See `product_relu`."""
+        tensors = x, weight, bias, shortcut
+        with torch.cuda.device(self.device), self._lock:
+            # Nothing can be timed while a CUDA graph is captured.
+            if self._proposals and not torch.cuda.is_current_stream_capturing():
+                self.choice, self._proposals = self._fastest(*tensors), []
+            return self._compute(self.choice, *tensors)
+
+    def _fastest(self, *tensors: torch.Tensor | None) -> _Proposal:
+        wanted, found = self._compute(self._proposals[0], *tensors), dict[int, float]()
+        for number, proposal in enumerate(self._proposals):
+            try:
+                if torch.equal(self._compute(proposal, *tensors), wanted):
+                    found[number] = _milliseconds(
+                        functools.partial(self._compute, proposal, *tensors)
+                    )
+            except CublasLtError:  # a proposal need not work
+                continue
+        return self._proposals[min(found, key=lambda number: found[number], default=0)]
+
+    def _compute(self, proposal: _Proposal, *tensors: torch.Tensor | None) -> torch.Tensor:
+        x, weight, bias, shortcut = tensors
+        assert x is not None
+        assert weight is not None
+        assert bias is not None
         out = x.new_empty(len(x), len(weight))
-        workspace = torch.empty(self.choice.workspace, dtype=torch.uint8, device=x.device)
+        workspace = torch.empty(proposal.workspace, dtype=torch.uint8, device=x.device)
         one = ctypes.c_float(1.0)
         more = ctypes.c_float(0.0 if shortcut is None else 1.0)
         added = out if shortcut is None else shortcut
-        with torch.cuda.device(self.device), self._lock:
-            self._set(_BIAS_POINTER, _address(bias))
-            _call(
-                "cublasLtMatmul", _handle(self.device), self.operation, ctypes.byref(one),
-                _address(weight), self.weight, _address(x), self.x, ctypes.byref(more),
-                _address(added), self.out, _address(out), self.out,
-                ctypes.byref(self.choice, _Heuristic.algorithm.offset), _address(workspace),
-                ctypes.c_size_t(self.choice.workspace),
-                ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
-            )  # fmt: skip
+        self._set(_BIAS_POINTER, _address(bias))
+        _call(
+            "cublasLtMatmul", _handle(self.device), self.operation, ctypes.byref(one),
+            _address(weight), self.weight, _address(x), self.x, ctypes.byref(more),
+            _address(added), self.out, _address(out), self.out,
+            ctypes.byref(proposal, _Proposal.algorithm.offset), _address(workspace),
+            ctypes.c_size_t(proposal.workspace),
+            ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
+        )  # fmt: skip
         return out
+
+
+def _milliseconds(call: Callable[[], torch.Tensor]) -> float:
+    """Of the fastest of a few calls, on the GPU."""
+    events: list[Any] = []
+    for _ in range(TIMED_CALLS + 1):
+        events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    events[-1].synchronize()
+    return min(float(one.elapsed_time(other)) for one, other in itertools.pairwise(events))
 
 
 def _layout(kind: int, rows: int, columns: int) -> ctypes.c_void_p:
@@ -181,10 +226,10 @@ def _address(tensor: torch.Tensor) -> ctypes.c_void_p:
 
 @functools.cache
 def product_of(
-    rows: int, columns: int, depth: int, dtype: torch.dtype, device: torch.device, rank: int = 0
+    rows: int, columns: int, depth: int, dtype: torch.dtype, device: torch.device, added: bool
 ) -> Product:
-    """The product of this shape, made once."""
-    return Product(rows, columns, depth, dtype, device, rank)
+    """The product of this shape, made once; with a shortcut another kernel may be the fastest."""
+    return Product(rows, columns, depth, dtype, device)
 
 
 def product_relu(
@@ -199,8 +244,7 @@ def product_relu(
         shortcut: (R, M), of the same type as the others.
 
     Returns:
-        (R, M), which does not depend on when or how often it is called: the kernel is the one that
-        the library's heuristics propose for the shape.
+        (R, M), which does not depend on the time that kernels take: see `Product`.
 
     Raises:
         CublasLtError: the library is not there, or cannot compute it.
@@ -210,5 +254,6 @@ def product_relu(
         raise CublasLtError(f"tensors of type {', '.join(str(own.dtype) for own in given)}")
     if not all(own.is_contiguous() and own.data_ptr() % ALIGNMENT == 0 for own in given):
         raise CublasLtError("tensors that are not contiguous, or not aligned")
-    product = product_of(len(x), len(weight), x.shape[1], x.dtype, x.device)
+    shape = len(x), len(weight), x.shape[1]
+    product = product_of(*shape, x.dtype, x.device, shortcut is not None)
     return product(x, weight, bias, shortcut)

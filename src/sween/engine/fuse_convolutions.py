@@ -1,4 +1,4 @@
-"""Convolution, bias, addition of a shortcut and relu in one call of cuDNN.
+"""Convolution, bias, addition of a shortcut and relu in one call.
 
 A pass over the graph of a module in evaluation mode, after batch norm is folded. It needs no
 search: cuDNN's heuristics choose the kernel.
@@ -13,6 +13,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sween.engine.cudnn_convolution import FusedConvolution
+from sween.engine.product_pair import ProductPair, suits
 from sween.engine.tracing import count_uses, has_hooks, may_write
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
@@ -32,24 +33,36 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
             continue
         conv, total, shortcut = found
         name = f"fused_convolution_{fused}"
-        layer = parts[str(conv.target)]
+        layer, inputs = parts[str(conv.target)], [conv.args[0]]
         assert isinstance(layer, nn.Conv2d)
-        if shortcut is not None and _is_convolution(shortcut, parts) and len(shortcut.users) == 1:
-            other = parts[str(shortcut.target)]
-            assert isinstance(other, nn.Conv2d)
-            if uses[str(conv.target)] == uses[str(shortcut.target)] == 1:
-                _move_bias(other, layer)
-        traced.add_submodule(name, FusedConvolution(layer))
+        part: nn.Module = FusedConvolution(layer)
+        if total is not None and shortcut is not None:
+            inputs.append(shortcut)
+            other = _only_added(shortcut, parts)
+            if other is not None:
+                if uses[str(conv.target)] == uses[str(shortcut.target)] == 1:
+                    _move_bias(other, layer)
+                if suits(layer, other) and _unchanged(shortcut, total, relu, parts):
+                    part, inputs[1] = ProductPair(layer, other), shortcut.args[0]
+        traced.add_submodule(name, part)
         fused += 1
         # Without a shortcut in the convolution's own place: nothing can have changed its input.
         with traced.graph.inserting_after(conv if total is None else relu):
-            inputs = (conv.args[0],) if shortcut is None else (conv.args[0], shortcut)
-            node = traced.graph.call_module(name, inputs)
+            node = traced.graph.call_module(name, tuple(inputs))
         relu.replace_all_uses_with(node)
-        for old in (relu, total, conv):
-            if old is not None:
+        for old in (relu, total, conv, shortcut):
+            if old is not None and not old.users:
                 traced.graph.erase_node(old)
     return fused
+
+
+def _only_added(shortcut: fx.Node, parts: dict[str, nn.Module]) -> nn.Conv2d | None:
+    """The convolution that a shortcut is, if its output is used nowhere else."""
+    if len(shortcut.users) > 1 or not _is_convolution(shortcut, parts):
+        return None
+    layer = parts[str(shortcut.target)]
+    assert isinstance(layer, nn.Conv2d)
+    return layer
 
 
 def _move_bias(shortcut: nn.Conv2d, layer: nn.Conv2d) -> None:

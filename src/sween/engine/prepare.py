@@ -43,8 +43,9 @@ from sween.engine.kernels import (
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
+from sween.engine.product_pair import ProductPair
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
-from sween.engine.stem import Stem, let_run
+from sween.engine.stem import Stem
 from sween.engine.tf32 import without_tf32
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 from sween.precision import WAYS
@@ -288,8 +289,8 @@ def _by_cudnn(
         if not _computes_the_same(fused, module, images):
             fused = folded
         for part in fused.modules():
-            if isinstance(part, Stem):
-                let_run(part, images, dtype)
+            if isinstance(part, Stem | ProductPair):
+                part.let_run(images, dtype)
         ready = _without_autocast(fused, dtype, images, wanted)
         if ready is None:
             ready = InArithmetic(fused, images.device, dtype)

@@ -118,6 +118,31 @@ class Stem(nn.Module):
         normalised = (images * factor + summand).to(images.dtype)
         return functional.max_pool2d(self.first(normalised), 3, stride=2, padding=1)
 
+    @torch.no_grad()
+    def let_run(self, images: torch.Tensor, dtype: torch.dtype) -> None:
+        """Let the kernel compute the layers if it can; if it is wrong, with a warning.
+
+        Args:
+            images: a batch of the only shape that will be evaluated.
+            dtype: of the network, which is still in float32.
+        """
+        if not can_run(images, dtype):
+            return
+        few, (high, wide) = images[:IMAGES_COMPARED], images.shape[2:]
+        try:
+            wanted = self(few)
+            self.size = (high, wide)
+            found = self(few)
+            difference, largest = float((found - wanted).abs().max()), float(wanted.abs().max())
+            if not difference <= TOLERANCE * largest:
+                raise RuntimeError(f"its outputs are off by {ratio(difference, largest):.2g}")
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compilers fail in many ways, and torch always works
+            self.size = None
+            refuse_broken_device(error)
+            warn_fallback("the first layers cannot run by a custom kernel", error)
+
 
 def suits(conv: nn.Conv2d) -> bool:
     """Whether the kernel has the geometry of a convolution."""
@@ -173,29 +198,3 @@ def _packed(weight: torch.Tensor) -> torch.Tensor:
     wide = functional.pad(weight, (1, 0, 0, 0, 0, 1))  # (64, 4, 7, 8)
     steps = wide.permute(2, 3, 1, 0).reshape(14, 2, 4, 2, 4, 2, 8)
     return steps.permute(0, 4, 6, 2, 5, 1, 3).contiguous()
-
-
-@torch.no_grad()
-def let_run(part: Stem, images: torch.Tensor, dtype: torch.dtype) -> None:
-    """Let the kernel compute a network's first layers if it can; if it is wrong, with a warning.
-
-    Args:
-        part: in float32.
-        images: a batch of the only shape that will be evaluated.
-        dtype: of the network.
-    """
-    if not can_run(images, dtype):
-        return
-    few, (high, wide) = images[:IMAGES_COMPARED], images.shape[2:]
-    try:
-        found = stem(few.contiguous(), part.affine, part.packed.to(dtype), part.bias)
-        wanted = part(few)
-        difference, largest = float((found - wanted).abs().max()), float(wanted.abs().max())
-        if not difference <= TOLERANCE * largest:
-            raise RuntimeError(f"its outputs are off by {ratio(difference, largest):.2g}")
-        part.size = (high, wide)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # compilers fail in many ways, and torch always works
-        refuse_broken_device(error)
-        warn_fallback("the first layers cannot run by a custom kernel", error)

@@ -14,13 +14,6 @@ DEVICE void load_transposed(u32 (&a)[4], u32 offset) {
                  : "r"(address));
 }
 
-// 16 bytes from device memory, while the thread goes on.
-DEVICE void copy(u32 offset, const uint4 *from) {
-    u32 address = static_cast<u32>(__cvta_generic_to_shared(shared)) + offset;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(address), "l"(from) : "memory");
-}
-DEVICE void copied() { asm volatile("cp.async.wait_all;" : : : "memory"); }
-
 #endif
 
 // An image from device memory, where the channels of a pixel are consecutive, into planes of 8 channels with a
