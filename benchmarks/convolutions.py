@@ -5,20 +5,23 @@
 Every distinct convolution of the network as `fast` prepares it (batch norm folded, relu and
 shortcut fused, float16, channels-last) is timed alone on a batch of a vote's size:
 
-- cudnn: as it votes;
-- product: a 1x1 convolution without shortcut as a matrix product, bias and relu in cuBLASLt's
+- cudnn: by cuDNN;
+- product: a 1x1 convolution as a matrix product, with bias, shortcut and relu in cuBLASLt's
   epilogue;
-- tiles: a 1x1 convolution as a matrix product by a kernel in Triton, whose epilogue adds the
-  shortcut too, for each of a few tile sizes;
 - blocks: a convolution of few channels with stride 2 as one with stride 1 of blocks of 2x2 pixels.
 
 Of each the microseconds; of the convolution how often the network has it, its operations and the
 bytes that it must move, and the least time that these take at the rates of a large matrix product
 and of a large copy, measured in the same run. Random weights.
+
+Then the groups of layers for which there are custom kernels, with these and by libraries, one
+layer after the other; the latter also write and read what lies between the layers.
 """
 
 import argparse
+import copy
 import dataclasses
+import functools
 import statistics
 import sys
 import time
@@ -32,10 +35,13 @@ from torch.nn import functional
 
 from sween.bench.matrix_rate import matrix_rate
 from sween.bench.untrained import calibrate_batch_norm
+from sween.engine.cublas_lt import product_relu
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.forward import default_forward_rows
 from sween.engine.fuse_layers import fuse_layers
+from sween.engine.product_pair import ProductPair
+from sween.engine.stem import Stem
 from sween.models import create_model
 from sween.run_folder import describe_environment, write_json
 
@@ -73,6 +79,11 @@ class Layer:
         text += f" /{conv.stride[0]}" if conv.stride[0] > 1 else ""
         text += f" in {conv.groups} groups" if conv.groups > 1 else ""
         return text + (" +relu" if self.relu else "") + (" +shortcut" if self.shortcut else "")
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        assert not isinstance(self.conv.padding, str)
+        return _pair(self.conv.padding)
 
     @property
     def is_product(self) -> bool:
@@ -151,36 +162,28 @@ def _pair(value: tuple[int, ...]) -> tuple[int, int]:
 def ways(layer: Layer, tensors: Tensors) -> Iterator[tuple[str, Call]]:
     """Each way to compute a layer that applies to it; all return (N, C, H, W)."""
     x, fused, bias = tensors.x, tensors.fused, tensors.bias
-    if layer.relu:
-        yield "cudnn", lambda: fused(x, tensors.shortcut)
+    own = fused.conv
+    geometry = (_pair(own.stride), layer.padding, _pair(own.dilation), own.groups)
+    if not layer.relu or not x.is_cuda:
+        yield "cudnn", lambda: fused(x, tensors.shortcut) if layer.relu else fused.conv(x)
+    elif tensors.shortcut is None:
+        yield "cudnn", lambda: torch.cudnn_convolution_relu(x, tensors.weight, bias, *geometry)
     else:
-        yield "cudnn", lambda: fused.conv(x)
-    if layer.is_product and layer.relu and not layer.shortcut and bias is not None:
+        added = tensors.shortcut
         yield (
-            "product",
-            lambda: _as_images(
-                torch._addmm_activation(bias, _as_rows(x), tensors.weight.flatten(1).t()),
-                tensors.out_shape,
+            "cudnn",
+            lambda: torch.cudnn_convolution_add_relu(
+                x, tensors.weight, added, 1.0, bias, *geometry
             ),
         )
     if layer.is_product and layer.relu and x.is_cuda and bias is not None:
-        from triton_product import TILES, product
-
-        for tile in TILES:
-            if tile[1] <= layer.conv.out_channels:
-                yield (
-                    f"tiles {'x'.join(map(str, tile))}",
-                    lambda tile=tile: _as_images(  # type: ignore[misc]
-                        product(
-                            _as_rows(x),
-                            tensors.weight.flatten(1),
-                            bias,
-                            None if tensors.shortcut is None else _as_rows(tensors.shortcut),
-                            tile,
-                        ),
-                        tensors.out_shape,
-                    ),
-                )
+        rows = None if tensors.shortcut is None else _as_rows(tensors.shortcut)
+        yield (
+            "product",
+            lambda: _as_images(
+                product_relu(_as_rows(x), tensors.weight.flatten(1), bias, rows), tensors.out_shape
+            ),
+        )
     if layer.has_blocks:
         weight, padding = weights_of_blocks(layer.conv, tensors.weight)
 
@@ -292,6 +295,43 @@ def measure(
     return row
 
 
+def measure_groups(
+    model: nn.Module, images: torch.Tensor, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Rows of the groups of layers that have kernels, with them and without."""
+    device, found = images.device, list[dict[str, Any]]()
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    fused = fuse_layers(fold_batch_norm(model)).to(device)
+    groups = {
+        part: name for name, part in fused.named_modules() if isinstance(part, Stem | ProductPair)
+    }
+    inputs = dict[nn.Module, list[torch.Tensor]]()
+
+    def note(part: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        inputs[part] = [own.detach() for own in given]
+
+    for part in groups:
+        part.register_forward_pre_hook(note)
+    fused(images[:1])
+    for part, name in groups.items():
+        part._forward_pre_hooks.clear()
+        assert isinstance(part, Stem | ProductPair)
+        given = [own.expand(len(images), *own.shape[1:]) for own in inputs[part]]
+        halves = [own.to(dtype, memory_format=torch.channels_last) for own in given]
+        one_by_one = functools.partial(copy.deepcopy(part).to(dtype), *halves)
+        part.let_run(images, dtype)
+        together = functools.partial(
+            part.to(dtype), *([images] if given[0].shape == images.shape else halves)
+        )
+        times = {
+            way: microseconds(call, device, options.rounds, options.calls)
+            for way, call in (("kernel", together), ("one by one", one_by_one))
+            if part.by_kernel or call is one_by_one
+        }
+        found.append({"group": name, "kernel": None, **times})
+    return found
+
+
 @torch.inference_mode()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -321,7 +361,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row = results[-1]
         spent = {name: round(own, 1) for name, own in row.items() if isinstance(own, float)}
         sys.stdout.write(f"{row['times']} x {key}: {spent}\n")
+    images = torch.rand(rows, *shape, device=device)
+    groups = measure_groups(model, images, options)
+    for row in groups:
+        sys.stdout.write(f"{row}\n")
     content = {"network": options.network, "rows": rows, **rates, "results": results}
+    content["groups"] = groups
     write_json(options.out, {"environment": describe_environment(), **content})
 
 

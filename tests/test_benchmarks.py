@@ -255,12 +255,14 @@ def test_ways_to_compute_a_convolution_agree(
     ways = {name for row in rows.values() for name in row} - {
         *("layer", "times", "flops", "bytes", "least"),
     }
-    assert ways == {"cudnn", "product", "blocks"}
+    assert ways == {"cudnn", "blocks"}, "products are for a GPU"
     # A way whose outputs are others than cuDNN's has no time.
     assert all(row[way] > 0 for row in rows.values() for way in ways & row.keys())
     first = rows["7x7 3->64 of 32 px /2 +relu"]
     assert "blocks" in first
     assert first["flops"] == 2 * 7 * 7 * 3 * 64 * 16 * 16 * 2
+    assert len(content["groups"]) == 2, "the first layers, and the end of the first block"
+    assert all(row["kernel"] is None and row["one by one"] > 0 for row in content["groups"])
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5, 7, 9])

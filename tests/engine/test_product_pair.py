@@ -77,7 +77,7 @@ def test_the_kernel(launch: Emulated, shape: Shape, pixels: tuple[int, int, int]
     x, y = (torch.randn(count, depth, *size) for depth in shape[:2])
     wanted = functional.relu(conv(x) + other(y))
     torch.testing.assert_close(part(x, y), wanted)
-    part.kernel = True
+    part.by_kernel = True
     found = part(x, y)
     assert found.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(found.float(), wanted, rtol=2e-3, atol=3e-3)
@@ -94,7 +94,7 @@ def test_whole_numbers_come_out_exactly(launch: Emulated) -> None:
             own.bias.copy_(torch.randint(-9, 9, own.bias.shape))
         part = ProductPair(conv, other)
         x, y = (torch.randint(-2, 3, (2, depth, 9, 9)).float() for depth in shape[:2])
-        part.kernel = True
+        part.by_kernel = True
         assert torch.equal(part(x, y).float(), functional.relu(conv(x) + other(y)))
 
 
@@ -104,7 +104,7 @@ def test_biases(launch: Emulated, biases: tuple[bool, bool]) -> None:
     conv, other = _convolutions(SHAPES[0], biases=biases)
     x, y = torch.randn(1, 64, 4, 4), torch.randn(1, 64, 4, 4)
     part = ProductPair(conv, other)
-    part.kernel = True
+    part.by_kernel = True
     wanted = functional.relu(conv(x) + other(y))
     torch.testing.assert_close(part(x, y).float(), wanted, rtol=2e-3, atol=3e-3)
 
@@ -173,7 +173,7 @@ def test_a_network_by_the_kernel(launch: Emulated) -> None:
     assert part.shape == Shape(64, 64, 256), "of the first stage alone: others halve the size"
     images = torch.rand(2, 3, 32, 32)
     part.let_run(images, torch.float16)
-    assert part.kernel
+    assert part.by_kernel
     faults = launch.faults
     for whole in (True, False):
         ready = InArithmetic(fused, CPU, torch.float16, whole=whole)
@@ -203,10 +203,10 @@ def test_a_kernel_that_is_wrong_does_not_run(
     part, x = ProductPair(conv, other), torch.rand(2, 64, 3, 3)
     with pytest.warns(PreparationWarning, match="cannot run by a custom kernel"):
         part.let_run(x, torch.float16)
-    assert not part.kernel
+    assert not part.by_kernel
     torch.testing.assert_close(part(x, x), functional.relu(conv(x) + other(x)))
     part.let_run(x, torch.bfloat16)  # for which there is no kernel
-    assert not part.kernel
+    assert not part.by_kernel
 
 
 @torch.no_grad()

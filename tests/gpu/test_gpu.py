@@ -190,7 +190,7 @@ def test_a_photos_layers_of_whole_numbers_come_out_exactly() -> None:
     assert stem.size == (224, 224)
     pair = ProductPair(*others)
     pair.let_run(images, torch.float16)
-    assert pair.kernel
+    assert pair.by_kernel
     conv, *others = (copy.deepcopy(own) for own in (conv, *others))
     wanted = torch.nn.functional.max_pool2d(conv.double()(images.double()).relu(), 3, 2, 1)
     x, y = (torch.randint(-2, 3, (400, 64, 56, 56), device="cuda").half() for _ in range(2))

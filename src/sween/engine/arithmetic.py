@@ -47,7 +47,7 @@ class InArithmetic(nn.Module):
         self.module = module
         # Its kernel reads the images as they are, and writes nothing to them.
         self.takes_images = any(
-            isinstance(part, Stem) and part.size is not None for part in module.modules()
+            isinstance(part, Stem) and part.by_kernel for part in module.modules()
         )
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
 

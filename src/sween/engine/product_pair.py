@@ -101,14 +101,14 @@ class ProductPair(nn.Module):
         other: of the shortcut; not changed.
 
     Attributes:
-        kernel: whether the kernel computes it; see `let_run`.
+        by_kernel: whether the kernel computes it; see `let_run`.
     """
 
     packed: torch.Tensor
 
     def __init__(self, conv: nn.Conv2d, other: nn.Conv2d) -> None:
         super().__init__()
-        self.conv, self.other, self.kernel = FusedConvolution(conv), other, False
+        self.conv, self.other, self.by_kernel = FusedConvolution(conv), other, False
         weight = torch.cat([own.weight.detach().flatten(1) for own in (conv, other)], dim=1)
         self.register_buffer("packed", _packed(weight))
         # No buffer, which a network in float16 would round.
@@ -116,7 +116,7 @@ class ProductPair(nn.Module):
         self.bias = torch.stack(biases).sum(0) if biases else weight.new_zeros(len(weight)).float()
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if not self.kernel:
+        if not self.by_kernel:
             out: torch.Tensor = self.conv(x, self.other(y))
             return out
         both = (own.to(torch.float16, memory_format=torch.channels_last) for own in (x, y))
@@ -146,7 +146,7 @@ class ProductPair(nn.Module):
         )
         try:
             wanted = self(x, y)
-            self.kernel = True
+            self.by_kernel = True
             found = self(x, y)
             difference, largest = float((found - wanted).abs().max()), float(wanted.abs().max())
             if not difference <= TOLERANCE * largest:
@@ -154,7 +154,7 @@ class ProductPair(nn.Module):
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways, and torch always works
-            self.kernel = False
+            self.by_kernel = False
             refuse_broken_device(error)
             warn_fallback("a block's last layers cannot run by a custom kernel", error)
 

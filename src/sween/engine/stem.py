@@ -109,6 +109,11 @@ class Stem(nn.Module):
         zeros = conv.weight.new_zeros(CHANNELS)
         self.bias = (zeros if conv.bias is None else conv.bias.detach()).float()
 
+    @property
+    def by_kernel(self) -> bool:
+        """Whether the kernel computes it."""
+        return self.size is not None
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.size is not None and images.shape[2:] == self.size:
             packed = self.packed.to(torch.float16)
