@@ -35,12 +35,12 @@ from torch.nn import functional
 
 from sween.bench.matrix_rate import matrix_rate
 from sween.bench.untrained import calibrate_batch_norm
-from sween.engine.cublas_lt import product_relu
+from sween.engine.added_convolutions import AddedConvolutions
+from sween.engine.cublas_lt import matmul_relu
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.forward import default_forward_rows
 from sween.engine.fuse_layers import fuse_layers
-from sween.engine.product_pair import ProductPair
 from sween.engine.stem import Stem
 from sween.models import create_model
 from sween.run_folder import describe_environment, write_json
@@ -181,7 +181,7 @@ def ways(layer: Layer, tensors: Tensors) -> Iterator[tuple[str, Call]]:
         yield (
             "product",
             lambda: _as_images(
-                product_relu(_as_rows(x), tensors.weight.flatten(1), bias, rows), tensors.out_shape
+                matmul_relu(_as_rows(x), tensors.weight.flatten(1), bias, rows), tensors.out_shape
             ),
         )
     if layer.has_blocks:
@@ -301,9 +301,11 @@ def measure_groups(
     """Rows of the groups of layers that have kernels, with them and without."""
     device, found = images.device, list[dict[str, Any]]()
     dtype = torch.float16 if device.type == "cuda" else torch.float32
-    fused = fuse_layers(fold_batch_norm(model)).to(device)
+    fused = fuse_layers(fold_batch_norm(model.to(device)))
     groups = {
-        part: name for name, part in fused.named_modules() if isinstance(part, Stem | ProductPair)
+        part: name
+        for name, part in fused.named_modules()
+        if isinstance(part, Stem | AddedConvolutions)
     }
     inputs = dict[nn.Module, list[torch.Tensor]]()
 
@@ -315,7 +317,7 @@ def measure_groups(
     fused(images[:1])
     for part, name in groups.items():
         part._forward_pre_hooks.clear()
-        assert isinstance(part, Stem | ProductPair)
+        assert isinstance(part, Stem | AddedConvolutions)
         given = [own.expand(len(images), *own.shape[1:]) for own in inputs[part]]
         halves = [own.to(dtype, memory_format=torch.channels_last) for own in given]
         one_by_one = functools.partial(copy.deepcopy(part).to(dtype), *halves)

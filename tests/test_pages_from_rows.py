@@ -474,10 +474,10 @@ def test_findings() -> None:
     three = by_model("cifar10-sween3-gaussian-sigma0.50")
     differences = {
         "Of eight ResNet-110": acr(by_noise["SWEEN-uniform"]) - acr(by_noise["SWEEN"]),
-        "More noise for some members": acr(by_noise["first 3-uniform"])
+        "With equal weights, ensembles": acr(by_noise["first 3-uniform"])
         - acr(by_seed["first 3-uniform"]),
         "Identical against diverse": acr(by_seed["SWEEN"]) - acr(six["SWEEN-6"]),
-        "and eight ResNet-110": acr(by_seed["SWEEN"])
+        "so do eight ResNet-110": acr(by_seed["SWEEN"])
         - max(acr(by_seed[name]) for name in config(BY_SEED)["members"]),
         "SWEEN-3 beats one ResNet-110": acr(three["SWEEN-3"]) - acr(six["resnet110"]),
         "ACR lost by Algorithm 1": acr(by_model("cifar10-sween6-gaussian-sigma0.25")["SWEEN-6"])

@@ -14,8 +14,9 @@ import torch
 from torch.nn import functional
 
 from sween.engine import cublas_lt, cudnn_convolution
-from sween.engine.cublas_lt import ALIGNMENT, CublasLtError, product_relu
+from sween.engine.cublas_lt import ALIGNMENT, CublasLtError, matmul_relu
 from sween.engine.cudnn_convolution import convolution_relu
+from sween.errors import is_out_of_memory
 from tests.engine.cudnn import Emulated, emulate
 
 CPU = torch.device("cpu")
@@ -141,10 +142,10 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: _Stream())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found.capturing)
     monkeypatch.setattr(cublas_lt, "_milliseconds", found.milliseconds)
-    for kept in (cublas_lt._handle, cublas_lt.product_of):
+    for kept in (cublas_lt._handle, cublas_lt.matmul_of):
         kept.cache_clear()
     yield found
-    for kept in (cublas_lt._handle, cublas_lt.product_of):
+    for kept in (cublas_lt._handle, cublas_lt.matmul_of):
         kept.cache_clear()
 
 
@@ -164,7 +165,7 @@ def _aligned(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def test_the_library_is_asked_for_the_product(library: Library, with_shortcut: bool) -> None:
     x, weight, bias, shortcut = _aligned(7, 3), _aligned(5, 3), _aligned(5), _aligned(7, 5)
     for _ in range(2):
-        out = product_relu(x, weight, bias, shortcut if with_shortcut else None)
+        out = matmul_relu(x, weight, bias, shortcut if with_shortcut else None)
         wanted = functional.linear(x.float(), weight.float(), bias.float())
         wanted = functional.relu(wanted + shortcut.float() if with_shortcut else wanted)
         torch.testing.assert_close(out.float(), wanted, rtol=2e-3, atol=2e-3)
@@ -178,34 +179,38 @@ def test_the_fastest_kernel_that_gives_the_same_bits_is_used(library: Library) -
     x, weight, bias, shortcut = _aligned(7, 3), _aligned(5, 3), _aligned(5), _aligned(7, 5)
     library.proposals, library.times = 5, {0: 5.0, 1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
     library.differs, library.fails = {1}, {2}
-    wanted = product_relu(x, weight, bias, shortcut)
+    wanted = matmul_relu(x, weight, bias, shortcut)
     assert set(library.used) == {0}, "nothing is timed while a CUDA graph is captured"
     library.capturing = False
-    assert torch.equal(product_relu(x, weight, bias, shortcut), wanted)
+    assert torch.equal(matmul_relu(x, weight, bias, shortcut), wanted)
     assert {*library.used} == {0, 1, 3, 4}
     for _ in range(2):
         library.used.clear()
-        assert torch.equal(product_relu(x, weight, bias, shortcut), wanted)
+        assert torch.equal(matmul_relu(x, weight, bias, shortcut), wanted)
         assert library.used == [3], "chosen once"
     library.used.clear()
-    product_relu(x, weight, bias, None)
+    matmul_relu(x, weight, bias, None)
     assert 0 in library.used, "without a shortcut anew"
 
 
 def test_what_the_library_cannot_compute_is_an_error(library: Library) -> None:
     x, weight, bias = _aligned(7, 3), _aligned(5, 3), _aligned(5)
     with pytest.raises(CublasLtError, match="not aligned"):
-        product_relu(_aligned(8, 3)[1:], weight, bias, None)
+        matmul_relu(_aligned(8, 3)[1:], weight, bias, None)
     with pytest.raises(CublasLtError, match="not contiguous"):
-        product_relu(_aligned(3, 7).t(), weight, bias, None)
+        matmul_relu(_aligned(3, 7).t(), weight, bias, None)
     with pytest.raises(CublasLtError, match=r"torch\.float32"):
-        product_relu(x, weight, bias, _aligned(7, 5, dtype=torch.float32))
+        matmul_relu(x, weight, bias, _aligned(7, 5, dtype=torch.float32))
     library.proposals = 0
     with pytest.raises(CublasLtError, match="no kernel"):
-        product_relu(x, weight, bias, None)
+        matmul_relu(x, weight, bias, None)
     library.proposals, library.status = 1, 15
     with pytest.raises(CublasLtError, match="status 15"):
-        product_relu(x, weight, bias, None)
+        matmul_relu(x, weight, bias, None)
+    library.status = 3
+    with pytest.raises(CublasLtError, match="ALLOC_FAILED") as caught:
+        matmul_relu(x, weight, bias, None)
+    assert is_out_of_memory(caught.value)
     assert library.calls == 0
 
 
@@ -213,7 +218,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cublas_lt, "library", lambda: None)
     cublas_lt._handle.cache_clear()
     with pytest.raises(CublasLtError, match="no cuBLASLt"):
-        product_relu(_aligned(7, 3), _aligned(5, 3), _aligned(5), None)
+        matmul_relu(_aligned(7, 3), _aligned(5, 3), _aligned(5), None)
 
 
 def _images(channels: int, size: int = 4) -> torch.Tensor:
@@ -281,6 +286,18 @@ def test_cudnn_computes_what_the_library_cannot(
         _convolve(_images(8), _images(16), _aligned(16, 8, 1, 1), _aligned(16))
         assert cudnn.with_shortcut == calls
     assert len(cudnn_convolution._UNSUPPORTED) == 1, "it is asked once"
+
+
+def test_misaligned_tensors_are_left_to_cudnn_each_time(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn = emulate(monkeypatch)
+    bias = _aligned(17)[1:]
+    _convolve(_images(8), _images(16), _aligned(16, 8, 1, 1), bias)
+    assert (library.calls, cudnn.with_shortcut) == (0, 1)
+    assert not cudnn_convolution._UNSUPPORTED
+    _convolve(_images(8), _images(16), _aligned(16, 8, 1, 1), _aligned(16))
+    assert library.calls == 1
 
 
 def test_neither_library_can(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

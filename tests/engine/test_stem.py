@@ -13,6 +13,7 @@ from sween.engine import stem as stems
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import fuse_layers
+from sween.engine.fuse_stem import NAME
 from sween.engine.stem import Stem, shared_bytes, stem
 from sween.errors import PreparationWarning
 from sween.models import Normalize
@@ -110,11 +111,13 @@ def test_what_is_not_a_number_stays_so(launch: Emulated) -> None:
     layers = _layers()
     part = _stem_of(layers)
     assert part is not None
-    images = torch.rand(1, 3, 16, 32)
-    images[0, 1, 7, 9] = torch.nan
-    out = stem(images, part.affine, part.packed.half(), part.bias)
-    assert torch.equal(out.isnan(), layers(images).isnan())
-    assert out.isnan().any()
+    for column in range(32):
+        images = torch.rand(1, 3, 16, 32)
+        images[0, 1, 7, column] = torch.nan
+        out = stem(images, part.affine, part.packed.half(), part.bias)
+        wanted = layers(images).isnan()
+        assert wanted.any()
+        assert out.isnan()[wanted].all()
 
 
 class Wrapped(nn.Module):
@@ -147,7 +150,23 @@ class OtherConvolution(nn.Conv2d):
         return 2 * super().forward(x)
 
 
+class WithStem(nn.Module):
+    """Has a part and a tensor of names that the pass may want to use."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.add_module(name, nn.Sequential(*_layers(), nn.Conv2d(64, 64, 3, padding=1)))
+        self.register_buffer(f"{name}_", torch.tensor(2.0))
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = getattr(self, self.name)(x) * getattr(self, f"{self.name}_")
+        return out
+
+
 FUSED: dict[str, nn.Module] = {
+    "stem": WithStem("stem"),
+    "the pass's own name": WithStem(NAME),
     "as it is": _layers(),
     "not normalised": _layers(normalize=nn.Identity()),
     "one mean": _layers(normalize=Normalize(mean=[0.5], std=[0.25])),
@@ -226,8 +245,31 @@ def test_a_network_by_the_kernel(launch: Emulated, arch: str) -> None:
         assert torch.equal(images, before), "other members see them too"
         torch.testing.assert_close(found, network(images), rtol=0.05, atol=0.05)
     assert launch.faults == faults
-    float32 = InArithmetic(fused, CPU, torch.float32)
-    assert float32.takes_images
+
+
+@torch.no_grad()
+def test_constants_move_and_are_not_rounded() -> None:
+    part = _stem_of(_layers())
+    assert part is not None
+    affine, bias = part.affine.clone(), part.bias.clone()
+    part.half()
+    assert part.packed.dtype == torch.float16
+    assert torch.equal(part.affine, affine)
+    assert torch.equal(part.bias, bias)
+    part.to("meta")
+    assert part.affine.is_meta
+    assert part.bias.is_meta
+
+
+@torch.no_grad()
+def test_the_operation_refuses_other_images(launch: Emulated) -> None:
+    part = _stem_of(_layers())
+    assert part is not None
+    for images in (
+        torch.rand(1, 1, 16, 32), torch.rand(1, 3, 16, 32).half(), torch.rand(1, 3, 32, 16).mT
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="contiguous"):
+            stem(images, part.affine, part.packed.half(), part.bias)
 
 
 @torch.no_grad()
@@ -239,6 +281,8 @@ def test_other_sizes_and_arithmetics_run_layer_by_layer(launch: Emulated) -> Non
         (images, torch.float32),
         (images, torch.bfloat16),
         (images.double(), torch.float16),
+        (images[:, :1], torch.float16),
+        (images[0], torch.float16),
         (torch.rand(1, 3, 4, 544), torch.float16),
     ):
         part = _stem_of(_layers())
@@ -269,7 +313,7 @@ def test_a_kernel_that_is_wrong_does_not_run(
     monkeypatch.setattr(stems, "launch", broken)
     part, images = _stem_of(_layers()), torch.rand(2, 3, 16, 32)
     assert part is not None
-    with pytest.warns(PreparationWarning, match="cannot run by a custom kernel"):
+    with pytest.warns(PreparationWarning, match="no custom kernel for the first layers"):
         part.let_run(images, torch.float16)
     assert part.size is None
     torch.testing.assert_close(part(images), _layers()(images))

@@ -14,10 +14,11 @@ from sween.attack import gradients
 from sween.attack.gradients import FastProbabilities, deterministic_convolutions, probabilities_of
 from sween.bench import calibrate_batch_norm
 from sween.engine import VoteRequest, forward
-from sween.engine import product_pair as pair_module
+from sween.engine import added_convolutions as pair_module
 from sween.engine import stem as stem_module
 from sween.engine import votes as votes_module
-from sween.engine.cublas_lt import product_relu
+from sween.engine.added_convolutions import AddedConvolutions
+from sween.engine.cublas_lt import matmul_relu
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import (
@@ -40,7 +41,6 @@ from sween.engine.member import Member
 from sween.engine.noise import NoiseKind
 from sween.engine.preparation import Preparation
 from sween.engine.prepared_members import PreparedModule
-from sween.engine.product_pair import ProductPair
 from sween.engine.stem import Stem
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.interleave import Steps, to_host_async
@@ -188,7 +188,7 @@ def test_a_photos_layers_of_whole_numbers_come_out_exactly() -> None:
     stem = Stem(FusedConvolution(conv), torch.zeros(1).cuda(), torch.ones(1).cuda())
     stem.let_run(images, torch.float16)
     assert stem.size == (224, 224)
-    pair = ProductPair(*others)
+    pair = AddedConvolutions(*others)
     pair.let_run(images, torch.float16)
     assert pair.by_kernel
     conv, *others = (copy.deepcopy(own) for own in (conv, *others))
@@ -202,7 +202,7 @@ def test_a_photos_layers_of_whole_numbers_come_out_exactly() -> None:
     rows, added = (own.permute(0, 2, 3, 1).flatten(0, 2) for own in (x, shortcut))
     for _ in range(5):
         assert torch.equal(stem(images).double(), wanted)
-        assert torch.equal(product_relu(rows, weight, bias, added).double(),
+        assert torch.equal(matmul_relu(rows, weight, bias, added).double(),
                            sums.relu().permute(0, 2, 3, 1).flatten(0, 2))  # fmt: skip
         assert torch.equal(pair(x, y).double(), sums.relu())
 

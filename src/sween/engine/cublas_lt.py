@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 
-LIBRARIES = ("libcublasLt.so.13", "libcublasLt.so.12")
-"""Names under which torch's wheels bring it."""
-
 TYPES = {torch.float16: 2, torch.bfloat16: 14}
 """Of the tensors, with the library's number of each."""
 
@@ -36,6 +33,7 @@ _COMPUTE_32F, _R_32F = 68, 0
 _TRANSPOSE_A, _EPILOGUE, _BIAS_POINTER = 3, 7, 8
 _TRANSPOSED, _RELU_AND_BIAS = 1, 6
 _MAX_WORKSPACE = 1
+_ALLOC_FAILED = 3
 
 
 class _Proposal(ctypes.Structure):
@@ -59,12 +57,10 @@ def library() -> ctypes.CDLL | None:
     """cuBLASLt; None where torch did not bring it."""
     if not torch.version.cuda:
         return None
-    for name in LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
+    try:  # another version of CUDA may be installed beside the one that torch brings
+        return ctypes.CDLL(f"libcublasLt.so.{torch.version.cuda.partition('.')[0]}")
+    except OSError:
+        return None
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -73,7 +69,8 @@ def _call(name: str, *arguments: Any) -> None:
         raise CublasLtError("no cuBLASLt")
     status = getattr(found, name)(*arguments)
     if status:
-        raise CublasLtError(f"{name} failed with status {status}")
+        said = "CUBLAS_STATUS_ALLOC_FAILED" if status == _ALLOC_FAILED else f"status {status}"
+        raise CublasLtError(f"{name} failed with {said}")
 
 
 @functools.cache
@@ -84,11 +81,12 @@ def _handle(device: torch.device) -> ctypes.c_void_p:
     return handle
 
 
-class Product:
+class Matmul:
     """A product of one shape.
 
-    Of the kernels that the library proposes, those that give the same outputs, bit for bit, as its
-    first one are timed at the first call, and the fastest one stays.
+    Of the kernels that the library proposes, those whose outputs for random numbers are the same,
+    bit for bit, as those of its first one are timed at the first call, and the fastest one stays.
+    So all that may be chosen add up in the same order, and outputs do not depend on timing.
 
     Args:
         rows: of x and of the output.
@@ -155,7 +153,7 @@ class Product:
         bias: torch.Tensor,
         shortcut: torch.Tensor | None,
     ) -> torch.Tensor:
-        """See `product_relu`."""
+        """See `matmul_relu`."""
         tensors = x, weight, bias, shortcut
         with torch.cuda.device(self.device), self._lock:
             # Nothing can be timed while a CUDA graph is captured.
@@ -164,6 +162,13 @@ class Product:
             return self._compute(self.choice, *tensors)
 
     def _fastest(self, *tensors: torch.Tensor | None) -> _Proposal:
+        # Of numbers that make every sum differ by its order; a layer's own may be zeros.
+        generator = torch.Generator(self.device).manual_seed(0)
+        tensors = (
+            *(own if own is None else torch.empty_like(own).normal_(generator=generator)
+              for own in tensors[:3]),
+            tensors[3],
+        )  # fmt: skip
         wanted, found = self._compute(self._proposals[0], *tensors), dict[int, float]()
         for number, proposal in enumerate(self._proposals):
             try:
@@ -224,15 +229,20 @@ def _address(tensor: torch.Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
+def is_aligned(*tensors: torch.Tensor | None) -> bool:
+    """Whether all tensors are there, at addresses that the library's kernels can read."""
+    return all(own is not None and own.data_ptr() % ALIGNMENT == 0 for own in tensors)
+
+
 @functools.cache
-def product_of(
+def matmul_of(
     rows: int, columns: int, depth: int, dtype: torch.dtype, device: torch.device, added: bool
-) -> Product:
+) -> Matmul:
     """The product of this shape, made once; with a shortcut another kernel may be the fastest."""
-    return Product(rows, columns, depth, dtype, device)
+    return Matmul(rows, columns, depth, dtype, device)
 
 
-def product_relu(
+def matmul_relu(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, shortcut: torch.Tensor | None
 ) -> torch.Tensor:
     """relu(x @ weight.T + bias + shortcut), in float16 or bfloat16.
@@ -244,7 +254,7 @@ def product_relu(
         shortcut: (R, M), of the same type as the others.
 
     Returns:
-        (R, M), which does not depend on the time that kernels take: see `Product`.
+        (R, M); of the library's kernels one that gives the same bits as its first: see `Matmul`.
 
     Raises:
         CublasLtError: the library is not there, or cannot compute it.
@@ -252,8 +262,8 @@ def product_relu(
     given = [x, weight, bias, *([] if shortcut is None else [shortcut])]
     if any(own.dtype not in TYPES or own.dtype != x.dtype for own in given):
         raise CublasLtError(f"tensors of type {', '.join(str(own.dtype) for own in given)}")
-    if not all(own.is_contiguous() and own.data_ptr() % ALIGNMENT == 0 for own in given):
+    if not is_aligned(*given) or not all(own.is_contiguous() for own in given):
         raise CublasLtError("tensors that are not contiguous, or not aligned")
     shape = len(x), len(weight), x.shape[1]
-    product = product_of(*shape, x.dtype, x.device, shortcut is not None)
+    product = matmul_of(*shape, x.dtype, x.device, shortcut is not None)
     return product(x, weight, bias, shortcut)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sween.engine.cublas_lt import product_relu
+from sween.engine.cublas_lt import is_aligned, matmul_relu
 from sween.errors import is_out_of_memory
 
 _UNSUPPORTED = set[tuple[object, ...]]()
@@ -85,7 +85,8 @@ def _ways(
         yield _by_cudnn
     elif _fits(shortcut, x, weight, stride, padding, dilation):
         is_product = [*weight.shape[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
-        if is_product and bias is not None and _is_by_pixel(x, shortcut):
+        given = (x, shortcut, weight, bias)
+        if is_product and _is_channels_last(x, shortcut) and is_aligned(*given):
             yield _by_cublas
         yield _by_cudnn
 
@@ -102,7 +103,7 @@ def _by_cudnn(
     return torch.cudnn_convolution_add_relu(x, weight, shortcut, 1.0, bias, *geometry)
 
 
-def _is_by_pixel(*images: torch.Tensor) -> bool:
+def _is_channels_last(*images: torch.Tensor) -> bool:
     """Whether the channels of a pixel lie next to each other, as the rows of a matrix."""
     return all(own.is_contiguous(memory_format=torch.channels_last) for own in images)
 
@@ -119,7 +120,7 @@ def _by_cublas(
     cuDNN's kernels with a shortcut take up to twice as long.
     """
     rows, added = (own.permute(0, 2, 3, 1).flatten(0, 2) for own in (x, shortcut))
-    out = product_relu(rows, weight.flatten(1), bias, added)
+    out = matmul_relu(rows, weight.flatten(1), bias, added)
     return out.view(len(x), *x.shape[2:], len(weight)).permute(0, 3, 1, 2)
 
 

@@ -1,7 +1,7 @@
 """Convolution, bias, addition of a shortcut and relu in one call.
 
 A pass over the graph of a module in evaluation mode, after batch norm is folded. It needs no
-search: cuDNN's heuristics choose the kernel.
+long search: the heuristics of cuDNN and cuBLASLt propose the kernels.
 """
 
 import operator
@@ -12,8 +12,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from sween.engine.added_convolutions import AddedConvolutions, suits
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.product_pair import ProductPair, suits
 from sween.engine.tracing import count_uses, has_hooks, may_write
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
@@ -43,7 +43,7 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
                 if uses[str(conv.target)] == uses[str(shortcut.target)] == 1:
                     _move_bias(other, layer)
                 if suits(layer, other) and _unchanged(shortcut, total, relu, parts):
-                    part, inputs[1] = ProductPair(layer, other), shortcut.args[0]
+                    part, inputs[1] = AddedConvolutions(layer, other), shortcut.args[0]
         traced.add_submodule(name, part)
         fused += 1
         # Without a shortcut in the convolution's own place: nothing can have changed its input.

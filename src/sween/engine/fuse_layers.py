@@ -19,13 +19,13 @@ def fuse_layers(module: nn.Module) -> nn.Module:
     Args:
         module: in evaluation mode, batch norm folded.
     """
+    passes = (fuse_convolutions, fuse_stem, fuse_gelus, fuse_attention)
     try:
         traced = trace(copy.deepcopy(module))
+        if not sum(fuse(traced) for fuse in passes):
+            return module
+        traced.delete_all_unused_submodules()
+        traced.recompile()
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
-    passes = (fuse_convolutions, fuse_stem, fuse_gelus, fuse_attention)
-    if not sum(fuse(traced) for fuse in passes):
-        return module
-    traced.delete_all_unused_submodules()
-    traced.recompile()
     return traced

@@ -10,21 +10,22 @@ from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.stem import Stem, suits
 from sween.engine.tracing import has_hooks
 
-NAME = "stem"
+NAME = "_fused_stem"
+"""Of the module in the traced network, unless it has one of this name."""
 
 _DIFFERENCES = (operator.sub, torch.sub)
 _QUOTIENTS = (operator.truediv, torch.div)
 
 
 def fuse_stem(traced: fx.GraphModule) -> int:
-    """Fuse the layers between the images and the first maximum; returns 1 if there are such.
+    """Fuse the layers between the images and the first max pool; returns 1 if there are such.
 
     Args:
         traced: its convolutions are fused with the relus after them.
     """
     parts = dict(traced.named_modules())
     for pool in traced.graph.nodes:
-        if not _is_maximum(pool, parts):
+        if not _is_max_pool(pool, parts):
             continue
         conv = pool.args[0]
         part = parts.get(str(conv.target)) if conv.op == "call_module" else None
@@ -36,9 +37,12 @@ def fuse_stem(traced: fx.GraphModule) -> int:
         images, mean, std, nodes = found
         if not _in_a_row(images, *nodes, conv):
             continue
-        traced.add_submodule(NAME, Stem(part, mean, std))
+        name = NAME
+        while hasattr(traced, name):
+            name += "_"
+        traced.add_submodule(name, Stem(part, mean, std))
         with traced.graph.inserting_after(pool):
-            node = traced.graph.call_module(NAME, (images,))
+            node = traced.graph.call_module(name, (images,))
         pool.replace_all_uses_with(node)
         constants = [own.args[1] for own in nodes]
         for old in (pool, conv, *reversed(nodes), *constants):
@@ -48,7 +52,7 @@ def fuse_stem(traced: fx.GraphModule) -> int:
     return 0
 
 
-def _is_maximum(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+def _is_max_pool(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
     part = parts.get(str(node.target)) if node.op == "call_module" else None
     # The exact type: a subclass may do something else.
     if type(part) is not nn.MaxPool2d or has_hooks(part) or len(node.args) != 1 or node.kwargs:
@@ -66,14 +70,12 @@ def _in_a_row(*nodes: fx.Node) -> bool:
 
 def _normalised(
     traced: fx.GraphModule, node: object
-) -> tuple[fx.Node, torch.Tensor, torch.Tensor, list[fx.Node]] | None:
+) -> tuple[fx.Node, torch.Tensor | None, torch.Tensor | None, list[fx.Node]] | None:
     """The network's images, mean, std, and the nodes that normalise by them, if this is that."""
     if not isinstance(node, fx.Node):
         return None
     if node.op == "placeholder":
-        device = next(traced.parameters()).device
-        zero = torch.zeros(3, 1, 1, device=device)
-        return node, zero, zero + 1, []
+        return node, None, None, []
     if node.op != "call_function" or node.target not in _QUOTIENTS or node.kwargs:
         return None
     difference, std = node.args[0], _constant(traced, node.args[1])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from sween.engine.added_convolutions import AddedConvolutions
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.cuda_graph import Forward, captured, compiled
 from sween.engine.differences import (
@@ -43,7 +44,6 @@ from sween.engine.kernels import (
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
-from sween.engine.product_pair import ProductPair
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
 from sween.engine.stem import Stem
 from sween.engine.tf32 import without_tf32
@@ -289,7 +289,7 @@ def _by_cudnn(
         if not _computes_the_same(fused, module, images):
             fused = folded
         for part in fused.modules():
-            if isinstance(part, Stem | ProductPair):
+            if isinstance(part, Stem | AddedConvolutions):
                 part.let_run(images, dtype)
         ready = _without_autocast(fused, dtype, images, wanted)
         if ready is None:

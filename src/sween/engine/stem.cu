@@ -1,12 +1,12 @@
-// The first layers of a ResNet for photos in one pass over the images: normalisation, a 7x7 convolution with
-// stride 2 from 3 to 64 channels, bias, relu, and the maximum of 3x3 outputs with stride 2.
+// The stem of an ImageNet-style ResNet in one pass over the images: normalisation, a 7x7 convolution with stride 2
+// from 3 to 64 channels, bias, relu, and a 3x3 max pool with stride 2.
 //
 // Follows convolution.cu. A block has BAND rows of the output, over the whole width, and goes down the image: a
 // step takes two rows of the convolution, of which each warp has 16 columns. Rows of the image are kept in shared
 // memory as float16, 4 channels (one is 0) a pixel, in a ring of 16 rows. Neighbouring windows are 2 pixels, 16
 // bytes, apart, so a row of the ring itself is the matrix (windows x their 8 pixels), each row of which overlaps the
 // next: 8 of its rows are 128 consecutive bytes, and nothing need be copied into another order. A window has 7
-// pixels; the weight of its first pixel here, the eighth, is 0.
+// pixels; the weight of its first pixel here, the eighth, is 0 (a NaN there still spreads).
 //
 // Compile with HEIGHT and WIDTH of the images (WIDTH a multiple of 32, HEIGHT of 4) and BAND.
 

@@ -1,13 +1,13 @@
-"""The first layers of a ResNet for photos as one operation, by a custom kernel where it can run.
+"""The stem of an ImageNet-style ResNet as one operation, by a custom kernel where it can run.
 
-(x - mean) / std, a 7x7 convolution with stride 2 to 64 channels, relu and the maximum of 3x3
-outputs with stride 2. Libraries take a third of the forward pass's memory traffic for them: each
-layer writes its outputs and the next one reads them again, and 3 channels suit no kernel of theirs.
+(x - mean) / std, a 7x7 convolution with stride 2 to 64 channels, relu, and a 3x3 max pool with
+stride 2. By libraries each layer writes its outputs and the next one reads them again, and their
+kernels are slow at 3 channels.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
+from sween.engine.added_convolutions import moved
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.differences import ratio
 from sween.engine.model_errors import refuse_broken_device
@@ -53,7 +54,7 @@ def definitions(size: tuple[int, int], band: int = BAND) -> list[str]:
 
 
 def shared_bytes(size: tuple[int, int]) -> int:
-    """16 rows of the image, the maxima of two rows, and the weights."""
+    """16 rows of the image, two rows of which the maximum is taken, and the weights."""
     wide = size[1]
     return 16 * (wide + 8) * 8 + 2 * (wide // 2) * (2 * CHANNELS + 16) + 14 * 4 * 32 * 16
 
@@ -82,11 +83,12 @@ launch: Launch = _Launcher()
 
 
 class Stem(nn.Module):
-    """maxima(relu(conv((x - mean) / std))).
+    """maxpool(relu(conv((x - mean) / std))).
 
     Args:
         first: relu(conv(x)), of a convolution that `suits`; not changed.
-        mean: of the normalisation, (3, 1, 1) or such that it can be expanded to that.
+        mean: of the normalisation, (3, 1, 1) or such that it can be expanded to that; None if the
+            images are not normalised.
         std: likewise.
 
     Attributes:
@@ -95,17 +97,24 @@ class Stem(nn.Module):
     """
 
     packed: torch.Tensor
+    mean: torch.Tensor | None
+    std: torch.Tensor | None
 
-    def __init__(self, first: FusedConvolution, mean: torch.Tensor, std: torch.Tensor) -> None:
+    def __init__(
+        self, first: FusedConvolution, mean: torch.Tensor | None, std: torch.Tensor | None
+    ) -> None:
         super().__init__()
         self.first = first
         self.size: tuple[int, int] | None = None
         conv = first.conv
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
         self.register_buffer("packed", _packed(conv.weight.detach()))
         # No buffers, which a network in float16 would round.
-        factor, mean = 1 / std.detach().float(), mean.detach().float()
-        both = [own.expand(3, 1, 1).flatten() for own in (factor, -mean * factor)]
-        self.affine = torch.cat(both)
+        ones = torch.ones(3, 1, 1, device=conv.weight.device)
+        factor = ones if std is None else ones / std.detach().float()
+        summand = 0 * ones if mean is None else -mean.detach().float() * factor
+        self.affine = torch.cat([factor, summand]).flatten()
         zeros = conv.weight.new_zeros(CHANNELS)
         self.bias = (zeros if conv.bias is None else conv.bias.detach()).float()
 
@@ -115,13 +124,18 @@ class Stem(nn.Module):
         return self.size is not None
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.size is not None and images.shape[2:] == self.size:
+        if self.size is not None and images.shape[1:] == (3, *self.size):
             packed = self.packed.to(torch.float16)
             fused: torch.Tensor = stem(images.contiguous(), self.affine, packed, self.bias)
             return fused
-        factor, summand = self.affine.view(2, 3, 1, 1)
-        normalised = (images * factor + summand).to(images.dtype)
-        return functional.max_pool2d(self.first(normalised), 3, stride=2, padding=1)
+        if self.mean is not None and self.std is not None:
+            images = (images - self.mean) / self.std
+        return functional.max_pool2d(self.first(images), 3, stride=2, padding=1)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        self.affine, self.bias = moved(self.affine, fn), moved(self.bias, fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @torch.no_grad()
     def let_run(self, images: torch.Tensor, dtype: torch.dtype) -> None:
@@ -146,7 +160,7 @@ class Stem(nn.Module):
         except Exception as error:  # compilers fail in many ways, and torch always works
             self.size = None
             refuse_broken_device(error)
-            warn_fallback("the first layers cannot run by a custom kernel", error)
+            warn_fallback("there is no custom kernel for the first layers", error)
 
 
 def suits(conv: nn.Conv2d) -> bool:
@@ -160,6 +174,8 @@ def suits(conv: nn.Conv2d) -> bool:
 
 def can_run(images: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether the kernel can compute the layers in `dtype` for this batch."""
+    if images.ndim != 4 or images.shape[1] != 3:
+        return False
     high, wide = images.shape[2:]
     fits = wide % 32 == high % 4 == 0 and 0 < wide <= WIDEST and high > 0
     right = dtype == torch.float16 and images.dtype == torch.float32
@@ -178,7 +194,9 @@ def stem(
         packed: weights, float16.
         bias: float32 (64,).
     """
-    count, _, high, wide = images.shape
+    count, channels, high, wide = images.shape
+    if channels != 3 or images.dtype != torch.float32 or not images.is_contiguous():
+        raise ValueError(f"not float32, contiguous and of 3 channels: {images.shape}")
     out = packed.new_empty(count, high // 4, wide // 4, CHANNELS)
     bands = -(-(high // 4) // BAND)
     launch((high, wide), count * bands, [images, affine, packed, bias, out])

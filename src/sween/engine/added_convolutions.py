@@ -5,8 +5,8 @@ write the shortcut's output, which is as large as the block's own, and read it a
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from sween.engine.differences import ratio
 from sween.engine.model_errors import refuse_broken_device
 from sween.errors import warn_fallback
 
-FILES = ("convolution.cu", "product_pair.cu")
+FILES = ("convolution.cu", "added_convolutions.cu")
 THREADS = 256
 TILE = 64
 """Rows, that is pixels, that a block computes at a time."""
@@ -35,21 +35,21 @@ ROWS_COMPARED = 1000
 class Shape(NamedTuple):
     """Columns of x and of y, and of the output."""
 
-    depth: int
-    deeper: int
+    depth_x: int
+    depth_y: int
     columns: int
 
     @property
     def definitions(self) -> list[str]:
         """Compiler options."""
-        numbers = {"DEPTH": self.depth, "DEEPER": self.deeper, "COLUMNS": self.columns}
-        numbers["PAIR_SHARED_BYTES"] = self.shared_bytes
+        numbers = {"DEPTH_X": self.depth_x, "DEPTH_Y": self.depth_y, "COLUMNS": self.columns}
+        numbers["ADDED_SHARED_BYTES"] = self.shared_bytes
         return [f"-D{name}={number}" for name, number in numbers.items()]
 
     @property
     def shared_bytes(self) -> int:
         """Two tiles of rows, and the weights."""
-        planes = (self.depth + self.deeper) // 8
+        planes = (self.depth_x + self.depth_y) // 8
         return 2 * planes * (TILE + 1) * 16 + planes * 8 * self.columns * 2
 
     @property
@@ -85,7 +85,7 @@ class _Launcher:
     def _compiled(self, shape: Shape, device_index: int) -> Any:
         with COMPILING:
             source = read_source("sween.engine", FILES)
-            compiled = compile_kernel(source, "product_pair", shape.definitions)
+            compiled = compile_kernel(source, "added_convolutions", shape.definitions)
             compiled.set_shared_memory_config(shape.shared_bytes)
         return compiled
 
@@ -93,7 +93,7 @@ class _Launcher:
 launch: Launch = _Launcher()
 
 
-class ProductPair(nn.Module):
+class AddedConvolutions(nn.Module):
     """relu(conv(x) + other(y)).
 
     Args:
@@ -116,12 +116,21 @@ class ProductPair(nn.Module):
         self.bias = torch.stack(biases).sum(0) if biases else weight.new_zeros(len(weight)).float()
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if not self.by_kernel:
+        # A shortcut of one pixel, or of one image, is added to all of them.
+        alike = (len(x), *x.shape[2:]) == (len(y), *y.shape[2:])
+        if not self.by_kernel or not alike:
             out: torch.Tensor = self.conv(x, self.other(y))
             return out
-        both = (own.to(torch.float16, memory_format=torch.channels_last) for own in (x, y))
-        fused: torch.Tensor = product_pair(*both, self.packed.to(torch.float16), self.bias)
+        # `to` with a memory format would leave views as they are, with gaps between the pixels.
+        last = torch.channels_last
+        both = (own.to(torch.float16).contiguous(memory_format=last) for own in (x, y))
+        fused: torch.Tensor = added_convolutions(*both, self.packed.to(torch.float16), self.bias)
         return fused
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        self.bias = moved(self.bias, fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @property
     def shape(self) -> Shape:
@@ -156,7 +165,14 @@ class ProductPair(nn.Module):
         except Exception as error:  # compilers fail in many ways, and torch always works
             self.by_kernel = False
             refuse_broken_device(error)
-            warn_fallback("a block's last layers cannot run by a custom kernel", error)
+            warn_fallback(
+                "there is no custom kernel for two 1x1 convolutions that are added", error
+            )
+
+
+def moved(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A tensor where `nn.Module._apply` moves others, without their rounding."""
+    return tensor.to(fn(tensor).device)
 
 
 def suits(conv: nn.Conv2d, other: nn.Conv2d) -> bool:
@@ -172,20 +188,28 @@ def suits(conv: nn.Conv2d, other: nn.Conv2d) -> bool:
     )
 
 
-@torch.library.custom_op("sween::product_pair", mutates_args=())
-def product_pair(
+@torch.library.custom_op("sween::added_convolutions", mutates_args=())
+def added_convolutions(
     x: torch.Tensor, y: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """See `ProductPair`.
+    """See `AddedConvolutions`.
 
     Args:
-        x: float16 (N, DEPTH, H, W), channels-last.
-        y: float16 (N, DEEPER, H, W), channels-last.
+        x: float16 (N, DEPTH_X, H, W), channels-last.
+        y: float16 (N, DEPTH_Y, H, W), channels-last.
         packed: weights, float16.
         bias: float32.
     """
     count, depth, high, wide = x.shape
     shape = Shape(depth, y.shape[1], len(bias))
+    for own in (x, y):
+        dense = own.is_contiguous(memory_format=torch.channels_last)
+        if (
+            not dense
+            or own.dtype != torch.float16
+            or own.shape != (count, own.shape[1], high, wide)
+        ):
+            raise ValueError(f"not float16, channels-last and alike: {x.shape} and {y.shape}")
     rows = count * high * wide
     out = packed.new_empty(count, high, wide, len(bias))
     blocks = min(-(-rows // TILE), launch.blocks(shape, x.device))
@@ -193,7 +217,7 @@ def product_pair(
     return out.permute(0, 3, 1, 2)
 
 
-@product_pair.register_fake
+@added_convolutions.register_fake
 def _like(
     x: torch.Tensor, y: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:

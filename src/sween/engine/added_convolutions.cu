@@ -3,17 +3,17 @@
 //
 // Follows convolution.cu. A block keeps the weights in shared memory and goes from tile to tile of 64 rows, with the
 // rows of the next tile on their way. Rows are kept in planes of 8 channels. A warp has 32 rows by a quarter of the
-// columns. Columns are ordered so that a lane's sums are of eight consecutive ones (product_pair.py).
+// columns. Columns are ordered so that a lane's sums are of eight consecutive ones (added_convolutions.py).
 //
-// Compile with DEPTH and DEEPER, the columns of x and of y (multiples of 64), and COLUMNS (a multiple of 128).
+// Compile with DEPTH_X and DEPTH_Y, the columns of x and of y (multiples of 64), and COLUMNS (a multiple of 128).
 
 constexpr int kThreads = 256, kTile = 64;
-constexpr int kPlanes = (DEPTH + DEEPER) / 8, kSteps = kPlanes / 2;
+constexpr int kPlanes = (DEPTH_X + DEPTH_Y) / 8, kSteps = kPlanes / 2;
 constexpr u32 kPlane = (kTile + 1) * 16;  // without bank conflicts where a row is written
 constexpr u32 kRows = kPlanes * kPlane;   // bytes of a tile
 constexpr u32 kWeights = 2 * kRows;
 constexpr int kGroups = COLUMNS / 128;    // of 32 columns that a warp has
-static_assert(kWeights + kSteps * (COLUMNS / 16) * 512 == PAIR_SHARED_BYTES, "product_pair.py computes it too");
+static_assert(kWeights + kSteps * (COLUMNS / 16) * 512 == ADDED_SHARED_BYTES, "added_convolutions.py computes it too");
 
 template <int K>
 DEVICE void fetch(u32 to, const uint4 *from, int tile, int rows) {
@@ -26,8 +26,8 @@ DEVICE void fetch(u32 to, const uint4 *from, int tile, int rows) {
     }
 }
 
-KERNEL(kThreads, PAIR_SHARED_BYTES > 113000 ? 1 : 2)
-product_pair(const uint4 *x, const uint4 *y, const uint4 *weights, const float *bias, uint4 *out, int rows, int blocks) {
+KERNEL(kThreads, ADDED_SHARED_BYTES > 113000 ? 1 : 2)
+added_convolutions(const uint4 *x, const uint4 *y, const uint4 *weights, const float *bias, uint4 *out, int rows, int blocks) {
     const int lane = lane_index(), quarter = warp_index() / 2, first = warp_index() % 2 * 32;
     const int tiles = (rows + kTile - 1) / kTile;
     for (int i = thread_index(); i < kSteps * (COLUMNS / 16) * 32; i += kThreads) {
@@ -35,14 +35,14 @@ product_pair(const uint4 *x, const uint4 *y, const uint4 *weights, const float *
     }
     u32 now = 0;
     int tile = block_index();
-    fetch<DEPTH>(now, x, tile, rows);
-    fetch<DEEPER>(now + DEPTH / 8 * kPlane, y, tile, rows);
+    fetch<DEPTH_X>(now, x, tile, rows);
+    fetch<DEPTH_Y>(now + DEPTH_X / 8 * kPlane, y, tile, rows);
     ROLLED for (; tile < tiles; tile += blocks) {
         copied();
         barrier();
         if (tile + blocks < tiles) {
-            fetch<DEPTH>(kRows - now, x, tile + blocks, rows);
-            fetch<DEEPER>(kRows - now + DEPTH / 8 * kPlane, y, tile + blocks, rows);
+            fetch<DEPTH_X>(kRows - now, x, tile + blocks, rows);
+            fetch<DEPTH_Y>(kRows - now + DEPTH_X / 8 * kPlane, y, tile + blocks, rows);
         }
         float sums[2][kGroups * 4][4];
         UNROLL for (int n = 0; n < kGroups * 4; n++) {

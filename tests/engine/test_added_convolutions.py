@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from sween.cuda import Argument, read_source
-from sween.engine import product_pair as pairs
+from sween.engine import added_convolutions as pairs
+from sween.engine.added_convolutions import AddedConvolutions, Shape
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import fuse_layers
-from sween.engine.product_pair import ProductPair, Shape
 from sween.errors import PreparationWarning
 from tests.engine.kernels.conftest import compiler, source_spills
 from tests.engine.kernels.emulation import Kernel
@@ -34,7 +34,7 @@ class Emulated:
                 folder / "-".join(map(str, shape)),
                 compiler(),
                 source,
-                [*shape.definitions, "-DENTRY=product_pair"],
+                [*shape.definitions, "-DENTRY=added_convolutions"],
                 shape.shared_bytes,
             )
             for shape in SHAPES
@@ -73,7 +73,7 @@ def _convolutions(shape: Shape, *, biases: tuple[bool, bool] = (True, True)) -> 
 def test_the_kernel(launch: Emulated, shape: Shape, pixels: tuple[int, int, int]) -> None:
     """Fewer rows than a tile, a last tile that is not full, and whole tiles."""
     conv, other = _convolutions(shape)
-    part, (count, *size) = ProductPair(conv, other), pixels
+    part, (count, *size) = AddedConvolutions(conv, other), pixels
     x, y = (torch.randn(count, depth, *size) for depth in shape[:2])
     wanted = functional.relu(conv(x) + other(y))
     torch.testing.assert_close(part(x, y), wanted)
@@ -92,7 +92,7 @@ def test_whole_numbers_come_out_exactly(launch: Emulated) -> None:
             own.weight.copy_(torch.randint(-1, 2, own.weight.shape))
             assert own.bias is not None
             own.bias.copy_(torch.randint(-9, 9, own.bias.shape))
-        part = ProductPair(conv, other)
+        part = AddedConvolutions(conv, other)
         x, y = (torch.randint(-2, 3, (2, depth, 9, 9)).float() for depth in shape[:2])
         part.by_kernel = True
         assert torch.equal(part(x, y).float(), functional.relu(conv(x) + other(y)))
@@ -103,7 +103,7 @@ def test_whole_numbers_come_out_exactly(launch: Emulated) -> None:
 def test_biases(launch: Emulated, biases: tuple[bool, bool]) -> None:
     conv, other = _convolutions(SHAPES[0], biases=biases)
     x, y = torch.randn(1, 64, 4, 4), torch.randn(1, 64, 4, 4)
-    part = ProductPair(conv, other)
+    part = AddedConvolutions(conv, other)
     part.by_kernel = True
     wanted = functional.relu(conv(x) + other(y))
     torch.testing.assert_close(part(x, y).float(), wanted, rtol=2e-3, atol=3e-3)
@@ -135,10 +135,26 @@ FUSED = {
     "sum": Block(lambda net, x: functional.relu(net.a(x) + net.b(x.sin()))),
     "other order": Block(lambda net, x: functional.relu(net.b(x) + net.a(x.sin()))),
     "no bias": Block(lambda net, x: functional.relu(net.a(x) + net.b(x)), bias=False),
+    "halves": Block(lambda net, x: functional.relu(
+        net.a((both := torch.cat([x, x.sin()], 1))[:, :64]) + net.b(both[:, 64:])
+    )),
+    "cropped": Block(
+        lambda net, x: functional.relu(net.a(x[:, :, 1:, 1:]) + net.b(x[:, :, :-1, :-1]))
+    ),
+    "every other": Block(
+        lambda net, x: functional.relu(net.a(x[..., ::2, ::2]) + net.b(x[..., 1::2, 1::2]))
+    ),
+    "one pixel": Block(
+        lambda net, x: functional.relu(net.a(x) + net.b(x.mean((2, 3), keepdim=True)))
+    ),
+    "one image": Block(lambda net, x: functional.relu(net.a(x) + net.b(x[:1]))),
+    "row and column": Block(
+        lambda net, x: functional.relu(net.a(x[:, :, :1]) + net.b(x[..., :1]))
+    ),
     "shared": Block(
         lambda net, x: functional.relu(net.a(x) + net.b(x)).mean() + net.b(x.sin()).mean()
     ),
-}
+}  # fmt: skip
 
 NOT_FUSED = {
     "strided": Block(lambda net, x: functional.relu(net.a(x[..., ::2, ::2]) + net.b(x)), stride=2),
@@ -160,16 +176,51 @@ NOT_FUSED = {
 def test_pairs_are_found(name: str) -> None:
     net, x = {**FUSED, **NOT_FUSED}[name].eval(), torch.randn(2, 64, 6, 6)
     fused = fuse_layers(net)
-    found = [part for part in fused.modules() if isinstance(part, ProductPair)]
+    found = [part for part in fused.modules() if isinstance(part, AddedConvolutions)]
     assert len(found) == (name in FUSED)
     torch.testing.assert_close(fused(x.clone()), net(x.clone()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FUSED)
+@torch.no_grad()
+def test_found_pairs_by_the_kernel(launch: Emulated, name: str) -> None:
+    """Of views too, whose pixels have gaps between them, and of shortcuts that are broadcast."""
+    net, x = FUSED[name].eval(), torch.randn(2, 64, 6, 6)
+    fused = fuse_layers(net)
+    for part in fused.modules():
+        if isinstance(part, AddedConvolutions):
+            part.let_run(x, torch.float16)
+            assert part.by_kernel
+    ready = InArithmetic(fused, CPU, torch.float16, whole=True)
+    torch.testing.assert_close(ready(x), net(x), rtol=0.01, atol=0.02)
+    assert launch.faults == 0
+
+
+@torch.no_grad()
+def test_the_operation_refuses_other_tensors(launch: Emulated) -> None:
+    part = AddedConvolutions(*_convolutions(SHAPES[0]))
+    last = torch.channels_last
+    x = torch.rand(2, 128, 4, 4).half().contiguous(memory_format=last)
+    good = x[:, :64].contiguous(memory_format=last)
+    for other in (x[:, 64:], good[:1], good[..., :1].clone(memory_format=last), good.float(),
+                  good.clone(memory_format=torch.contiguous_format)):  # fmt: skip
+        with pytest.raises(ValueError, match="channels-last and alike"):
+            pairs.added_convolutions(good, other, part.packed.half(), part.bias)
+
+
+@torch.no_grad()
+def test_the_bias_moves_and_is_not_rounded() -> None:
+    part = AddedConvolutions(*_convolutions(SHAPES[0]))
+    bias = part.bias.clone()
+    assert torch.equal(part.half().bias, bias)
+    assert part.to("meta").bias.is_meta
 
 
 @torch.no_grad()
 def test_a_network_by_the_kernel(launch: Emulated) -> None:
     network = trained_looking("imagenet-resnet50").eval()
     fused = fuse_layers(fold_batch_norm(network))
-    (part,) = (part for part in fused.modules() if isinstance(part, ProductPair))
+    (part,) = (part for part in fused.modules() if isinstance(part, AddedConvolutions))
     assert part.shape == Shape(64, 64, 256), "of the first stage alone: others halve the size"
     images = torch.rand(2, 3, 32, 32)
     part.let_run(images, torch.float16)
@@ -200,8 +251,8 @@ def test_a_kernel_that_is_wrong_does_not_run(
 
     monkeypatch.setattr(pairs, "launch", Broken())
     conv, other = _convolutions(SHAPES[0])
-    part, x = ProductPair(conv, other), torch.rand(2, 64, 3, 3)
-    with pytest.warns(PreparationWarning, match="cannot run by a custom kernel"):
+    part, x = AddedConvolutions(conv, other), torch.rand(2, 64, 3, 3)
+    with pytest.warns(PreparationWarning, match="no custom kernel for two 1x1 convolutions"):
         part.let_run(x, torch.float16)
     assert not part.by_kernel
     torch.testing.assert_close(part(x, x), functional.relu(conv(x) + other(x)))
@@ -212,7 +263,7 @@ def test_a_kernel_that_is_wrong_does_not_run(
 @torch.no_grad()
 def test_torchs_compiler_takes_it_as_one_operation(launch: Emulated) -> None:
     """Without code generation: what it reads, with the shapes and types that it infers."""
-    part, x = ProductPair(*_convolutions(SHAPES[0])), torch.rand(2, 64, 3, 3)
+    part, x = AddedConvolutions(*_convolutions(SHAPES[0])), torch.rand(2, 64, 3, 3)
     part.let_run(x, torch.float16)
     compiled = torch.compile(part, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, x), part(x, x))
