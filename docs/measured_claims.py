@@ -338,8 +338,8 @@ def _surprising(measured: _Measured) -> Iterator[Claim]:
         for name in ("first 3", whole)
     ]
     yield Claim(
-        "With equal weights, ensembles with noisier members (one of three, four of eight) beat those "
-        "of other seeds alone",
+        "With equal weights, ensembles with noisier members (one of three, four of eight) beat "
+        "those of other seeds alone",
         ", ".join(map(signed, noisier)),
         all(one.low > 0 for one in noisier),
     )
