@@ -146,14 +146,16 @@ def check_config(folder: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def start_run(folder: Path, config: Mapping[str, Any]) -> None:
+def start_run(folder: Path, config: Mapping[str, Any], *, finished: bool = False) -> None:
     """Create the folder with config and environment, or check that it holds the same config.
 
-    A run with the same config is resumed; for a different config see `check_config`.
+    A run with the same config is resumed; for a different config see `check_config`. Of a finished
+    run nothing is left to do, so this environment has no part in it.
     """
     check_config(folder, config)
     if (folder / "config.toml").exists():
-        _note_other_environment(folder)
+        if not finished:
+            _note_other_environment(folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "environment.json", describe_environment())
@@ -187,7 +189,12 @@ def same_environment(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def run_folder(
-    folder: Path, config: Mapping[str, Any], *, rows: str, lock: FolderLock | None = None
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    rows: str,
+    lock: FolderLock | None = None,
+    finished: bool = False,
 ) -> Iterator[Path]:
     """`start_run` for a block that appends to the file `rows`; yields the path of that file.
 
@@ -201,6 +208,7 @@ def run_folder(
         config: of the run.
         rows: name of the file.
         lock: on that folder, if the caller already holds it; otherwise taken for the block.
+        finished: see `start_run`.
 
     Raises:
         FolderBusy: another process or thread is writing there; nothing was changed.
@@ -211,7 +219,7 @@ def run_folder(
         made = (path, folder / "config.toml", folder / "environment.json")
         new_files = [file for file in made if not file.exists()]
         try:
-            start_run(folder, config)
+            start_run(folder, config, finished=finished)
             yield path
         except FolderBusy:
             raise  # another machine is writing the rows: the new files may belong to its run

@@ -56,6 +56,17 @@ def save_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "SECONDS_BETWEEN_STATES", -1.0)
 
 
+def test_a_finished_run_does_not_note_where_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, data = config(epochs=1), few_digits(50)
+    train(own, data, tmp_path, quiet=True)
+    before = files(tmp_path)
+    monkeypatch.setenv("SWEEN_COMMIT", "another")
+    assert train_many([own], data, [tmp_path], quiet=True) == [False]
+    assert files(tmp_path) == before
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("stop_after", [1, 4, 7, 13])
 @pytest.mark.usefixtures("save_every_epoch")

@@ -259,7 +259,8 @@ def writing(
     the caller's, if it holds one.
     """
     known = check_resumable(folder, content, class_names)
-    with run_folder(folder, known, rows=METRICS, lock=lock) as path:
+    done = is_finished(folder)
+    with run_folder(folder, known, rows=METRICS, lock=lock, finished=done) as path:
         yield path
 
 
