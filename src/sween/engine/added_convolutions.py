@@ -14,9 +14,7 @@ from torch import nn
 from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.differences import ratio
-from sween.engine.model_errors import refuse_broken_device
-from sween.errors import warn_fallback
+from sween.engine.layer_kernels import agrees, moved
 
 FILES = ("convolution.cu", "added_convolutions.cu")
 THREADS = 256
@@ -25,9 +23,6 @@ TILE = 64
 
 MOST_COLUMNS = 256
 """With more, a lane has too few registers for its sums."""
-
-TOLERANCE = 0.01
-"""How far the kernel's outputs may be from those in float32, relative to the largest."""
 
 ROWS_COMPARED = 1000
 
@@ -121,6 +116,9 @@ class AddedConvolutions(nn.Module):
         if not self.by_kernel or not alike:
             out: torch.Tensor = self.conv(x, self.other(y))
             return out
+        return self._by_kernel(x, y)
+
+    def _by_kernel(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         # `to` with a memory format would leave views as they are, with gaps between the pixels.
         last = torch.channels_last
         both = (own.to(torch.float16).contiguous(memory_format=last) for own in (x, y))
@@ -137,7 +135,6 @@ class AddedConvolutions(nn.Module):
         conv = self.conv.conv
         return Shape(conv.in_channels, self.other.in_channels, conv.out_channels)
 
-    @torch.no_grad()
     def let_run(self, images: torch.Tensor, dtype: torch.dtype) -> None:
         """Let the kernel compute it if it can; if it is wrong, with a warning.
 
@@ -153,26 +150,11 @@ class AddedConvolutions(nn.Module):
             torch.rand(1, channels, ROWS_COMPARED, 1, generator=generator).to(device)
             for channels in shape[:2]
         )
-        try:
-            wanted = self(x, y)
-            self.by_kernel = True
-            found = self(x, y)
-            difference, largest = float((found - wanted).abs().max()), float(wanted.abs().max())
-            if not difference <= TOLERANCE * largest:
-                raise RuntimeError(f"its outputs are off by {ratio(difference, largest):.2g}")
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # compilers fail in many ways, and torch always works
-            self.by_kernel = False
-            refuse_broken_device(error)
-            warn_fallback(
-                "there is no custom kernel for two 1x1 convolutions that are added", error
-            )
-
-
-def moved(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A tensor where `nn.Module._apply` moves others, without their rounding."""
-    return tensor.to(fn(tensor).device)
+        self.by_kernel = agrees(
+            lambda: self._by_kernel(x, y),
+            lambda: self(x, y),
+            "two 1x1 convolutions that are added",
+        )
 
 
 def suits(conv: nn.Conv2d, other: nn.Conv2d) -> bool:

@@ -73,17 +73,15 @@ def _ways(
     shortcut: torch.Tensor | None,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
+    *geometry: Any,
 ) -> Iterator[Way]:
     """Calls of libraries that compute it, the fastest first."""
     if not has_cudnn(x):
         return
     if shortcut is None:
         yield _by_cudnn
-    elif _fits(shortcut, x, weight, stride, padding, dilation):
+    elif _fits(shortcut, x, weight, *geometry[:3]):
+        stride, padding, _, groups = geometry
         is_product = [*weight.shape[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
         given = (x, shortcut, weight, bias)
         if is_product and _is_channels_last(x, shortcut) and is_aligned(*given):

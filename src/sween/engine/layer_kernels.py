@@ -1,0 +1,42 @@
+"""What the modules have in common that compute a few layers by a custom kernel."""
+
+from collections.abc import Callable
+
+import torch
+
+from sween.engine.differences import ratio
+from sween.engine.model_errors import refuse_broken_device
+from sween.errors import warn_fallback
+
+TOLERANCE = 0.01
+"""How far a kernel's outputs in float16 may be from those in float32, relative to the largest."""
+
+
+@torch.no_grad()
+def agrees(
+    kernel: Callable[[], torch.Tensor], layers: Callable[[], torch.Tensor], what: str
+) -> bool:
+    """Whether a kernel computes the same as the layers; if it does not, with a warning.
+
+    Args:
+        kernel: computes it in float16.
+        layers: compute it in float32.
+        what: for the warning.
+    """
+    try:
+        found, wanted = kernel(), layers()
+        difference, largest = float((found - wanted).abs().max()), float(wanted.abs().max())
+        if not difference <= TOLERANCE * largest:
+            raise RuntimeError(f"its outputs are off by {ratio(difference, largest):.2g}")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers fail in many ways, and torch always works
+        refuse_broken_device(error)
+        warn_fallback(f"there is no custom kernel for {what}", error)
+        return False
+    return True
+
+
+def moved(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A tensor where `nn.Module._apply` moves others, without their rounding."""
+    return tensor.to(fn(tensor).device)
