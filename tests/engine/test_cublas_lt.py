@@ -239,11 +239,12 @@ def _convolve(x: torch.Tensor, shortcut: torch.Tensor | None, weight: torch.Tens
     return out
 
 
-def test_1x1_convolutions_with_a_shortcut_are_such_products(
-    library: Library, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shortcut", [_images(16), None], ids=["shortcut", "none"])
+def test_1x1_convolutions_are_such_products(
+    shortcut: torch.Tensor | None, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cudnn = emulate(monkeypatch)
-    out = _convolve(_images(8), _images(16), _aligned(16, 8, 1, 1), _aligned(16))
+    out = _convolve(_images(8), shortcut, _aligned(16, 8, 1, 1), _aligned(16))
     assert out.is_contiguous(memory_format=torch.channels_last)
     assert (library.calls, cudnn.with_shortcut, cudnn.plain) == (1, 0, 0)
 
@@ -251,13 +252,13 @@ def test_1x1_convolutions_with_a_shortcut_are_such_products(
 @pytest.mark.parametrize(
     ("shortcut", "weight", "bias", "stride"),
     [
-        (None, (16, 8, 1, 1), 16, 1),
+        (None, (16, 8, 1, 1), None, 1),
         (_images(16), (16, 8, 1, 1), None, 1),
         (_images(16), (16, 8, 3, 3), 16, 1),
         (_images(16, 2), (16, 8, 1, 1), 16, 2),
         (_aligned(2, 16, 4, 4), (16, 8, 1, 1), 16, 1),
     ],
-    ids=["no shortcut", "no bias", "3x3", "strided", "channels first"],
+    ids=["no bias nor shortcut", "no bias", "3x3", "strided", "channels first"],
 )
 def test_other_convolutions_are_left_to_cudnn(
     shortcut: torch.Tensor | None,

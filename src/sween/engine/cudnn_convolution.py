@@ -78,15 +78,14 @@ def _ways(
     """Calls of libraries that compute it, the fastest first."""
     if not has_cudnn(x):
         return
-    if shortcut is None:
-        yield _by_cudnn
-    elif _fits(shortcut, x, weight, *geometry[:3]):
-        stride, padding, _, groups = geometry
-        is_product = [*weight.shape[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
-        given = (x, shortcut, weight, bias)
-        if is_product and _is_channels_last(x, shortcut) and is_aligned(*given):
-            yield _by_cublas
-        yield _by_cudnn
+    if shortcut is not None and not _fits(shortcut, x, weight, *geometry[:3]):
+        return
+    stride, padding, _, groups = geometry
+    is_product = [*weight.shape[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
+    images = [x] if shortcut is None else [x, shortcut]
+    if is_product and _is_channels_last(*images) and is_aligned(*images, weight, bias):
+        yield _by_cublas
+    yield _by_cudnn
 
 
 def _by_cudnn(
@@ -108,18 +107,24 @@ def _is_channels_last(*images: torch.Tensor) -> bool:
 
 def _by_cublas(
     x: torch.Tensor,
-    shortcut: torch.Tensor,
+    shortcut: torch.Tensor | None,
     weight: torch.Tensor,
     bias: torch.Tensor,
     *_geometry: Any,
 ) -> torch.Tensor:
     """A 1x1 convolution as a product of the pixels' channels with the weights.
 
-    cuDNN's kernels with a shortcut take up to twice as long.
+    cuDNN's kernels with a shortcut take up to twice as long, those without a few percent longer.
     """
-    rows, added = (own.permute(0, 2, 3, 1).flatten(0, 2) for own in (x, shortcut))
-    out = matmul_relu(rows, weight.flatten(1), bias, added)
+    out = matmul_relu(
+        _rows(x), weight.flatten(1), bias, None if shortcut is None else _rows(shortcut)
+    )
     return out.view(len(x), *x.shape[2:], len(weight)).permute(0, 3, 1, 2)
+
+
+def _rows(images: torch.Tensor) -> torch.Tensor:
+    """A row for each pixel."""
+    return images.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 def _one_by_one(
