@@ -56,6 +56,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
 def launch(kernels: Emulated, monkeypatch: pytest.MonkeyPatch) -> Emulated:
     monkeypatch.setattr(pairs, "launch", kernels)
     monkeypatch.setattr(pairs, "can_compile", lambda _device, _bytes: True)
+    monkeypatch.setattr(pairs, "ROWS_COMPARED", 500)  # several tiles for each of its two blocks
     return kernels
 
 

@@ -67,6 +67,28 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_a_process_does_not_end_while_it_looks_for_failures() -> None:
+    """Python ends threads at their next step; one in torch's C++ code would abort the process."""
+    script = """
+import socket, time
+import torch.distributed as dist
+from sween.training import torchrun
+
+torchrun._POLL = 0.0  # it does nothing but look
+with socket.create_server(("localhost", 0)) as free:
+    port = free.getsockname()[1]
+store = dist.TCPStore("localhost", port, 1, True)
+torchrun._watch = torchrun._Watch(store, 0)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+time.sleep(0.2)
+torchrun.stop_processes()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def assert_same_run(one: Path, other: Path) -> None:
     """One loss curve and the same weights, to float32 tolerance."""
     curves = [torch.tensor(measured(folder), dtype=torch.float64) for folder in (one, other)]

@@ -24,7 +24,8 @@ TILE = 64
 MOST_COLUMNS = 256
 """With more, a lane has too few registers for its sums."""
 
-ROWS_COMPARED = 1000
+ROWS_COMPARED = 100_000
+"""Random ones, so many that each block has several tiles, the last of which is not full."""
 
 
 class Shape(NamedTuple):

@@ -29,7 +29,8 @@ convolution, of 2 * BAND + 1, that the band above computes too."""
 WIDEST = 512
 """Of images: a block has as many threads."""
 
-IMAGES_COMPARED = 8
+IMAGES_COMPARED = 64
+"""So many that all processors of a GPU are busy."""
 
 
 class Launch(Protocol):

@@ -55,7 +55,7 @@ def start_processes() -> Processes | None:
 def stop_processes() -> None:
     """Leave the other processes, which are done as well."""
     if _watch is not None:
-        _watch.leaving.set()
+        _watch.stop()
         dist.destroy_process_group()
 
 
@@ -81,7 +81,16 @@ class _Watch:
     def __init__(self, store: Store, rank: int) -> None:
         self.store, self.rank = store, rank
         self.leaving = threading.Event()
-        threading.Thread(target=self._look, daemon=True).start()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer, and wait for the last look.
+
+        If Python ended in the middle of it, in torch's code, the process would abort.
+        """
+        self.leaving.set()
+        self._thread.join(_PATIENCE)
 
     def report(self, line: str) -> None:
         self.leaving.set()
