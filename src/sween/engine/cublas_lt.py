@@ -86,7 +86,8 @@ class Matmul:
 
     Of the kernels that the library proposes, those whose outputs for random numbers are the same,
     bit for bit, as those of its first one are timed at the first call, and the fastest one stays.
-    So all that may be chosen add up in the same order, and outputs do not depend on timing.
+    Kernels that agree in so many sums add them up in the same order: which of them is the fastest
+    that day should not change an output. (A choice is kept for the process, whatever it is.)
 
     Args:
         rows: of x and of the output.
