@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sween.engine.model_errors import refuse_broken_device
+from sween.engine.normalized_convolution import NormalizedConvolution
 from sween.engine.stem import Stem
 from sween.errors import is_out_of_memory
 
@@ -45,9 +46,10 @@ class InArithmetic(nn.Module):
                 if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
                     part.to(dtype)  # once, whereas autocast would convert at every pass
         self.module = module
-        # Its kernel reads the images as they are, and writes nothing to them.
+        # The kernel reads the images as they are, and writes nothing to them.
         self.takes_images = any(
-            isinstance(part, Stem) and part.by_kernel for part in module.modules()
+            isinstance(part, Stem | NormalizedConvolution) and part.by_kernel
+            for part in module.modules()
         )
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
 

@@ -1,6 +1,7 @@
 """Compiles a module for batches of one shape and, on a GPU, captures it as a CUDA graph."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -93,14 +94,24 @@ class CudaGraph:
         theirs = [tuple(own.shape) for own in inputs]
         if ours != theirs:  # copy_ would broadcast
             raise ValueError(f"captured for inputs of shape {ours}, got {theirs}")
+        with self.writing():
+            for own, given in zip(self.inputs, inputs, strict=True):
+                own.copy_(given)
+        return self.replay()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Within it the inputs, at their fixed addresses, can be written."""
         # Tensors captured in inference mode can only be written in that mode.
-        inference = self.inputs[0].is_inference()
         with (
-            torch.inference_mode(inference),
+            torch.inference_mode(self.inputs[0].is_inference()),
             torch.no_grad(),
             torch.cuda.device(self.inputs[0].device),
         ):
-            for own, given in zip(self.inputs, inputs, strict=True):
-                own.copy_(given)
+            yield
+
+    def replay(self) -> torch.Tensor:
+        """The function of the inputs that were written last."""
+        with self.writing():
             self.graph.replay()
             return self.outputs.clone()

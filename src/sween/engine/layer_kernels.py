@@ -40,3 +40,20 @@ def agrees(
 def moved(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """A tensor where `nn.Module._apply` moves others, without their rounding."""
     return tensor.to(fn(tensor).device)
+
+
+def affine_of(
+    mean: torch.Tensor | None, std: torch.Tensor | None, channels: int, device: torch.device
+) -> torch.Tensor:
+    """(x - mean) / std as factors and summands of the channels: float32 (2 * channels,).
+
+    Args:
+        mean: (C, 1, 1) or such that it can be expanded to that; None: images are not normalised.
+        std: likewise.
+        channels: C.
+        device: of the result.
+    """
+    ones = torch.ones(channels, 1, 1, device=device)
+    factor = ones if std is None else ones / std.detach().float()
+    summand = 0 * ones if mean is None else -mean.detach().float() * factor
+    return torch.cat([factor, summand]).flatten()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from sween.engine.added_convolutions import AddedConvolutions
+from sween.engine.after_images import captured_after_images
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.cuda_graph import Forward, captured, compiled
 from sween.engine.differences import (
@@ -27,7 +27,7 @@ from sween.engine.differences import (
     relative_change,
 )
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.engine.fuse_layers import fuse_layers
+from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
 from sween.engine.kernels import (
     FusedQuantizedResNet,
     FusedResNet,
@@ -45,7 +45,6 @@ from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
-from sween.engine.stem import Stem
 from sween.engine.tf32 import without_tf32
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 from sween.precision import WAYS
@@ -289,7 +288,7 @@ def _by_cudnn(
         if not _computes_the_same(fused, module, images):
             fused = folded
         for part in fused.modules():
-            if isinstance(part, Stem | AddedConvolutions):
+            if isinstance(part, KERNELS):
                 part.let_run(images, dtype)
         ready = _without_autocast(fused, dtype, images, wanted)
         if ready is None:
@@ -303,8 +302,11 @@ def _by_cudnn(
                     part.weight.data = weight
         return ready
 
-    ways: dict[str, Callable[[], Forward]] = {"cudnn": lambda: captured(ready(), images)}
-    if images.device.type == "cuda":
+    def capture() -> Forward:
+        return captured_after_images(ready(), images) or captured(ready(), images)
+
+    ways: dict[str, Callable[[], Forward]] = {"cudnn": capture}
+    if images.device.type == "cuda" and not is_all_fused(ready().module):
         compile = functools.partial(compiled, search=False)
         ways = {"cudnn+compiled": lambda: compile(ready(), images), **ways}
     return ways

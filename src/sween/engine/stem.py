@@ -16,15 +16,22 @@ from torch.nn import functional
 from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.layer_kernels import agrees, moved
+from sween.engine.layer_kernels import affine_of, agrees, moved
 
 FILES = ("convolution.cu", "stem.cu")
 CHANNELS = 64
 """Of the convolution's outputs."""
 
-BAND = 8
+BAND = 14
 """Rows of the output that a block of the kernel computes; each band computes one row of the
 convolution, of 2 * BAND + 1, that the band above computes too."""
+
+STEP = 2
+"""Rows of the output that a block computes at a time, where `WIDE` allows it."""
+
+WIDE = 256
+"""The widest images for which that is more than one row: threads of wider ones have too few
+registers for it."""
 
 WIDEST = 512
 """Of images: a block has as many threads."""
@@ -41,17 +48,23 @@ class Launch(Protocol):
     ) -> None: ...
 
 
+def step_of(size: tuple[int, int]) -> int:
+    """Rows of the output that a block computes at a time, for images of a height and width."""
+    return STEP if size[1] <= WIDE else 1
+
+
 def definitions(size: tuple[int, int], band: int = BAND) -> list[str]:
     """Compiler options, for images of a height and width."""
-    high, wide = size
-    room = f"-DSTEM_SHARED_BYTES={shared_bytes(size)}"
-    return [f"-DHEIGHT={high}", f"-DWIDTH={wide}", f"-DBAND={band}", room]
+    numbers = {"HEIGHT": size[0], "WIDTH": size[1], "BAND": band, "STEP": step_of(size)}
+    numbers["STEM_SHARED_BYTES"] = shared_bytes(size)
+    return [f"-D{name}={number}" for name, number in numbers.items()]
 
 
 def shared_bytes(size: tuple[int, int]) -> int:
-    """16 rows of the image, two rows of which the maximum is taken, and the weights."""
-    wide = size[1]
-    return 16 * (wide + 8) * 8 + 2 * (wide // 2) * (2 * CHANNELS + 16) + 14 * 4 * 32 * 16
+    """Rows of the image, rows of which the maximum is taken, and the weights."""
+    wide, step = size[1], step_of(size)
+    maxima = 2 * step * (wide // 2) * (2 * CHANNELS + 16)
+    return 16 * step * (wide + 8) * 8 + maxima + 14 * 4 * 32 * 16
 
 
 class _Launcher:
@@ -106,10 +119,7 @@ class Stem(nn.Module):
         self.register_buffer("std", std)
         self.register_buffer("packed", _packed(conv.weight.detach()))
         # No buffers, which a network in float16 would round.
-        ones = torch.ones(3, 1, 1, device=conv.weight.device)
-        factor = ones if std is None else ones / std.detach().float()
-        summand = 0 * ones if mean is None else -mean.detach().float() * factor
-        self.affine = torch.cat([factor, summand]).flatten()
+        self.affine = affine_of(mean, std, 3, conv.weight.device)
         zeros = conv.weight.new_zeros(CHANNELS)
         self.bias = (zeros if conv.bias is None else conv.bias.detach()).float()
 
@@ -130,6 +140,15 @@ class Stem(nn.Module):
         fused: torch.Tensor = stem(images.contiguous(), self.affine, packed, self.bias)
         return fused
 
+    @property
+    def reader(self) -> "StemWriter":
+        """What reads the images: all of it, so that there is no `rest`."""
+        return StemWriter(self.affine, self.packed.to(torch.float16), self.bias)
+
+    @property
+    def rest(self) -> nn.Module | None:
+        return None
+
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         self.affine, self.bias = moved(self.affine, fn), moved(self.bias, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -147,6 +166,30 @@ class Stem(nn.Module):
         few, (high, wide) = images[:IMAGES_COMPARED], images.shape[2:]
         if agrees(lambda: self._by_kernel(few), lambda: self(few), "the first layers"):
             self.size = (high, wide)
+
+
+class StemWriter:
+    """Writes the outputs of the layers where a network reads them; see `after_images`."""
+
+    def __init__(self, affine: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor) -> None:
+        self.affine, self.packed, self.bias = affine, packed, bias
+
+    def like(self, images: torch.Tensor) -> torch.Tensor:
+        """A tensor that `write` can fill."""
+        count, _, high, wide = images.shape
+        out = self.packed.new_empty(count, high // 4, wide // 4, CHANNELS)
+        return out.permute(0, 3, 1, 2)
+
+    def write(self, images: torch.Tensor, out: torch.Tensor) -> None:
+        count, channels, high, wide = images.shape
+        if channels != 3 or images.dtype != torch.float32 or not images.is_contiguous():
+            raise ValueError(f"not float32, contiguous and of 3 channels: {images.shape}")
+        dense = out.permute(0, 2, 3, 1).is_contiguous() and out.dtype == torch.float16
+        if out.shape != (count, CHANNELS, high // 4, wide // 4) or not dense:
+            raise ValueError(f"not a place for them: {out.shape}")
+        bands = -(-(high // 4) // BAND)
+        arguments = [images, self.affine, self.packed, self.bias, out]
+        launch((high, wide), count * bands, arguments)
 
 
 def suits(conv: nn.Conv2d) -> bool:
@@ -180,21 +223,17 @@ def stem(
         packed: weights, float16.
         bias: float32 (64,).
     """
-    count, channels, high, wide = images.shape
-    if channels != 3 or images.dtype != torch.float32 or not images.is_contiguous():
-        raise ValueError(f"not float32, contiguous and of 3 channels: {images.shape}")
-    out = packed.new_empty(count, high // 4, wide // 4, CHANNELS)
-    bands = -(-(high // 4) // BAND)
-    launch((high, wide), count * bands, [images, affine, packed, bias, out])
-    return out.permute(0, 3, 1, 2)
+    writer = StemWriter(affine, packed, bias)
+    out = writer.like(images)
+    writer.write(images, out)
+    return out
 
 
 @stem.register_fake
 def _like(
     images: torch.Tensor, affine: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    count, _, high, wide = images.shape
-    return packed.new_empty(count, high // 4, wide // 4, CHANNELS).permute(0, 3, 1, 2)
+    return StemWriter(affine, packed, bias).like(images)
 
 
 def _packed(weight: torch.Tensor) -> torch.Tensor:

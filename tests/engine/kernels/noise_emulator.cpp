@@ -17,7 +17,8 @@ namespace {
 
 size_t current;
 
-size_t thread_of_grid() { return current; }
+u32 thread_index() { return current % 256; }
+u32 block_index() { return static_cast<u32>(current / 256); }
 u32 high_half(u32 a, u32 b) { return static_cast<u32>((static_cast<u64>(a) * b) >> 32); }
 float plus(float a, float b) { return a + b; }
 float times(float a, float b) { return a * b; }

@@ -121,7 +121,7 @@ BOTH = ("exact", "float32")
 @pytest.mark.parametrize(
     ("true", "false", "kinds"),
     [
-        ("images[stream * numbers", "images[0 * numbers", BOTH),
+        ("images[own.stream * numbers", "images[0 * numbers", BOTH),
         ("round < 10", "round < 9", BOTH),
         ("k1 += 0xBB67AE85u", "k1 += 0", BOTH),
         ("stream[3])", "stream[2])", BOTH),

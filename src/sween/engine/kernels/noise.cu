@@ -3,7 +3,8 @@
 //
 // Draws equal those of sween/philox.py and sween/engine/exact_noise.py bit for bit; products and sums
 // are rounded separately, as in torch. A thread handles one counter of one stream; a stream belongs to
-// one block of copies of one image.
+// one block of copies of one image, and has a whole number of blocks of threads: 64-bit divisions, to
+// find a thread's stream, would take as long as the draws.
 //
 // With SWEEN_EMULATED the primitives come from an emulator: this is how the tests run on a CPU.
 
@@ -15,7 +16,8 @@ typedef unsigned long long u64;
 #define DEVICE static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
 
-DEVICE size_t thread_of_grid() { return blockIdx.x * static_cast<size_t>(256) + threadIdx.x; }
+DEVICE u32 thread_index() { return threadIdx.x; }
+DEVICE u32 block_index() { return blockIdx.x; }
 DEVICE u32 high_half(u32 a, u32 b) { return __umulhi(a, b); }
 DEVICE float plus(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float times(float a, float b) { return __fmul_rn(a, b); }
@@ -43,6 +45,23 @@ DEVICE Words random_words(const long long *stream, u32 step) {
     return c;
 }
 
+struct Counter {
+    size_t stream;
+    u32 step;
+};
+
+// The counter of this thread; its step is too large in the last threads of a stream's last block.
+DEVICE Counter counter_of(int steps) {
+    const u32 blocks = (static_cast<u32>(steps) + 255) / 256;
+    return Counter{block_index() / blocks, block_index() % blocks * 256 + thread_index()};
+}
+
+// (number + apart) % numbers of two that are smaller than that.
+DEVICE u32 next_number(u32 number, u32 apart, u32 numbers) {
+    const u32 next = number + apart;
+    return next < numbers ? next : next - numbers;
+}
+
 // Two N(0, 1) draws by the Box-Muller transform; one half is added so that the logarithm never sees 0.
 DEVICE void box_muller(u32 one, u32 other, float *draws) {
     float uniform = times(plus(as_float(one), 0.5f), 2.3283064365386963e-10f);
@@ -54,19 +73,21 @@ DEVICE void box_muller(u32 one, u32 other, float *draws) {
 
 // noisy (streams, count) = image + sigma * draw; images (streams, numbers), count whole copies of one.
 KERNEL gaussian(const long long *streams, const float *images, const float *sigma, float *noisy,
-                int all, int count, int numbers, int steps) {
-    size_t stream = thread_of_grid() / steps;
-    u32 step = static_cast<u32>(thread_of_grid() % steps);
-    if (stream >= all) return;
-    Words words = random_words(streams + 4 * stream, step);
+                int count, int numbers, int steps) {
+    const Counter own = counter_of(steps);
+    if (own.step >= steps) return;
+    Words words = random_words(streams + 4 * own.stream, own.step);
     float draws[4];
     box_muller(words.a, words.b, draws);
     box_muller(words.c, words.d, draws + 2);
+    u32 number = own.step % numbers;
+    const u32 apart = static_cast<u32>(steps) % numbers;
     for (int k = 0; k < 4; k++) {
-        u32 place = k * static_cast<u32>(steps) + step;
+        u32 place = k * static_cast<u32>(steps) + own.step;
         if (place >= count) return;
-        float pixel = images[stream * numbers + place % numbers];
-        noisy[stream * count + place] = plus(pixel, times(*sigma, draws[k]));
+        float pixel = images[own.stream * numbers + number];
+        noisy[own.stream * count + place] = plus(pixel, times(*sigma, draws[k]));
+        number = next_number(number, apart, numbers);
     }
 }
 
@@ -74,16 +95,16 @@ KERNEL gaussian(const long long *streams, const float *images, const float *sigm
 // probability: how many of `cumulative` are at most a 62-bit number. Copies that draw beyond the table
 // are marked as invalid (streams * copies, ones before).
 KERNEL exact(const long long *streams, const float *images, const long long *cumulative, float *noisy,
-             unsigned char *valid, int entries, int first, int levels, int all, int count, int numbers,
-             int steps) {
-    size_t stream = thread_of_grid() / steps;
-    u32 step = static_cast<u32>(thread_of_grid() % steps);
-    if (stream >= all) return;
-    Words words = random_words(streams + 4 * stream, step);
+             unsigned char *valid, int entries, int first, int levels, int count, int numbers, int steps) {
+    const Counter own = counter_of(steps);
+    if (own.step >= steps) return;
+    Words words = random_words(streams + 4 * own.stream, own.step);
     u64 drawn[2] = {(static_cast<u64>(words.a) << 30) | (words.b >> 2),
                     (static_cast<u64>(words.c) << 30) | (words.d >> 2)};
+    u32 number = own.step % numbers;
+    const u32 apart = static_cast<u32>(steps) % numbers;
     for (int k = 0; k < 2; k++) {
-        u32 place = k * static_cast<u32>(steps) + step;
+        u32 place = k * static_cast<u32>(steps) + own.step;
         if (place >= count) return;
         int low = 0, high = entries;
         while (low < high) {
@@ -91,10 +112,11 @@ KERNEL exact(const long long *streams, const float *images, const long long *cum
             if (static_cast<u64>(cumulative[middle]) <= drawn[k]) low = middle + 1;
             else high = middle;
         }
-        if (low == entries) valid[(stream * count + place) / numbers] = 0;
-        float pixel = images[stream * numbers + place % numbers];
+        if (low == entries) valid[(own.stream * count + place) / numbers] = 0;
+        float pixel = images[own.stream * numbers + number];
         float level = rintf(times(pixel, static_cast<float>(levels)));
         float moved = static_cast<float>(static_cast<int>(level) + first + low);
-        noisy[stream * count + place] = over(moved, static_cast<float>(levels));
+        noisy[own.stream * count + place] = over(moved, static_cast<float>(levels));
+        number = next_number(number, apart, numbers);
     }
 }

@@ -42,7 +42,7 @@ class NoiseKernels:
         noisy = images.new_empty(len(images) * copies, *images.shape[1:])
         level = images.new_full((1,), sigma)  # float32, whatever torch's default is
         tail = self._tail(images, copies * numbers, numbers, each=4)
-        self._run("gaussian", [streams, images, level, noisy, *tail])
+        self._run("gaussian", len(images), [streams, images, level, noisy, *tail])
         return noisy
 
     def exact(
@@ -70,11 +70,11 @@ class NoiseKernels:
         valid = torch.ones(len(noisy), dtype=torch.uint8, device=images.device)
         table: list[Argument] = [cumulative, noisy, valid, len(cumulative), first, levels]
         tail = self._tail(images, copies * numbers, numbers, each=2)
-        self._run("exact", [streams, images, *table, *tail])
+        self._run("exact", len(images), [streams, images, *table, *tail])
         return noisy, valid.bool()
 
     def _tail(self, images: torch.Tensor, count: int, numbers: int, *, each: int) -> list[int]:
-        """Number of streams, draws per stream, values per image, and counters per stream.
+        """Draws per stream, values per image, and counters per stream.
 
         A counter gives `each` draws.
         """
@@ -82,10 +82,9 @@ class NoiseKernels:
             raise ValueError(f"expected float32 images, got {images.dtype}")
         if count >= 2**31:
             raise ValueError(f"expected fewer than 2**31 draws per stream, got {count}")
-        return [len(images), count, numbers, -(-count // each)]
+        return [count, numbers, -(-count // each)]
 
-    def _run(self, kernel: str, arguments: Sequence[Argument]) -> None:
-        streams, steps = arguments[-4], arguments[-1]
-        assert isinstance(streams, int)
+    def _run(self, kernel: str, streams: int, arguments: Sequence[Argument]) -> None:
+        steps = arguments[-1]
         assert isinstance(steps, int)
-        self._launch(kernel, -(-streams * steps // THREADS), arguments)
+        self._launch(kernel, streams * -(-steps // THREADS), arguments)

@@ -1,4 +1,4 @@
-"""Finds the first layers that `Stem` computes together in a traced network."""
+"""Finds the first layers that `Stem` or `NormalizedConvolution` compute in a traced network."""
 
 import itertools
 import operator
@@ -6,50 +6,70 @@ import operator
 import torch
 from torch import fx, nn
 
+from sween.engine import normalized_convolution, stem
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.stem import Stem, suits
+from sween.engine.normalized_convolution import NormalizedConvolution
+from sween.engine.stem import Stem
 from sween.engine.tracing import has_hooks
 
-NAME = "_fused_stem"
+NAME = "_first_layers"
 """Of the module in the traced network, unless it has one of this name."""
 
 _DIFFERENCES = (operator.sub, torch.sub)
 _QUOTIENTS = (operator.truediv, torch.div)
 
 
-def fuse_stem(traced: fx.GraphModule) -> int:
-    """Fuse the layers between the images and the first max pool; returns 1 if there are such.
+def fuse_first_layers(traced: fx.GraphModule) -> int:
+    """Fuse what stands between the images and the first relu or max pool; returns 1 if it can.
 
     Args:
         traced: its convolutions are fused with the relus after them.
     """
     parts = dict(traced.named_modules())
-    for pool in traced.graph.nodes:
-        if not _is_max_pool(pool, parts):
-            continue
-        conv = pool.args[0]
+    for conv in traced.graph.nodes:
         part = parts.get(str(conv.target)) if conv.op == "call_module" else None
-        if not isinstance(part, FusedConvolution) or len(conv.args) != 1 or not suits(part.conv):
+        if not isinstance(part, FusedConvolution) or len(conv.args) != 1:
             continue
-        found = _normalised(traced, conv.args[0])
-        if found is None or not _in_a_row(conv, pool):
+        found = _normalised(traced, conv.args[0], part.conv.in_channels)
+        if found is None:
             continue
         images, mean, std, nodes = found
         if not _in_a_row(images, *nodes, conv):
-            continue
+            return 0
+        last, fused = conv, _fused(conv, part, parts, mean, std)
+        if fused is None:
+            return 0
+        if isinstance(fused, Stem):
+            (last,) = conv.users
         name = NAME
         while hasattr(traced, name):
             name += "_"
-        traced.add_submodule(name, Stem(part, mean, std))
-        with traced.graph.inserting_after(pool):
+        traced.add_submodule(name, fused)
+        with traced.graph.inserting_after(last):
             node = traced.graph.call_module(name, (images,))
-        pool.replace_all_uses_with(node)
+        last.replace_all_uses_with(node)
         constants = [own.args[1] for own in nodes]
-        for old in (pool, conv, *reversed(nodes), *constants):
+        for old in dict.fromkeys((last, conv, *reversed(nodes), *constants)):
             if not old.users:  # others may read the constants, too
                 traced.graph.erase_node(old)
         return 1
     return 0
+
+
+def _fused(
+    conv: fx.Node,
+    part: FusedConvolution,
+    parts: dict[str, nn.Module],
+    mean: torch.Tensor | None,
+    std: torch.Tensor | None,
+) -> Stem | NormalizedConvolution | None:
+    """A convolution with the normalisation before it and perhaps the pool after it."""
+    users = [*conv.users]
+    if stem.suits(part.conv) and len(users) == 1 and _is_max_pool(users[0], parts):
+        return Stem(part, mean, std)
+    if normalized_convolution.suits(part.conv):
+        return NormalizedConvolution(part, mean, std)
+    return None
 
 
 def _is_max_pool(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
@@ -69,7 +89,7 @@ def _in_a_row(*nodes: fx.Node) -> bool:
 
 
 def _normalised(
-    traced: fx.GraphModule, node: object
+    traced: fx.GraphModule, node: object, channels: int
 ) -> tuple[fx.Node, torch.Tensor | None, torch.Tensor | None, list[fx.Node]] | None:
     """The network's images, mean, std, and the nodes that normalise by them, if this is that."""
     if not isinstance(node, fx.Node):
@@ -78,18 +98,18 @@ def _normalised(
         return node, None, None, []
     if node.op != "call_function" or node.target not in _QUOTIENTS or node.kwargs:
         return None
-    difference, std = node.args[0], _constant(traced, node.args[1])
+    difference, std = node.args[0], _constant(traced, node.args[1], channels)
     if not isinstance(difference, fx.Node) or difference.target not in _DIFFERENCES:
         return None
     if difference.op != "call_function" or difference.kwargs:
         return None
-    images, mean = difference.args[0], _constant(traced, difference.args[1])
+    images, mean = difference.args[0], _constant(traced, difference.args[1], channels)
     if not isinstance(images, fx.Node) or images.op != "placeholder" or mean is None or std is None:
         return None
     return images, mean, std, [difference, node]
 
 
-def _constant(traced: fx.GraphModule, node: object) -> torch.Tensor | None:
+def _constant(traced: fx.GraphModule, node: object, channels: int) -> torch.Tensor | None:
     """A number for each channel, or for all of them."""
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         return None
@@ -100,4 +120,5 @@ def _constant(traced: fx.GraphModule, node: object) -> torch.Tensor | None:
     shape = tuple(value.shape)
     while len(shape) > 3 and shape[0] == 1:
         shape = shape[1:]
-    return value.detach().view(shape) if shape in ((3, 1, 1), (1, 1, 1), (1,), ()) else None
+    fits = shape in ((channels, 1, 1), (1, 1, 1), (1,), ())
+    return value.detach().view(shape) if fits else None
