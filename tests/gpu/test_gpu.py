@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -15,9 +16,12 @@ from sween.attack.gradients import FastProbabilities, deterministic_convolutions
 from sween.bench import calibrate_batch_norm
 from sween.engine import VoteRequest, forward
 from sween.engine import added_convolutions as pair_module
+from sween.engine import batch_norm_relu as norm_module
+from sween.engine import normalized_convolution as pixels_module
 from sween.engine import stem as stem_module
 from sween.engine import votes as votes_module
 from sween.engine.added_convolutions import AddedConvolutions
+from sween.engine.after_images import AfterImages
 from sween.engine.cublas_lt import matmul_relu
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
@@ -207,20 +211,54 @@ def test_a_photos_layers_of_whole_numbers_come_out_exactly() -> None:
         assert torch.equal(pair(x, y).double(), sums.relu())
 
 
-@pytest.mark.parametrize("how", ["cudnn+compiled", "cudnn"], indirect=True)
 @torch.inference_mode()
-def test_a_resnet_for_photos_runs_by_its_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resnet_for_photos_runs_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = [Counted(module.launch) for module in (stem_module, pair_module)]
     for module, counted in zip((stem_module, pair_module), launches, strict=True):
         monkeypatch.setattr(module, "launch", counted)
     model = create_model("imagenet-resnet50", num_classes=10, image_shape=(3, 128, 128))
-    model = calibrate_batch_norm(model, (3, 128, 128)).eval().cuda()
-    images = torch.rand(100, 3, 128, 128, device="cuda")
+    _check_without_compiler(model, 128)
+    assert all(counted.count > 1 for counted in launches)
+
+
+@torch.inference_mode()
+def test_wide_networks_run_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = [Counted(module.launch) for module in (pixels_module, norm_module)]
+    for module, counted in zip((pixels_module, norm_module), launches, strict=True):
+        monkeypatch.setattr(module, "launch", counted)
+    _check_without_compiler(create_model("resnet20x2", num_classes=10, image_shape=(3, 32, 32)), 32)
+    _check_without_compiler(Preactivated(), 32)
+    assert all(counted.count > 1 for counted in launches)
+
+
+class Preactivated(torch.nn.Module):
+    """Blocks of a wide ResNet: batch norm comes before the convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        conv = functools.partial(torch.nn.Conv2d, kernel_size=3, padding=1, bias=False)
+        self.first, self.fc = conv(3, 32), torch.nn.Linear(32, 10)
+        self.convs = torch.nn.ModuleList(conv(32, 32) for _ in range(6))
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(32) for _ in range(7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for i in range(0, 6, 2):
+            out = self.convs[i](self.norms[i](x).relu())
+            x = x + self.convs[i + 1](self.norms[i + 1](out).relu())
+        logits: torch.Tensor = self.fc(self.norms[6](x).relu().mean(dim=(2, 3)))
+        return logits
+
+
+def _check_without_compiler(model: torch.nn.Module, size: int) -> None:
+    model = calibrate_batch_norm(model, (3, size, size)).eval().cuda()
+    images = torch.rand(100, 3, size, size, device="cuda")
     before = images.clone()
     member = Member(model, Preparation(compile="fast"))
     member.refresh(images)
-    assert member.arithmetic == f"float16+{how}"
-    assert all(counted.count > 1 for counted in launches)
+    assert member.arithmetic == "float16+cudnn"
+    assert isinstance(member._ready.run, AfterImages)
     outputs, wanted = member(images), model(images)
     assert torch.equal(images, before)
     spread = float(wanted.max() - wanted.min())
@@ -228,6 +266,7 @@ def test_a_resnet_for_photos_runs_by_its_kernels(how: str, monkeypatch: pytest.M
     others = torch.rand_like(images)
     others[17] = images[17]
     assert torch.equal(member(others)[17], outputs[17])
+    assert torch.equal(member(images), outputs)
 
 
 class Counted:

@@ -102,5 +102,6 @@ def _without(network: fx.GraphModule, name: str, rest: nn.Module | None) -> nn.M
         place = "_behind_first_kernel"
         own.add_submodule(place, rest)
         node.target = place
+    own.delete_all_unused_submodules()
     own.recompile()
     return own

@@ -5,18 +5,14 @@ long search: the heuristics of cuDNN and cuBLASLt propose the kernels.
 """
 
 import operator
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn import functional
 
 from sween.engine.added_convolutions import AddedConvolutions, suits
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.tracing import count_uses, has_hooks, may_write
+from sween.engine.tracing import count_uses, has_hooks, is_relu, may_write
 
-_RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
 _SUMS_IN_PLACE = (operator.iadd, "add_")
 
@@ -26,7 +22,7 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
     parts, uses = dict(traced.named_modules()), count_uses(traced.graph)
     fused = 0
     for relu in list(traced.graph.nodes):
-        if not _is_relu(relu, parts):
+        if not is_relu(relu, parts):
             continue
         found = _before(relu, parts)
         if found is None:
@@ -114,16 +110,6 @@ def _unchanged(conv: fx.Node, total: fx.Node, relu: fx.Node, parts: dict[str, nn
             return False
         node = node.next
     return True
-
-
-def _is_relu(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    if not node.args or not isinstance(node.args[0], fx.Node):
-        return False
-    if node.op == "call_module":
-        part = parts[str(node.target)]
-        return type(part) is nn.ReLU and not has_hooks(part)
-    known: tuple[Callable[..., Any] | str, ...] = _RELUS
-    return node.op in ("call_function", "call_method") and node.target in known
 
 
 def _is_convolution(node: fx.Node, parts: dict[str, nn.Module]) -> bool:

@@ -1,11 +1,13 @@
 """Layers that one call of a library, or one kernel, computes together."""
 
 import copy
+import operator
 
 import torch
 from torch import fx, nn
 
 from sween.engine.added_convolutions import AddedConvolutions
+from sween.engine.batch_norm_relu import BatchNormRelu, fuse_batch_norms
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.fuse_attention import fuse_attention
 from sween.engine.fuse_convolutions import fuse_convolutions
@@ -16,10 +18,19 @@ from sween.engine.pixel_mean import PixelMean, fuse_means
 from sween.engine.stem import Stem
 from sween.engine.tracing import trace
 
-KERNELS = (Stem, NormalizedConvolution, AddedConvolutions, PixelMean)
+KERNELS = (Stem, NormalizedConvolution, AddedConvolutions, BatchNormRelu)
 """Layers that a custom kernel computes after `let_run`, if it can."""
 
-_CALLS = (FusedConvolution, *KERNELS, nn.Conv2d, nn.Linear, nn.Flatten)
+_CALLS = (FusedConvolution, *KERNELS, PixelMean, nn.Conv2d, nn.Linear, nn.Flatten)
+
+_PASSES = (
+    fuse_convolutions,
+    fuse_first_layers,
+    fuse_batch_norms,
+    fuse_means,
+    fuse_gelus,
+    fuse_attention,
+)
 
 
 def fuse_layers(module: nn.Module) -> nn.Module:
@@ -30,10 +41,9 @@ def fuse_layers(module: nn.Module) -> nn.Module:
     Args:
         module: in evaluation mode, batch norm folded.
     """
-    passes = (fuse_convolutions, fuse_first_layers, fuse_means, fuse_gelus, fuse_attention)
     try:
         traced = trace(copy.deepcopy(module))
-        if not sum(fuse(traced) for fuse in passes):
+        if not sum(fuse(traced) for fuse in _PASSES):
             return module
         traced.delete_all_unused_submodules()
         traced.recompile()
@@ -59,7 +69,7 @@ def is_all_fused(module: nn.Module) -> bool:
             if not isinstance(part, _CALLS) or by_library or biased:
                 return False
         elif node.op in ("call_function", "call_method"):
-            if node.target not in (torch.flatten, "flatten"):
+            if node.target not in (torch.flatten, "flatten", operator.getitem):
                 return False
         elif node.op == "get_attr":
             return False

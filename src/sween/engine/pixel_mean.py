@@ -1,53 +1,17 @@
-"""The mean over the pixels of images, by a custom kernel where it can run.
+"""Global average pooling as a mean: torch's kernels for means are faster than those for pools."""
 
-torch's kernels for it are several times slower than reading the images once.
-"""
-
-import functools
-from collections.abc import Sequence
-from typing import Any, Protocol
+import operator
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.cuda import Argument, can_compile, compile_kernel, read_source
-from sween.cuda.compiler import COMPILING
 from sween.engine.added_convolutions import AddedConvolutions
+from sween.engine.batch_norm_relu import BatchNormRelu
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.layer_kernels import agrees
+from sween.engine.normalized_convolution import NormalizedConvolution
+from sween.engine.stem import Stem
 from sween.engine.tracing import has_hooks
-
-FILES = ("convolution.cu", "pixel_mean.cu")
-THREADS = 256
-PLANE = 8
-"""Channels that a thread has."""
-
-COMPARED = (3, 520, 5, 7)
-"""Shape of the images on which the kernel is compared with torch."""
-
-
-class Launch(Protocol):
-    """Runs the kernel."""
-
-    def __call__(self, blocks: int, arguments: Sequence[Argument]) -> None: ...
-
-
-class _Launcher:
-    def __call__(self, blocks: int, arguments: Sequence[Argument]) -> None:
-        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
-        with torch.cuda.device(device):
-            self._compiled(torch.cuda.current_device())(
-                grid=(blocks, 1, 1), block=(THREADS, 1, 1), args=list(arguments)
-            )
-
-    @functools.cache  # noqa: B019  # there is one launcher
-    def _compiled(self, device_index: int) -> Any:
-        with COMPILING:
-            return compile_kernel(read_source("sween.engine", FILES), "pixel_mean")
-
-
-launch: Launch = _Launcher()
 
 
 class PixelMean(nn.Module):
@@ -55,64 +19,14 @@ class PixelMean(nn.Module):
 
     Args:
         keepdim: whether the result has them too, of size 1.
-
-    Attributes:
-        by_kernel: whether the kernel computes it where it can; see `let_run`.
     """
 
     def __init__(self, *, keepdim: bool) -> None:
         super().__init__()
-        self.keepdim, self.by_kernel = keepdim, False
+        self.keepdim = keepdim
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if not self.by_kernel or not _fits(images):
-            return images.mean(dim=(2, 3), keepdim=self.keepdim)
-        out: torch.Tensor = pixel_mean(images)
-        return out[:, :, None, None] if self.keepdim else out
-
-    def let_run(self, images: torch.Tensor, dtype: torch.dtype) -> None:
-        """Let the kernel compute it if it can; if it is wrong, with a warning.
-
-        Args:
-            images: on the network's device.
-            dtype: of the network.
-        """
-        if dtype != torch.float16 or not can_compile(images.device):
-            return
-        generator = torch.Generator().manual_seed(0)
-        some = torch.rand(COMPARED, generator=generator).to(images.device, torch.float16)
-        some = some.contiguous(memory_format=torch.channels_last)
-        self.by_kernel = agrees(
-            lambda: pixel_mean(some), lambda: some.float().mean(dim=(2, 3)), "means over pixels"
-        )
-
-
-def _fits(images: torch.Tensor) -> bool:
-    return (
-        images.ndim == 4
-        and images.dtype == torch.float16
-        and images.shape[1] % PLANE == 0
-        and 0 < images.numel() < 2**31
-        and images.is_contiguous(memory_format=torch.channels_last)
-    )
-
-
-@torch.library.custom_op("sween::pixel_mean", mutates_args=())
-def pixel_mean(images: torch.Tensor) -> torch.Tensor:
-    """(N, C) of float16 images (N, C, H, W), channels-last, C a multiple of 8."""
-    if not _fits(images):
-        raise ValueError(f"not float16, channels-last and of 8 n channels: {images.shape}")
-    count, channels, high, wide = images.shape
-    out = images.new_empty(count, channels)
-    planes = channels // PLANE
-    every = count * planes
-    launch(-(-every // THREADS), [images, out, high * wide, planes, every])
-    return out
-
-
-@pixel_mean.register_fake
-def _like(images: torch.Tensor) -> torch.Tensor:
-    return images.new_empty(images.shape[:2])
+        return images.mean(dim=(2, 3), keepdim=self.keepdim)
 
 
 def fuse_means(traced: fx.GraphModule) -> int:
@@ -140,9 +54,7 @@ def _keeps_dimensions(node: fx.Node, parts: dict[str, nn.Module]) -> bool | None
     The output of a convolution has four dimensions, which a trace does not know of other tensors.
     """
     of = node.args[0] if node.args else None
-    if not isinstance(of, fx.Node) or of.op != "call_module":
-        return None
-    if not isinstance(parts.get(str(of.target)), _CONVOLUTIONS):
+    if not isinstance(of, fx.Node) or not _gives_images(of, parts):
         return None
     if node.op == "call_module":
         part = parts[str(node.target)]
@@ -162,7 +74,13 @@ def _keeps_dimensions(node: fx.Node, parts: dict[str, nn.Module]) -> bool | None
     return keepdim if isinstance(keepdim, bool) else None
 
 
-_CONVOLUTIONS = (nn.Conv2d, FusedConvolution, AddedConvolutions)
+def _gives_images(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    if (node.op, node.target) == ("call_function", operator.getitem):
+        of = node.args[0]
+        is_norm = isinstance(of, fx.Node) and of.op == "call_module"
+        return is_norm and isinstance(parts.get(str(of.target)), BatchNormRelu)  # type: ignore[union-attr]
+    layers = (nn.Conv2d, FusedConvolution, NormalizedConvolution, AddedConvolutions, Stem)
+    return node.op == "call_module" and isinstance(parts.get(str(node.target)), layers)
 
 
 def _is_one(size: object) -> bool:

@@ -2,14 +2,13 @@
 // from 3 to 64 channels, bias, relu, and a 3x3 max pool with stride 2.
 //
 // Follows convolution.cu. A block has BAND rows of the output, over the whole width, and goes down the image: a
-// step takes the 2 * STEP rows of the convolution that are new in STEP rows of the output, of which each warp has 16
-// columns. Rows of the image are kept in shared memory as float16, 4 channels (one is 0) a pixel, in a ring. Neighbouring windows are 2 pixels, 16
+// step takes two rows of the convolution, of which each warp has 16 columns. Rows of the image are kept in shared
+// memory as float16, 4 channels (one is 0) a pixel, in a ring of 16 rows. Neighbouring windows are 2 pixels, 16
 // bytes, apart, so a row of the ring itself is the matrix (windows x their 8 pixels), each row of which overlaps the
 // next: 8 of its rows are 128 consecutive bytes, and nothing need be copied into another order. A window has 7
 // pixels; the weight of its first pixel here, the eighth, is 0 (a NaN there still spreads).
 //
-// Compile with HEIGHT and WIDTH of the images (WIDTH a multiple of 32, HEIGHT of 4), BAND and STEP. A step of 2 reads
-// the weights half as often, and has registers for one block on a processor.
+// Compile with HEIGHT and WIDTH of the images (WIDTH a multiple of 32, HEIGHT of 4) and BAND.
 
 #ifndef SWEEN_EMULATED
 
@@ -21,12 +20,11 @@ constexpr int kColumns = WIDTH / 2, kOutputs = WIDTH / 4, kRows = HEIGHT / 4, kC
 constexpr int kThreads = WIDTH;  // a warp has 16 columns of the convolution
 constexpr int kBands = (kRows + BAND - 1) / BAND;
 
-constexpr int kRing = 16 * STEP;              // a step reads 4 * STEP + 5 rows while the next 4 * STEP are written
+constexpr int kRing = 16;
 constexpr u32 kPitch = (WIDTH + 8) * 8;       // of a row of the ring: 4 pixels before the image and 4 behind it
-constexpr u32 kMaxima = kRing * kPitch;       // two buffers of maxima over rows, each of STEP rows
+constexpr u32 kMaxima = kRing * kPitch;       // two buffers of maxima over rows
 constexpr u32 kPixel = kChannels * 2 + 16;    // of a pixel in them: without bank conflicts
-constexpr u32 kRowOfMaxima = kColumns * kPixel;
-constexpr u32 kWeights = kMaxima + 2 * STEP * kRowOfMaxima;
+constexpr u32 kWeights = kMaxima + 2 * kColumns * kPixel;
 constexpr int kSteps = 14;                    // of 16 products: 7 rows of 8 pixels of 4 channels
 static_assert(kWeights + kSteps * 4 * 32 * 16 == STEM_SHARED_BYTES, "stem.py computes it too");
 
@@ -88,7 +86,7 @@ DEVICE void convolve(u32 (&outputs)[MT][8][2], const float *bias, int y) {
 
 // images (N, 3, HEIGHT, WIDTH) float32; affine: factor and summand of each channel; weights in the order of stem.py;
 // out (N, HEIGHT / 4, WIDTH / 4, 64) float16.
-KERNEL(kThreads, STEP > 1 || kThreads > 256 ? 1 : 2)
+KERNEL(kThreads, kThreads > 256 ? 1 : 2)
 stem(const float *images, const float *affine, const uint4 *weights, const float *bias, uint4 *out) {
     const size_t number = block_index() / kBands;
     const int first = block_index() % kBands * BAND;
@@ -101,7 +99,7 @@ stem(const float *images, const float *affine, const uint4 *weights, const float
         const int x = i % 8 < 4 ? i % 8 : WIDTH + i % 8;
         write(i / 8 * kPitch + x * 8, uint2{0, 0});
     }
-    ROLLED for (int y = 4 * first - 7; y < 4 * first + 4 * STEP + 2; y++) {
+    ROLLED for (int y = 4 * first - 7; y < 4 * first + 6; y++) {
         float pixel[3];
         fetch(pixel, images, affine, y);
         keep(pixel, y);
@@ -113,32 +111,27 @@ stem(const float *images, const float *affine, const uint4 *weights, const float
     UNROLL for (int i = 0; i < 16; i++) above[0][i / 2][i % 2] = 0;
     if (first > 0) convolve<1>(above, bias, 2 * first - 1);
 
-    ROLLED for (int row = first; row < last; row += STEP) {
-        const int fetched = 4 * (row + STEP) + 2;
-        float next[4 * STEP][3];
-        UNROLL for (int i = 0; i < 4 * STEP; i++) fetch(next[i], images, affine, fetched + i);
-        u32 rows[2 * STEP][8][2];
-        convolve<2 * STEP>(rows, bias, 2 * row);
-        const u32 maxima = kMaxima + row / STEP % 2 * (STEP * kRowOfMaxima);
+    ROLLED for (int row = first; row < last; row++) {
+        float next[4][3];
+        UNROLL for (int i = 0; i < 4; i++) fetch(next[i], images, affine, 4 * row + 6 + i);
+        u32 rows[2][8][2];
+        convolve<2>(rows, bias, 2 * row);
+        const u32 maxima = kMaxima + row % 2 * (kColumns * kPixel);
         UNROLL for (int n = 0; n < 8; n++) {
             UNROLL for (int i = 0; i < 2; i++) {
                 const int column = warp_index() * 16 + (lane_index() >> 2) + i * 8;
-                const u32 place = maxima + column * kPixel + n * 16 + (lane_index() & 3) * 4;
-                UNROLL for (int k = 0; k < STEP; k++) {
-                    const u32 one = k > 0 ? rows[2 * k - 1][n][i] : above[0][n][i];
-                    write(place + k * kRowOfMaxima, larger(one, larger(rows[2 * k][n][i], rows[2 * k + 1][n][i])));
-                }
-                above[0][n][i] = rows[2 * STEP - 1][n][i];
+                const u32 largest = larger(above[0][n][i], larger(rows[0][n][i], rows[1][n][i]));
+                write(maxima + column * kPixel + n * 16 + (lane_index() & 3) * 4, largest);
+                above[0][n][i] = rows[1][n][i];
             }
         }
-        UNROLL for (int i = 0; i < 4 * STEP; i++) keep(next[i], fetched + i);
+        UNROLL for (int i = 0; i < 4; i++) keep(next[i], 4 * row + 6 + i);
         barrier();
 
         // What the next step writes, nobody reads before its barrier.
-        UNROLL for (int k = thread_index(); k < STEP * kOutputs * 8; k += kThreads) {
-            const int own = k / (kOutputs * 8), column = k / 8 % kOutputs * 2;
-            if (row + own >= last) break;
-            const u32 from = maxima + own * kRowOfMaxima + column * kPixel + k % 8 * 16;
+        UNROLL for (int k = thread_index(); k < kOutputs * 8; k += kThreads) {
+            const int column = k / 8 * 2;
+            const u32 from = maxima + column * kPixel + k % 8 * 16;
             const uint4 middle = read_four(from), right = read_four(from + kPixel);
             const uint4 left = column > 0 ? read_four(from - kPixel) : middle;
             out[row * (kOutputs * 8) + k] = uint4{

@@ -26,13 +26,6 @@ BAND = 14
 """Rows of the output that a block of the kernel computes; each band computes one row of the
 convolution, of 2 * BAND + 1, that the band above computes too."""
 
-STEP = 2
-"""Rows of the output that a block computes at a time, where `WIDE` allows it."""
-
-WIDE = 256
-"""The widest images for which that is more than one row: threads of wider ones have too few
-registers for it."""
-
 WIDEST = 512
 """Of images: a block has as many threads."""
 
@@ -48,23 +41,17 @@ class Launch(Protocol):
     ) -> None: ...
 
 
-def step_of(size: tuple[int, int]) -> int:
-    """Rows of the output that a block computes at a time, for images of a height and width."""
-    return STEP if size[1] <= WIDE else 1
-
-
 def definitions(size: tuple[int, int], band: int = BAND) -> list[str]:
     """Compiler options, for images of a height and width."""
-    numbers = {"HEIGHT": size[0], "WIDTH": size[1], "BAND": band, "STEP": step_of(size)}
-    numbers["STEM_SHARED_BYTES"] = shared_bytes(size)
-    return [f"-D{name}={number}" for name, number in numbers.items()]
+    high, wide = size
+    room = f"-DSTEM_SHARED_BYTES={shared_bytes(size)}"
+    return [f"-DHEIGHT={high}", f"-DWIDTH={wide}", f"-DBAND={band}", room]
 
 
 def shared_bytes(size: tuple[int, int]) -> int:
-    """Rows of the image, rows of which the maximum is taken, and the weights."""
-    wide, step = size[1], step_of(size)
-    maxima = 2 * step * (wide // 2) * (2 * CHANNELS + 16)
-    return 16 * step * (wide + 8) * 8 + maxima + 14 * 4 * 32 * 16
+    """16 rows of the image, two rows of which the maximum is taken, and the weights."""
+    wide = size[1]
+    return 16 * (wide + 8) * 8 + 2 * (wide // 2) * (2 * CHANNELS + 16) + 14 * 4 * 32 * 16
 
 
 class _Launcher:

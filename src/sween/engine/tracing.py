@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 TRACING = threading.RLock()
@@ -126,6 +127,20 @@ def count_uses(graph: fx.Graph) -> collections.Counter[str]:
     calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
     reads = [str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     return collections.Counter(calls + reads)
+
+
+_RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
+
+
+def is_relu(node: fx.Node, parts: Mapping[str, nn.Module]) -> bool:
+    """Whether a node of a traced graph is a relu of another node."""
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    if node.op == "call_module":
+        part = parts[str(node.target)]
+        return type(part) is nn.ReLU and not has_hooks(part)
+    known: tuple[Callable[..., Any] | str, ...] = _RELUS
+    return node.op in ("call_function", "call_method") and node.target in known
 
 
 _IN_PLACE = ("setitem", "iadd", "isub", "imul", "itruediv")
