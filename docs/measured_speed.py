@@ -71,10 +71,14 @@ def plain_compile(results: Path, name: str) -> str:
 
 
 def same_counts(results: Path, name: str) -> str:
-    """The rows of a file that benchmarks/same_counts.py wrote."""
-    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    """What benchmarks/same_counts.py wrote, NAME*.json; a later file's networks replace others."""
+    rows: dict[str, dict[str, Any]] = {}
+    files = (results / "certification-speed").glob(f"{name}*.json")
+    for file in sorted(files, key=lambda file: file.stem):
+        for row in json.loads(file.read_text())["results"]:
+            rows[row["network"]] = row
     lines = []
-    for row in content["results"]:
+    for row in rows.values():
         largest = max(abs(own) for own in row["z"])
         cells = [row["network"], row["arithmetic"], f"{row['n']:,}", f"{largest:.2f}"]
         lines.append([*cells, f"{row['p']:.2f}"])

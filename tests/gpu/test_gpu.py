@@ -243,7 +243,7 @@ class Preactivated(torch.nn.Module):
         self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(32) for _ in range(7))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
+        x = self.first(x).relu()
         for i in range(0, 6, 2):
             out = self.convs[i](self.norms[i](x).relu())
             x = x + self.convs[i + 1](self.norms[i + 1](out).relu())

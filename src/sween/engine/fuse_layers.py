@@ -5,6 +5,7 @@ import operator
 
 import torch
 from torch import fx, nn
+from torch.nn import functional
 
 from sween.engine.added_convolutions import AddedConvolutions
 from sween.engine.batch_norm_relu import BatchNormRelu, fuse_batch_norms
@@ -14,20 +15,23 @@ from sween.engine.fuse_convolutions import fuse_convolutions
 from sween.engine.fuse_first_layers import fuse_first_layers
 from sween.engine.linear_gelu import fuse_gelus
 from sween.engine.normalized_convolution import NormalizedConvolution
-from sween.engine.pixel_mean import PixelMean, fuse_means
 from sween.engine.stem import Stem
 from sween.engine.tracing import trace
 
 KERNELS = (Stem, NormalizedConvolution, AddedConvolutions, BatchNormRelu)
 """Layers that a custom kernel computes after `let_run`, if it can."""
 
-_CALLS = (FusedConvolution, *KERNELS, PixelMean, nn.Conv2d, nn.Linear, nn.Flatten)
+_CALLS = (FusedConvolution, *KERNELS, nn.Conv2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear)
+_FUNCTIONS = (
+    *(operator.getitem, torch.flatten, "flatten"),
+    *(torch.mean, "mean", functional.adaptive_avg_pool2d),
+)
+"""Of which torch's own kernels are as fast as compiled ones, or that move nothing."""
 
 _PASSES = (
     fuse_convolutions,
     fuse_first_layers,
     fuse_batch_norms,
-    fuse_means,
     fuse_gelus,
     fuse_attention,
 )
@@ -69,7 +73,7 @@ def is_all_fused(module: nn.Module) -> bool:
             if not isinstance(part, _CALLS) or by_library or biased:
                 return False
         elif node.op in ("call_function", "call_method"):
-            if node.target not in (torch.flatten, "flatten", operator.getitem):
+            if node.target not in _FUNCTIONS:
                 return False
         elif node.op == "get_attr":
             return False

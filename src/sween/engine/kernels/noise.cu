@@ -3,8 +3,8 @@
 //
 // Draws equal those of sween/philox.py and sween/engine/exact_noise.py bit for bit; products and sums
 // are rounded separately, as in torch. A thread handles one counter of one stream; a stream belongs to
-// one block of copies of one image, and has a whole number of blocks of threads: 64-bit divisions, to
-// find a thread's stream, would take as long as the draws.
+// one block of copies of one image, and has a whole number of blocks of threads, so that no thread
+// needs a 64-bit division to find its stream.
 //
 // With SWEEN_EMULATED the primitives come from an emulator: this is how the tests run on a CPU.
 
