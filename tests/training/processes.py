@@ -16,7 +16,7 @@ from sween.errors import DataError
 from sween.models import Manifest, create_model, save_checkpoint
 from sween.training import TrainConfig, train_many
 from sween.training.distributed import GlobalBatchStatistics, Processes
-from sween.training.torchrun import start_processes, stop_processes
+from sween.training.torchrun import end_process, start_processes
 from sween.training.trainer import Trainer
 
 from .datasets import config, few_digits, photos
@@ -163,7 +163,7 @@ def main(out: Path) -> None:
     steps = trainer.run()
     list(itertools.islice(steps, 5))  # in the second of three epochs
     steps.close()
-    stop_processes()
+    end_process()
 
 
 if __name__ == "__main__":

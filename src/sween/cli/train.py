@@ -23,7 +23,7 @@ from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, t
 from sween.training.config import STORES
 from sween.training.recipes import list_recipes, run_folders
 from sween.training.schedules import SCHEDULES
-from sween.training.torchrun import start_processes, stop_processes
+from sween.training.torchrun import end_process, start_processes
 
 _ARCHS = ", ".join(list_models())
 
@@ -214,11 +214,10 @@ def run(
         torch.cuda.set_device(chosen)
     images = load_dataset(configs[0].dataset, data_root, image_size=image_size, convert=convert)
     trained = train_many(configs, images, folders, device=chosen, quiet=quiet, processes=processes)
-    stop_processes()
-    if processes is not None and not processes.first:
-        return
-    for one, folder, new in zip(configs, folders, trained, strict=True):
-        what = f"{one.arch} on {one.dataset} at sigma {one.sigma}"
-        typer.echo(
-            f"trained {what} into {folder}" if new else f"already trained: {what} in {folder}"
-        )
+    if processes is None or processes.first:
+        for one, folder, new in zip(configs, folders, trained, strict=True):
+            what = f"{one.arch} on {one.dataset} at sigma {one.sigma}"
+            typer.echo(
+                f"trained {what} into {folder}" if new else f"already trained: {what} in {folder}"
+            )
+    end_process()

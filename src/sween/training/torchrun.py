@@ -52,11 +52,18 @@ def start_processes() -> Processes | None:
     return processes
 
 
-def stop_processes() -> None:
-    """Leave the other processes, which are done as well."""
+def end_process() -> None:
+    """End a process that torchrun started, all of whose work is done; any other one goes on.
+
+    Python's own way out would meet threads in the middle of torch's code, which keeps some after
+    the group's end, and the process would rarely abort.
+    """
     if _watch is not None:
-        _watch.stop()
+        _watch.leaving.set()
         dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def report_failure(line: str, code: int) -> int:
@@ -81,16 +88,7 @@ class _Watch:
     def __init__(self, store: Store, rank: int) -> None:
         self.store, self.rank = store, rank
         self.leaving = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no longer, and wait for the last look.
-
-        If Python ended in the middle of it, in torch's code, the process would abort.
-        """
-        self.leaving.set()
-        self._thread.join(_PATIENCE)
+        threading.Thread(target=self._look, daemon=True).start()
 
     def report(self, line: str) -> None:
         self.leaving.set()
