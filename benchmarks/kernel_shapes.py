@@ -2,8 +2,8 @@
 
     python benchmarks/kernel_shapes.py --arch resnet20 --arch resnet110 --out FILE
 
-With --precision int8, those of quantised networks; the kernels of wide ones (resnet20x4) divide
-their work in one way only, by which they are timed.
+With --precision int8, those of quantised networks. Kernels that divide their work in one way only,
+as those of wide quantised networks do, are timed by that.
 
 Stage by stage, since each is limited by something else.
 """
@@ -14,7 +14,7 @@ import itertools
 import torch
 from kernel_timing import options_of, timings, write_results
 
-from sween.engine.kernels import WideShape, launcher
+from sween.engine.kernels import WideIntegerShape, WideShape, launcher
 from sween.engine.kernels.launch import Launcher
 from sween.engine.kernels.shape import Shape
 
@@ -24,8 +24,10 @@ ALONE = "its own"
 
 def shapes_like(shape: Shape) -> dict[str, Shape]:
     """The ways in which these kernels can divide their work, by name."""
-    if isinstance(shape, WideShape):
+    if isinstance(shape, WideIntegerShape):
         return {ALONE: shape}
+    if isinstance(shape, WideShape):
+        return {f"parts {parts}": dataclasses.replace(shape, parts=parts) for parts in (2, 1)}
     return {
         f"rows {rows} images {images}": dataclasses.replace(shape, rows=rows, images=images)
         for rows, images in itertools.product((2, 4), (2, 4))
@@ -56,8 +58,8 @@ def main() -> None:
 def _numbers(form: str) -> dict[str, int] | None:
     if form == ALONE:
         return None
-    _, rows, _, images = form.split()
-    return {"rows": int(rows), "images": int(images)}
+    words = form.split()
+    return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ from torch import nn
 from sween.bench import calibrate_batch_norm
 from sween.cuda import Argument
 from sween.engine.kernels import (
+    INTEGER_WIDTHS,
+    WIDTHS,
     FusedQuantizedResNet,
     FusedResNet,
     IntegerShape,
     QuantizedResNet,
+    WideIntegerShape,
     WideQuantizedResNet,
-    WideShape,
     is_cifar_resnet,
+    shape_for,
 )
 from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.packing import width_of
@@ -31,8 +34,7 @@ from sween.run_folder import describe_environment, write_json
 
 IMAGE_SHAPE = (3, 32, 32)
 
-SHAPES: dict[str, type[Shape]] = {"float16": Shape, "int8": IntegerShape}
-"""Kernels of the paper's networks, by their precision."""
+PRECISIONS = ("float16", "int8")
 
 Forms = Callable[[Shape], Mapping[str, Launch]]
 """The forms of the kernels to be timed, by name, for the shape that runs a network."""
@@ -40,13 +42,16 @@ Forms = Callable[[Shape], Mapping[str, Launch]]
 
 def shape_of(model: nn.Module, precision: str) -> Shape | None:
     """The kernels that run a network; None if there are none."""
-    if not is_cifar_resnet(model, IMAGE_SHAPE, wide=precision == "int8"):
+    widths = INTEGER_WIDTHS if precision == "int8" else WIDTHS
+    if not is_cifar_resnet(model, IMAGE_SHAPE, widths=widths):
         return None
+    if precision == "float16":
+        return shape_for(model)
     assert isinstance(model, nn.Sequential)
     network = model[1]
     assert isinstance(network, CifarResNet)
     width = width_of(network)
-    return SHAPES[precision]() if width == 1 else WideShape(width=width)
+    return IntegerShape() if width == 1 else WideIntegerShape(width=width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +112,7 @@ def _event() -> torch.cuda.Event:
 
 def fused_network(model: nn.Module, launch: Launch, device: torch.device) -> FusedResNet:
     """A network on the kernels of this launcher's shape."""
-    if isinstance(launch.shape, WideShape):
+    if isinstance(launch.shape, WideIntegerShape):
         return WideQuantizedResNet(QuantizedResNet(model), launch, device)
     if isinstance(launch.shape, IntegerShape):
         return FusedQuantizedResNet(QuantizedResNet(model), launch, device)
@@ -120,7 +125,7 @@ def options_of(
     """The command line of a benchmark of the kernels."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--arch", action="append", choices=[*ARCHITECTURES], metavar="NAME")
-    parser.add_argument("--precision", choices=SHAPES, default="float16")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float16")
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
@@ -128,7 +133,7 @@ def options_of(
     options.arch = options.arch or ["resnet20"]
     for arch in options.arch:  # before any is timed
         if shape_of(_network(arch), options.precision) is None:
-            known = "one of the paper's CIFAR networks, or a wide one in --precision int8"
+            known = "one of the CIFAR ResNets, those with four times the channels in int8 only"
             parser.error(f"--arch: expected {known}, got {arch} in {options.precision}: there are "
                          "no custom kernels for it; use sween bench")  # fmt: skip
     return options

@@ -35,9 +35,10 @@ from sween.engine.kernels import (
     NoiseKernels,
     NoiseLauncher,
     QuantizedResNet,
+    WideIntegerShape,
     WideQuantizedResNet,
-    WideShape,
     launcher,
+    shape_for,
 )
 from sween.engine.kernels.shape import Shape
 from sween.engine.linear_gelu import LinearGelu
@@ -226,7 +227,7 @@ def test_wide_networks_run_without_the_compiler(monkeypatch: pytest.MonkeyPatch)
     launches = [Counted(module.launch) for module in (pixels_module, norm_module)]
     for module, counted in zip((pixels_module, norm_module), launches, strict=True):
         monkeypatch.setattr(module, "launch", counted)
-    _check_without_compiler(create_model("resnet20x2", num_classes=10, image_shape=(3, 32, 32)), 32)
+    _check_without_compiler(create_model("resnet20x4", num_classes=10, image_shape=(3, 32, 32)), 32)
     _check_without_compiler(Preactivated(), 32)
     assert all(counted.count > 1 for counted in launches)
 
@@ -283,13 +284,14 @@ class Counted:
         self.launch(*arguments)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3])
 @pytest.mark.parametrize("depth", [8, 20])
 @torch.no_grad()
-def test_kernels_count_exactly(depth: int) -> None:
+def test_kernels_count_exactly(depth: int, width: int) -> None:
     """Whole numbers are exact in float16: what differs is a fault, a race for instance."""
-    model = of_whole_numbers(depth, seed=depth).cuda()
+    model = of_whole_numbers(depth, seed=depth, width=width).cuda()
     images = torch.randint(-3, 4, (4001, 3, 32, 32), device="cuda").float()
-    fused = FusedResNet(model, launcher(images.device))
+    fused = FusedResNet(model, launcher(images.device, shape_for(model)))
     for _ in range(10):
         assert torch.equal(fused(images), model.double()(images.double()).float())
         model.float()
@@ -297,13 +299,17 @@ def test_kernels_count_exactly(depth: int) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [IntegerShape(2, 2), IntegerShape(4, 4), *(WideShape(width=width) for width in (2, 3, 4))],
+    [
+        IntegerShape(2, 2),
+        IntegerShape(4, 4),
+        *(WideIntegerShape(width=width) for width in (2, 3, 4)),
+    ],
     ids=str,
 )
 @torch.no_grad()
 def test_kernels_in_integers_give_the_bits_of_the_simulation(shape: Shape) -> None:
     arch, kind = "resnet20", FusedQuantizedResNet
-    if isinstance(shape, WideShape):
+    if isinstance(shape, WideIntegerShape):
         arch, kind = f"resnet20x{shape.width}", WideQuantizedResNet
     model = create_model(arch, num_classes=10, image_shape=(3, 32, 32), seed=1)
     images = _images(37) + 0.5 * torch.randn(

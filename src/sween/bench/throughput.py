@@ -17,7 +17,7 @@ from sween.bench.matrix_rate import matrix_rate
 from sween.bench.published_loop import reference_batch, reference_votes
 from sween.engine import ForwardPassShrunk, VoteRequest
 from sween.engine.forward import probe_batch
-from sween.engine.kernels import is_cifar_resnet
+from sween.engine.kernels import INTEGER_WIDTHS, is_cifar_resnet
 from sween.engine.quantized_on_cpu import has_bytes
 from sween.ensemble import ExitPolicy, WeightedEnsemble
 from sween.errors import OutOfMemory
@@ -259,7 +259,7 @@ def _has_ranges(model: nn.Module, image_shape: Sequence[int]) -> bool:
     """Whether all networks can vote in int8."""
     members = list(model.members) if isinstance(model, WeightedEnsemble) else [model]
     return all(
-        is_cifar_resnet(member, image_shape, wide=True)
+        is_cifar_resnet(member, image_shape, widths=INTEGER_WIDTHS)
         and "1.activation_ranges" in member.state_dict()
         for member in members
     )

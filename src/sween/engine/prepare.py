@@ -29,16 +29,19 @@ from sween.engine.differences import (
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
 from sween.engine.kernels import (
+    INTEGER_WIDTHS,
+    WIDTHS,
     FusedQuantizedResNet,
     FusedResNet,
     IntegerShape,
     QuantizedResNet,
     Selection,
+    WideIntegerShape,
     WideQuantizedResNet,
-    WideShape,
     as_cifar_resnet,
     is_cifar_resnet,
     launcher,
+    shape_for,
     supports,
 )
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
@@ -116,8 +119,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         ways = _by_cudnn(module, folded, dtype, images, wanted)
     if dtype == torch.float16 and supports(device):
         resnet = _as_resnet(module, folded, images)
-        if resnet is not None:
-            ways = {"fused": lambda: FusedResNet(resnet, launcher(device)), **ways}
+        if resnet is not None and supports(device, shape := shape_for(resnet)):
+            ways = {"fused": lambda: FusedResNet(resnet, launcher(device, shape)), **ways}
     for how, make in ways.items():
         try:
             run = make()
@@ -185,7 +188,7 @@ def _in_integers(
         relative_change(simulated, wanted[: len(few)]) if finite else math.inf, torch.int8
     )
     wide = network.width > 1
-    shape = WideShape(width=network.width) if wide else IntegerShape()
+    shape = WideIntegerShape(width=network.width) if wide else IntegerShape()
     if device.type == "cpu" and not supports(device, shape):
         return _in_integers_on_cpu(network, preparation, images, simulated)
     try:
@@ -232,7 +235,7 @@ def _in_integers_on_cpu(
 def _with_ranges(module: nn.Module, image_shape: Sequence[int]) -> nn.Module:
     """The module, if it can run in integers."""
     got, fix = f"{type(module).__name__} for {tuple(image_shape)} images", "use another precision"
-    if is_cifar_resnet(module, image_shape, wide=True):
+    if is_cifar_resnet(module, image_shape, widths=INTEGER_WIDTHS):
         ranges = module.state_dict().get("1.activation_ranges")
         if ranges is not None and bool((ranges > 0).all() & ranges.isfinite().all()):
             return module
@@ -327,7 +330,7 @@ def _without_autocast(
 
 def _as_resnet(module: nn.Module, folded: nn.Module, images: torch.Tensor) -> nn.Module | None:
     """The module, or a network that computes the same, if the custom kernels can run it."""
-    if is_cifar_resnet(module, images.shape[1:]):
+    if is_cifar_resnet(module, images.shape[1:], widths=WIDTHS):
         return module
     # Folded, since tracing takes time for every tensor.
     found = as_cifar_resnet(folded, images.clone())

@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 
 from sween.engine import prepare
-from sween.engine.kernels.shape import IntegerShape, Shape, WideShape
+from sween.engine.kernels.shape import IntegerShape, Shape, WideIntegerShape, WideShape
 from sween.engine.kernels.source import read_source
 from tests.engine.kernels.emulation import Emulator
 
 SHAPES = [Shape(rows=2, images=2), Shape(rows=4, images=4)]
+WIDE_SHAPES = [WideShape(width=2), WideShape(width=3)]
 INTEGER_SHAPES = [
     IntegerShape(rows=2, images=2),
     pytest.param(IntegerShape(rows=4, images=4), marks=pytest.mark.slow),
 ]
-WIDE_SHAPES = [
-    WideShape(width=3),  # its channels are padded
-    pytest.param(WideShape(width=2), marks=pytest.mark.slow),
-    pytest.param(WideShape(width=4), marks=pytest.mark.slow),
+WIDE_INTEGER_SHAPES = [
+    WideIntegerShape(width=3),  # its channels are padded
+    pytest.param(WideIntegerShape(width=2), marks=pytest.mark.slow),
+    pytest.param(WideIntegerShape(width=4), marks=pytest.mark.slow),
 ]
 
 
@@ -63,6 +64,14 @@ def any_emulator(request: pytest.FixtureRequest, emulators: list[Emulator]) -> E
     return emulators[int(request.param)]
 
 
+@pytest.fixture(scope="session", params=WIDE_SHAPES, ids=str)
+def wide_emulator(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Emulator:
+    """Of the kernels for networks with more channels, in float16."""
+    return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
+
+
 @pytest.fixture(scope="session", params=INTEGER_SHAPES, ids=str)
 def integer_emulator(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -71,11 +80,11 @@ def integer_emulator(
     return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
 
 
-@pytest.fixture(scope="session", params=WIDE_SHAPES, ids=str)
-def wide_emulator(
+@pytest.fixture(scope="session", params=WIDE_INTEGER_SHAPES, ids=str)
+def wide_integer_emulator(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Emulator:
-    """Of the kernels for wide networks."""
+    """Of the kernels for wide networks in 8-bit integers."""
     return Emulator(tmp_path_factory.mktemp("emulator"), compiler(), request.param)
 
 
@@ -87,5 +96,5 @@ def emulator(emulators: list[Emulator]) -> Emulator:
 @pytest.fixture
 def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are prepared as on a GPU, with the emulated kernels."""
-    monkeypatch.setattr(prepare, "supports", lambda device: True)
-    monkeypatch.setattr(prepare, "launcher", lambda device: emulator)
+    monkeypatch.setattr(prepare, "supports", lambda device, shape=None: True)
+    monkeypatch.setattr(prepare, "launcher", lambda device, shape: emulator)

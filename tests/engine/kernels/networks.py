@@ -20,10 +20,10 @@ def convolutions_of(model: nn.Module) -> list[nn.Conv2d]:
     return [part for part in model.modules() if isinstance(part, nn.Conv2d)]
 
 
-def of_whole_numbers(depth: int, seed: int, num_classes: int = 10) -> nn.Module:
+def of_whole_numbers(depth: int, seed: int, num_classes: int = 10, *, width: int = 1) -> nn.Module:
     """A network that computes in integers: two weights of +-1 per channel, integer biases."""
     generator = torch.Generator().manual_seed(seed)
-    model = CifarResNet(depth, num_classes)
+    model = CifarResNet(depth, num_classes, width=width)
     for conv in convolutions_of(model):
         flat = torch.zeros(conv.weight[0].numel(), len(conv.weight))
         for column in flat.t():

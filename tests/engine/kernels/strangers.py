@@ -327,12 +327,17 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
         head=lambda inside: nn.Conv2d(inside, 200, 1),
         after=Function(lambda x: x.view(len(x), -1)),
     ),
+    "twice as wide": lambda: ResNet(channels=(32, 64, 128)),
+    "three times as wide": lambda: ResNet(channels=(48, 96, 192), shortcut=padded_shortcut),
     "copies": lambda: ResNet(before=Function(lambda x: x.float().contiguous().clone())),
 }
 """Networks that compute what a CIFAR ResNet computes."""
 
 OTHER: dict[str, Callable[[], nn.Module]] = {
-    "twice as wide": lambda: ResNet(channels=(32, 64, 128)),
+    "four times as wide": lambda: ResNet(channels=(64, 128, 256)),
+    "one and a half times as wide": lambda: ResNet(channels=(24, 48, 96)),
+    "wider only at the end": lambda: ResNet(channels=(16, 32, 128)),
+    "wider only at first": lambda: ResNet(channels=(48, 64, 128)),
     "no padding at first": lambda: ResNet(first={"padding": 0}),
     "equal channels": lambda: ResNet(channels=(64, 64, 64)),
     "uneven stages": lambda: ResNet(counts=(2, 1, 1)),

@@ -114,7 +114,7 @@ class _Nonsense:
 def test_a_member_whose_kernels_are_faulty_is_compiled(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    def launcher(device: torch.device) -> Launch:
+    def launcher(device: torch.device, shape: Shape) -> Launch:
         if fault == "not built":
             raise RuntimeError("no compiler here")
         return emulator if fault == "wrong selection" else _Nonsense()
@@ -122,7 +122,7 @@ def test_a_member_whose_kernels_are_faulty_is_compiled(
     right: Callable[..., torch.Tensor] = FusedResNet.selected
     if fault == "wrong selection":
         monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
-    monkeypatch.setattr(prepare, "supports", lambda device: True)
+    monkeypatch.setattr(prepare, "supports", lambda device, shape=None: True)
     monkeypatch.setattr(prepare, "launcher", launcher)
     monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
@@ -142,6 +142,7 @@ def test_only_registered_networks_are_accepted() -> None:
     assert not is_cifar_resnet(model, (3, 64, 64))
     wide = create_model("resnet20x2", num_classes=10, image_shape=(3, 32, 32))
     assert not is_cifar_resnet(wide, (3, 32, 32))
+    assert is_cifar_resnet(wide, (3, 32, 32), widths=(1, 2))
     assert not is_cifar_resnet(nn.Sequential(*model.children(), nn.Softmax(1)), (3, 32, 32))
     assert not supports(torch.device("cpu"))
 

@@ -14,11 +14,11 @@ from sween.engine.kernels import (
     WideQuantizedResNet,
 )
 from sween.engine.kernels.quantized import LARGEST_SUM, LARGEST_WIDE_SUM, STEPS, IntegerConvolution
-from sween.engine.kernels.shape import IntegerShape, Shape, WideShape
+from sween.engine.kernels.shape import IntegerShape, Shape, WideIntegerShape
 from sween.models.activation_ranges import measure_ranges
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
-from tests.engine.kernels.conftest import INTEGER_SHAPES, WIDE_SHAPES, spills
+from tests.engine.kernels.conftest import INTEGER_SHAPES, WIDE_INTEGER_SHAPES, spills
 from tests.engine.kernels.emulation import Emulator
 from tests.engine.kernels.networks import default_dtype, with_statistics
 
@@ -112,19 +112,21 @@ def test_selected_images_match_the_full_batch(integer_emulator: Emulator) -> Non
 
 
 @torch.no_grad()
-def test_kernels_of_wide_networks_give_the_bits_of_the_simulation(wide_emulator: Emulator) -> None:
-    assert isinstance(wide_emulator.shape, WideShape)
-    network = QuantizedResNet(_network(14, 13, width=wide_emulator.shape.width))
-    images, before = _images(3), wide_emulator.faults
+def test_kernels_of_wide_networks_give_the_bits_of_the_simulation(
+    wide_integer_emulator: Emulator,
+) -> None:
+    assert isinstance(wide_integer_emulator.shape, WideIntegerShape)
+    network = QuantizedResNet(_network(14, 13, width=wide_integer_emulator.shape.width))
+    images, before = _images(3), wide_integer_emulator.faults
     wanted = network(images)
     assert len(torch.unique(wanted)) > 5
-    fused = WideQuantizedResNet(network, wide_emulator, CPU)
+    fused = WideQuantizedResNet(network, wide_integer_emulator, CPU)
     assert torch.equal(fused(images), wanted)
     assert torch.equal(fused(images[1:2]), wanted[1:2])
     chosen = torch.tensor([True, False, True])
     some = fused.selected(images, Selection.of(chosen), at_once=2)
     assert torch.equal(some, wanted * chosen[:, None])
-    assert wide_emulator.faults == before  # no races
+    assert wide_integer_emulator.faults == before  # no races
 
 
 @pytest.mark.parametrize("width", [1, 4])
@@ -169,11 +171,11 @@ def test_a_convolution_is_that_of_its_integers(channels: int, largest_sum: int) 
 
 def test_blocks_fit_the_gpu() -> None:
     assert [IntegerShape().shared_bytes(stage) for stage in (1, 2, 3)] == [69_760, 37_120, 41_984]
-    wide = [WideShape(width=4).shared_bytes(stage) for stage in (1, 2, 3)]
+    wide = [WideIntegerShape(width=4).shared_bytes(stage) for stage in (1, 2, 3)]
     assert wide == [147_968, 82_944, 102_400]  # of 227 kB, one block in stage 1, then two
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("shape", [*INTEGER_SHAPES, *WIDE_SHAPES], ids=str)
+@pytest.mark.parametrize("shape", [*INTEGER_SHAPES, *WIDE_INTEGER_SHAPES], ids=str)
 def test_the_source_compiles_without_spills(tmp_path: Path, stage: int, shape: Shape) -> None:
     assert not spills(tmp_path, shape, stage)

@@ -8,7 +8,7 @@ from torch import nn
 
 from sween.engine import Preparation, prepare
 from sween.engine.fold_batch_norm import fold_batch_norm
-from sween.engine.kernels import FusedResNet, is_cifar_resnet
+from sween.engine.kernels import WIDTHS, FusedResNet, is_cifar_resnet
 from sween.engine.kernels.recognise import as_cifar_resnet
 from sween.engine.tf32 import allow_tf32
 from sween.models import create_model
@@ -39,7 +39,7 @@ def test_networks_of_that_structure_are_rebuilt(name: str) -> None:
     module = _made(ALIKE[name])
     found = as_cifar_resnet(module, IMAGES)
     assert found is not None
-    assert is_cifar_resnet(found, IMAGES.shape[1:])
+    assert is_cifar_resnet(found, IMAGES.shape[1:], widths=WIDTHS)
     wanted = module(IMAGES)
     assert torch.allclose(found(IMAGES), wanted, atol=1e-5 * float(wanted.abs().max()) + 1e-6)
 

@@ -1,7 +1,7 @@
-"""The forward pass of the CIFAR ResNets with custom kernels (`cifar_resnet.cu`)."""
+"""The forward pass of the CIFAR ResNets with custom kernels (`cifar_resnet.cu` and others)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
@@ -11,14 +11,17 @@ from sween.cuda import Argument
 from sween.engine.kernels.packing import Stage, pack_stages, width_of
 from sween.engine.kernels.packing_int8 import pack_integer_stages
 from sween.engine.kernels.quantized import QuantizedResNet
-from sween.engine.kernels.shape import Shape, WideShape
+from sween.engine.kernels.shape import Shape, WideIntegerShape, WideShape
 from sween.engine.tracing import has_hooks
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 
 IMAGE_SHAPE = (3, 32, 32)
 
-WIDTHS = (1, 2, 3, 4)
+WIDTHS = (1, 2, 3)
+"""Of networks that run in float16: how many times the channels of the paper's."""
+
+INTEGER_WIDTHS = (1, 2, 3, 4)
 """Of networks that run in integers."""
 
 
@@ -49,10 +52,12 @@ class Selection:
         return cls(rows.int(), wanted.sum(dtype=torch.int32)[None])
 
 
-def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int], *, wide: bool = False) -> bool:
+def is_cifar_resnet(
+    module: nn.Module, image_shape: Sequence[int], *, widths: Collection[int] = (1,)
+) -> bool:
     """Whether a module is a registered CIFAR ResNet behind its normalisation, for 32 x 32 images.
 
-    Exact types only: a subclass may behave differently. With `wide`, any of `WIDTHS` will do.
+    Exact types only: a subclass may behave differently.
     """
     if type(module) is not nn.Sequential or tuple(image_shape) != IMAGE_SHAPE:
         return False
@@ -64,10 +69,19 @@ def is_cifar_resnet(module: nn.Module, image_shape: Sequence[int], *, wide: bool
     return (
         normalize.mean.numel() == normalize.std.numel() == len(IMAGE_SHAPE)
         and not any(map(has_hooks, module.modules()))
-        and (width := width_of(model)) in (WIDTHS if wide else WIDTHS[:1])
+        and (width := width_of(model)) in widths
         and _convolutions(model)
         == _convolutions(CifarResNet(_depth(model), model.fc.out_features, width=width))
     )
+
+
+def shape_for(module: nn.Module) -> Shape:
+    """That of the kernels that run a network which `is_cifar_resnet` accepts, in float16."""
+    assert isinstance(module, nn.Sequential)
+    model = module[1]
+    assert isinstance(model, CifarResNet)
+    width = width_of(model)
+    return Shape() if width == 1 else WideShape(width=width)
 
 
 def _depth(model: CifarResNet) -> int:
@@ -88,9 +102,9 @@ class FusedResNet:
     for an image do not depend on the other images of the batch, nor on their number.
 
     Args:
-        module: one that `is_cifar_resnet` accepts, on the device that will run it. Its parameters
-            are copied.
-        launch: runs the kernels.
+        module: one that `is_cifar_resnet` accepts, of one of `WIDTHS`, on the device that will run
+            it. Its parameters are copied.
+        launch: runs the kernels of `shape_for` its width.
     """
 
     inner_type = torch.float16
@@ -103,7 +117,7 @@ class FusedResNet:
         assert isinstance(normalize, Normalize)
         assert isinstance(model, CifarResNet)
         self._launch = launch
-        self._stages = pack_stages(model)
+        self._stages, self._width = pack_stages(model), width_of(model)
         constants = [normalize.mean.flatten(), 1 / normalize.std.flatten()]
         self._normalize = torch.cat(constants).float()
         self._linear = (
@@ -154,7 +168,7 @@ class FusedResNet:
             types = (self.inner_type, torch.float16)
             return [torch.empty(shape, dtype=own, device=images.device) for own in types]
 
-        middle, last = between(32, 16), between(64, 8)
+        middle, last = between(32 * self._width, 16), between(64 * self._width, 8)
         self._run(1, count, [images, self._normalize, *_of(first), *middle, *chosen])
         self._run(2, count, [*middle, *_of(second), *last, *chosen[1:]])
         tail: list[Argument] = [self._linear, self._linear_bias, logits, logits.shape[1], count]
@@ -178,7 +192,7 @@ class FusedQuantizedResNet(FusedResNet):
     inner_type = torch.uint8
 
     def __init__(self, network: QuantizedResNet, launch: Launch, device: torch.device) -> None:
-        self._launch = launch
+        self._launch, self._width = launch, network.width
         first, second, third = (stage.to(device) for stage in pack_integer_stages(network))
         self._stages = first, second, third
         self._normalize = torch.cat([network.mean, network.factor]).to(device)
@@ -191,7 +205,7 @@ class WideQuantizedResNet(FusedQuantizedResNet):
 
     Args:
         network: to run.
-        launch: runs the kernels of a `WideShape`.
+        launch: runs the kernels of a `WideIntegerShape`.
         device: that will run it.
     """
 
@@ -204,7 +218,7 @@ class WideQuantizedResNet(FusedQuantizedResNet):
     ) -> None:
         _check_images(images)
         shape = self._launch.shape
-        assert isinstance(shape, WideShape)
+        assert isinstance(shape, WideIntegerShape)
         first, second, third = self._stages
 
         def activations(stage: int, dtype: torch.dtype) -> torch.Tensor:

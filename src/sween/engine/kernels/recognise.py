@@ -2,10 +2,10 @@
 
 A module is traced on two images down to torch's own operations. If these are an affine map of the
 pixels (or none), a convolution, 3n residual blocks of 3x3 convolutions with 16, 32 and 64 channels,
-mean pooling and a linear layer (or a 1x1 convolution of the means), the network is rebuilt as a
-`CifarResNet` with the same weights, which the custom kernels run. Batch norm, biases, and shortcuts
-by a 1x1 convolution or by dropping pixels and padding channels (option A) all become convolutions
-with a bias; a batch norm of the pixels becomes their normalisation.
+or two or three times as many, mean pooling and a linear layer (or a 1x1 convolution of the means),
+the network is rebuilt as a `CifarResNet` with the same weights, which the custom kernels run. Batch
+norm, biases, and shortcuts by a 1x1 convolution or by dropping pixels and padding channels (option
+A) all become convolutions with a bias; a batch norm of the pixels becomes their normalisation.
 """
 
 import dataclasses
@@ -18,12 +18,16 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sween.engine.kernels.cifar_resnet import WIDTHS
 from sween.engine.tracing import TRACING, has_hooks
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
 from sween.models.normalize import Normalize
 
 IMAGE_SHAPE = (3, 32, 32)
-CHANNELS = (16, 32, 64)
+STAGES = 3
+FIRST_CHANNELS, LAST_CHANNELS = 16, 64
+"""Of the first and the last stage, for each unit of width."""
+
 PIXELS_BEFORE_POOLING = 8
 
 aten = torch.ops.aten
@@ -138,16 +142,19 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
 
 
 def _may_be(module: nn.Module) -> bool:
-    """A cheap test that spares most networks the tracing: 64 features at most, and at the end."""
-    most, shapes = CHANNELS[-1], [tuple(own.shape) for own in module.parameters()]
+    """A cheap test that spares most networks the tracing: few features, and most at the end."""
+    shapes = [tuple(own.shape) for own in module.parameters()]
     kernels = [shape for shape in shapes if len(shape) == 4]
-    narrow = all(
-        inside <= most and (outside <= most or (high, wide) == (1, 1))
-        for outside, inside, high, wide in kernels
-    )
     # A linear layer by its module or by its function, or a 1x1 convolution of the means.
     heads = [shape for shape in shapes if len(shape) == 2 or shape[2:] == (1, 1)]
-    return narrow and any(most in shape[:2] for shape in heads)
+    return any(
+        all(
+            inside <= most and (outside <= most or (high, wide) == (1, 1))
+            for outside, inside, high, wide in kernels
+        )
+        and any(most in shape[:2] for shape in heads)
+        for most in (LAST_CHANNELS * width for width in WIDTHS)
+    )
 
 
 def _interpreted(traced: fx.GraphModule, device: torch.device) -> Expression:
@@ -516,13 +523,16 @@ def _rebuilt(logits: Expression) -> nn.Sequential:
         block = _block(rest.of)
         blocks.insert(0, block)
         rest = block.first.of
-    per_stage, uneven = divmod(len(blocks), len(CHANNELS))
+    per_stage, uneven = divmod(len(blocks), STAGES)
     if not blocks or uneven or not isinstance(rest, Relu):
         raise NotRecognised(f"{len(blocks)} blocks after something else than a convolution")
     image = rest.of.of if isinstance(rest.of, Convolution) else None
     if not isinstance(image, Image):
         raise NotRecognised("no convolution of the image")
-    model = CifarResNet(6 * per_stage + 2, len(logits.weight)).eval()
+    width, uneven = divmod(_channels(rest), FIRST_CHANNELS)
+    if uneven or width not in WIDTHS:
+        raise NotRecognised(f"{_channels(rest)} channels of the first convolution")
+    model = CifarResNet(6 * per_stage + 2, len(logits.weight), width=width).eval()
     _put(rest.of, model.conv1, model.bn1)
     for block, own in zip(blocks, [*model.stage1, *model.stage2, *model.stage3], strict=True):
         assert isinstance(own, BasicBlock)

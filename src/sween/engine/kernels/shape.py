@@ -3,7 +3,13 @@
 import dataclasses
 from typing import ClassVar
 
-from sween.engine.kernels.source import GRADIENTS, INTEGERS, NETWORKS, WIDE_INTEGERS
+from sween.engine.kernels.source import (
+    GRADIENTS,
+    INTEGERS,
+    NETWORKS,
+    WIDE_INTEGERS,
+    WIDE_NETWORKS,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +42,64 @@ class Shape:
         """Shared memory per block: two buffers for the activations of its images, with borders."""
         channels, width = {1: (16, 34), 2: (32, 18), 3: (64, 10)}[stage]
         return self.images_per_block(stage) * 2 * channels * width * width * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class WideShape(Shape):
+    """That of the kernels for networks with more channels.
+
+    Attributes:
+        width: how many times the channels of the paper's networks, 2 or 3: the activations of wider
+            ones do not fit in shared memory.
+        parts: of 64 pixels, which a warp computes at once, 1 or 2: with 2 fewer reads of weights,
+            but twice the registers. By default as measured on an H200.
+    """
+
+    files: ClassVar[tuple[str, ...]] = WIDE_NETWORKS
+
+    width: int = 2
+    parts: int | None = None
+
+    @property
+    def _parts(self) -> int:
+        return self.parts or (2 if self.width == 2 else 1)
+
+    @property
+    def _group(self) -> int:
+        """Channels that a warp computes at once: those of the first stage."""
+        return 16 * self.width
+
+    def _channels(self, stage: int) -> int:
+        return self._group << (stage - 1)
+
+    def _warps(self, stage: int) -> int:
+        """One for each piece of a convolution, if there are enough registers for their sums."""
+        pixels = 32 * 32 >> 2 * (stage - 1)
+        pieces = self.images_per_block(stage) * pixels // (64 * self._parts) << (stage - 1)
+        return min(pieces, 16 if self._parts * self._group <= 32 else 8)
+
+    def definitions(self, stage: int) -> list[str]:
+        numbers = {
+            "STAGE": stage,
+            "CHANNELS": self._channels(stage),
+            "NEXT": self._channels(stage + 1),
+            "GROUP": self._group,
+            "PARTS": self._parts,
+            "WARPS": self._warps(stage),
+            "BLOCKS": 2 if self.width == 2 and stage > 1 else 1,
+        }
+        return [f"-D{name}={number}" for name, number in numbers.items()]
+
+    def threads(self, stage: int) -> int:
+        return 32 * self._warps(stage)
+
+    def images_per_block(self, stage: int) -> int:
+        return 2 if stage == 3 else 1
+
+    def shared_bytes(self, stage: int) -> int:
+        """Two buffers of activations with borders."""
+        side = (64 >> stage) + 2
+        return self.images_per_block(stage) * 2 * self._channels(stage) * side * side * 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +139,7 @@ class IntegerShape(Shape):
 
 
 @dataclasses.dataclass(frozen=True)
-class WideShape(Shape):
+class WideIntegerShape(Shape):
     """That of the kernels in 8-bit integers for wide networks.
 
     Attributes:
