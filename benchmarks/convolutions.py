@@ -36,7 +36,7 @@ from torch.nn import functional
 from sween.bench.matrix_rate import matrix_rate
 from sween.bench.untrained import calibrate_batch_norm
 from sween.engine.added_convolutions import AddedConvolutions
-from sween.engine.cublas_lt import matmul_relu
+from sween.engine.cublas_lt import matmul
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.forward import default_forward_rows
@@ -181,7 +181,8 @@ def ways(layer: Layer, tensors: Tensors) -> Iterator[tuple[str, Call]]:
         yield (
             "product",
             lambda: _as_images(
-                matmul_relu(_as_rows(x), tensors.weight.flatten(1), bias, rows), tensors.out_shape
+                matmul(_as_rows(x), tensors.weight.flatten(1), bias, rows, relu=True),
+                tensors.out_shape,
             ),
         )
     if layer.has_blocks:

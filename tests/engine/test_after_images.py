@@ -13,6 +13,7 @@ from sween.engine.after_images import AfterImages, split
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
+from sween.engine.image_patches import ImagePatches, PatchProduct
 from sween.engine.normalized_convolution import CHANNELS, NormalizedConvolution
 from sween.models import create_model
 from tests.engine.kernels.networks import trained_looking
@@ -65,6 +66,8 @@ def _standing_for_kernels(fused: nn.Module) -> nn.Module:
     for part in fused.modules():
         if isinstance(part, NormalizedConvolution):
             part.padded = part.first
+        elif isinstance(part, ImagePatches):
+            part.product = PatchProduct(part.conv, part.mean, part.std)
         elif isinstance(part, stem.Stem):
             part.size = (64, 64)
         elif isinstance(part, KERNELS):
@@ -88,7 +91,7 @@ def test_networks_that_need_no_compiler(name: str) -> None:
         Head(lambda x: torch.sigmoid(x).mean(dim=(2, 3))),
         Head(nn.AdaptiveMaxPool2d(1)),
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten()),
-        nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.GELU()),
+        nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.GELU()),
         nn.Flatten(),
     ],
     ids=["sigmoid", "maximum", "bias of a plain convolution", "gelu", "not traced"],

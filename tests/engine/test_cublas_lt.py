@@ -4,6 +4,7 @@
 
 import contextlib
 import ctypes
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,12 +15,13 @@ import torch
 from torch.nn import functional
 
 from sween.engine import cublas_lt, cudnn_convolution
-from sween.engine.cublas_lt import ALIGNMENT, CublasLtError, matmul_relu
+from sween.engine.cublas_lt import ALIGNMENT, CublasLtError, matmul
 from sween.engine.cudnn_convolution import convolution_relu
 from sween.errors import is_out_of_memory
 from tests.engine.cudnn import Emulated, emulate
 
 CPU = torch.device("cpu")
+matmul_relu = functools.partial(matmul, relu=True)
 
 
 class Library:
@@ -98,7 +100,8 @@ class Library:
             return self.status
         self.calls += 1
         description = self.made[of.value]
-        assert (description[3], description[7]) == (1, 6), "A transposed, relu and bias"
+        assert description[3] == 1, "A transposed"
+        assert description[7] in (4, 6), "bias, or relu and bias"
         number = algorithm._obj.algorithm[0] - 700
         if number in self.fails:
             return 13
@@ -116,7 +119,8 @@ class Library:
             {"kind": kind, "rows": len(total), "columns": 1, "leading": len(total)},
         )
         out = self._view(d, self.made[d_like.value])
-        out[...] = np.maximum(total + bias, 0).astype(np.float16)
+        least = 0 if description[7] == 6 else -np.inf
+        out[...] = np.maximum(total + bias, least).astype(np.float16)
         if number in self.differs:
             out[0, 0] += 1
         return 0

@@ -3,8 +3,10 @@
 import contextlib
 import copy
 import functools
+import importlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +24,9 @@ from sween.engine import stem as stem_module
 from sween.engine import votes as votes_module
 from sween.engine.added_convolutions import AddedConvolutions
 from sween.engine.after_images import AfterImages
-from sween.engine.cublas_lt import matmul_relu
+from sween.engine.cublas_lt import matmul
 from sween.engine.cudnn_convolution import FusedConvolution
+from sween.engine.depthwise_convolution import DepthwiseConvolution
 from sween.engine.exact_noise import ExactNoise, words_of_62_bits
 from sween.engine.kernels import (
     FusedGradients,
@@ -207,8 +210,9 @@ def test_a_photos_layers_of_whole_numbers_come_out_exactly() -> None:
     rows, added = (own.permute(0, 2, 3, 1).flatten(0, 2) for own in (x, shortcut))
     for _ in range(5):
         assert torch.equal(stem(images).double(), wanted)
-        assert torch.equal(matmul_relu(rows, weight, bias, added).double(),
-                           sums.relu().permute(0, 2, 3, 1).flatten(0, 2))  # fmt: skip
+        for relu, own in ((True, sums.relu()), (False, sums)):
+            assert torch.equal(matmul(rows, weight, bias, added, relu=relu).double(),
+                               own.permute(0, 2, 3, 1).flatten(0, 2))  # fmt: skip
         assert torch.equal(pair(x, y).double(), sums.relu())
 
 
@@ -230,6 +234,34 @@ def test_wide_networks_run_without_the_compiler(monkeypatch: pytest.MonkeyPatch)
     _check_without_compiler(create_model("resnet20x4", num_classes=10, image_shape=(3, 32, 32)), 32)
     _check_without_compiler(Preactivated(), 32)
     assert all(counted.count > 1 for counted in launches)
+
+
+@pytest.mark.parametrize("name", ["vit_small", "convnext_tiny"])
+@torch.inference_mode()
+def test_transformers_run_without_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    torch.manual_seed(0)
+    model = getattr(importlib.import_module("strangers"), name)(10)
+    _check_without_compiler(model, 224)
+
+
+@pytest.mark.parametrize("side", [3, 5, 7])
+@pytest.mark.parametrize("size", [(56, 56), (14, 9)], ids=str)
+@torch.no_grad()
+def test_depthwise_convolutions_of_whole_numbers_come_out_exactly(
+    side: int, size: tuple[int, int]
+) -> None:
+    conv = torch.nn.Conv2d(96, 96, side, padding=side // 2, groups=96).cuda()
+    for own in conv.parameters():
+        own.copy_(torch.randint(-3, 4, own.shape))
+    x = torch.randint(-4, 5, (300, 96, *size), device="cuda").half()
+    x = x.contiguous(memory_format=torch.channels_last)
+    part = DepthwiseConvolution(conv)
+    part.let_run(x, torch.float16)
+    assert part.by_kernel
+    wanted = conv.double()(x.double())
+    for _ in range(3):
+        assert torch.equal(part(x).double(), wanted)
 
 
 class Preactivated(torch.nn.Module):

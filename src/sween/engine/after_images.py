@@ -12,8 +12,7 @@ from torch import fx, nn
 
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.cuda_graph import CudaGraph, Forward
-from sween.engine.normalized_convolution import NormalizedConvolution
-from sween.engine.stem import Stem
+from sween.engine.fuse_first_layers import FIRST_LAYERS
 
 
 class Writer(Protocol):
@@ -81,7 +80,7 @@ def split(network: nn.Module) -> tuple[Writer, nn.Module] | None:
     parts = dict(network.named_modules())
     for node in network.graph.nodes:
         part = parts.get(str(node.target)) if node.op == "call_module" else None
-        if not isinstance(part, Stem | NormalizedConvolution) or not part.by_kernel:
+        if not isinstance(part, FIRST_LAYERS) or not part.by_kernel:
             continue
         (images,) = node.args
         assert isinstance(images, fx.Node)

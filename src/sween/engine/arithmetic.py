@@ -5,9 +5,8 @@ import copy
 import torch
 from torch import nn
 
+from sween.engine.fuse_first_layers import FIRST_LAYERS
 from sween.engine.model_errors import refuse_broken_device
-from sween.engine.normalized_convolution import NormalizedConvolution
-from sween.engine.stem import Stem
 from sween.errors import is_out_of_memory
 
 
@@ -48,8 +47,7 @@ class InArithmetic(nn.Module):
         self.module = module
         # The kernel reads the images as they are, and writes nothing to them.
         self.takes_images = any(
-            isinstance(part, Stem | NormalizedConvolution) and part.by_kernel
-            for part in module.modules()
+            isinstance(part, FIRST_LAYERS) and part.by_kernel for part in module.modules()
         )
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.layer_kernels import agrees, moved
-from sween.engine.tracing import has_hooks, is_relu, may_write
+from sween.engine.tracing import SUMS, SUMS_IN_PLACE, has_hooks, is_relu, may_write
 
 FILES = ("convolution.cu", "batch_norm_relu.cu")
 THREADS = 256
@@ -28,9 +28,6 @@ BLOCKS = 132 * 8
 
 COMPARED = (2, 9, 7)
 """Images, and their height and width, on which the kernel is compared with torch."""
-
-_SUMS = (operator.add, torch.add, "add")
-_SUMS_IN_PLACE = (operator.iadd, "add_")
 
 
 class Launch(Protocol):
@@ -248,8 +245,8 @@ def _addends(
     if not isinstance(one, fx.Node) or not isinstance(other, fx.Node):
         return None
     # In place, the sum would be where others read the first of them.
-    in_place = total.target in _SUMS_IN_PLACE and [*one.users] == [total]
-    if not in_place and total.target not in _SUMS:
+    in_place = total.target in SUMS_IN_PLACE and [*one.users] == [total]
+    if not in_place and total.target not in SUMS:
         return None
     node = total.next
     while node is not norm:

@@ -1,4 +1,4 @@
-"""relu(x @ weight.T + bias + shortcut) by one call of cuBLASLt, which torch has loaded.
+"""x @ weight.T + bias + shortcut, or its relu, by one call of cuBLASLt, which torch has loaded.
 
 torch's own functions reach cuBLASLt's epilogues only without a shortcut; the library adds one in
 the same pass over the output.
@@ -31,7 +31,7 @@ TIMED_CALLS = 4
 # Of cublasLt.h, cublas_api.h and library_types.h, the same since CUDA 11.
 _COMPUTE_32F, _R_32F = 68, 0
 _TRANSPOSE_A, _EPILOGUE, _BIAS_POINTER = 3, 7, 8
-_TRANSPOSED, _RELU_AND_BIAS = 1, 6
+_TRANSPOSED, _BIAS, _RELU_AND_BIAS = 1, 4, 6
 _MAX_WORKSPACE = 1
 _ALLOC_FAILED = 3
 
@@ -95,20 +95,28 @@ class Matmul:
         depth: columns of x.
         dtype: of all tensors; sums are in float32.
         device: where they are.
+        relu: whether the output is that of a relu.
 
     Attributes:
         choice: the kernel.
     """
 
     def __init__(
-        self, rows: int, columns: int, depth: int, dtype: torch.dtype, device: torch.device
+        self,
+        rows: int,
+        columns: int,
+        depth: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        relu: bool,
     ) -> None:
         kind, self.device = TYPES[dtype], device
         self._lock = threading.Lock()  # of the description, which holds the address of the bias
         self.operation = ctypes.c_void_p()
         _call("cublasLtMatmulDescCreate", ctypes.byref(self.operation), _COMPUTE_32F, _R_32F)
         self._set(_TRANSPOSE_A, ctypes.c_int32(_TRANSPOSED))
-        self._set(_EPILOGUE, ctypes.c_int32(_RELU_AND_BIAS))
+        self._set(_EPILOGUE, ctypes.c_int32(_RELU_AND_BIAS if relu else _BIAS))
         # Column by column, as BLAS reads them, the matrices are transposed: out.T = weight @ x.T.
         self.weight = _layout(kind, depth, columns)
         self.x = _layout(kind, depth, rows)
@@ -154,7 +162,7 @@ class Matmul:
         bias: torch.Tensor,
         shortcut: torch.Tensor | None,
     ) -> torch.Tensor:
-        """See `matmul_relu`."""
+        """See `matmul`."""
         tensors = x, weight, bias, shortcut
         with torch.cuda.device(self.device), self._lock:
             # Nothing can be timed while a CUDA graph is captured.
@@ -237,22 +245,34 @@ def is_aligned(*tensors: torch.Tensor | None) -> bool:
 
 @functools.cache
 def matmul_of(
-    rows: int, columns: int, depth: int, dtype: torch.dtype, device: torch.device, added: bool
+    rows: int,
+    columns: int,
+    depth: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    relu: bool,
+    added: bool,
 ) -> Matmul:
     """The product of this shape, made once; with a shortcut another kernel may be the fastest."""
-    return Matmul(rows, columns, depth, dtype, device)
+    return Matmul(rows, columns, depth, dtype, device, relu=relu)
 
 
-def matmul_relu(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, shortcut: torch.Tensor | None
+def matmul(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    *,
+    relu: bool,
 ) -> torch.Tensor:
-    """relu(x @ weight.T + bias + shortcut), in float16 or bfloat16.
+    """x @ weight.T + bias + shortcut, or its relu, in float16 or bfloat16.
 
     Args:
         x: (R, K).
         weight: (M, K).
         bias: (M,).
         shortcut: (R, M), of the same type as the others.
+        relu: whether to set what is negative to 0.
 
     Returns:
         (R, M); of the library's kernels one that gives the same bits as its first: see `Matmul`.
@@ -263,8 +283,10 @@ def matmul_relu(
     given = [x, weight, bias, *([] if shortcut is None else [shortcut])]
     if any(own.dtype not in TYPES or own.dtype != x.dtype for own in given):
         raise CublasLtError(f"tensors of type {', '.join(str(own.dtype) for own in given)}")
+    if shortcut is not None and shortcut.shape != (len(x), len(weight)):
+        raise CublasLtError(f"a shortcut of shape {tuple(shortcut.shape)}")
     if not is_aligned(*given) or not all(own.is_contiguous() for own in given):
         raise CublasLtError("tensors that are not contiguous, or not aligned")
     shape = len(x), len(weight), x.shape[1]
-    product = matmul_of(*shape, x.dtype, x.device, shortcut is not None)
+    product = matmul_of(*shape, x.dtype, x.device, relu, shortcut is not None)
     return product(x, weight, bias, shortcut)

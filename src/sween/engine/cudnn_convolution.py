@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sween.engine.cublas_lt import is_aligned, matmul_relu
+from sween.engine.cublas_lt import is_aligned, matmul
 from sween.errors import is_out_of_memory
 
 _UNSUPPORTED = set[tuple[object, ...]]()
@@ -116,9 +116,8 @@ def _by_cublas(
 
     cuDNN's kernels with a shortcut take up to twice as long, those without a few percent longer.
     """
-    out = matmul_relu(
-        _rows(x), weight.flatten(1), bias, None if shortcut is None else _rows(shortcut)
-    )
+    added = None if shortcut is None else _rows(shortcut)
+    out = matmul(_rows(x), weight.flatten(1), bias, added, relu=True)
     return out.view(len(x), *x.shape[2:], len(weight)).permute(0, 3, 1, 2)
 
 

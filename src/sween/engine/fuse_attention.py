@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.engine.tracing import has_hooks, may_write
+from sween.engine.tracing import has_hooks, may_change_between
 
 _PRODUCTS = (torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm")
 _SOFTMAXES = (torch.softmax, functional.softmax, "softmax")
@@ -40,7 +40,7 @@ def fuse_attention(traced: fx.GraphModule) -> int:
         if weights is None or values is None or len(weights.users) > 1:
             continue
         scores = _scores(_softmax_of(weights, parts))
-        if scores is None or _changed_between(scores.product, product, parts):
+        if scores is None or may_change_between(scores.product, product, parts):
             continue
         with traced.graph.inserting_after(product):
             node = traced.graph.call_function(
@@ -68,16 +68,6 @@ def _erase_chain(graph: fx.Graph, product: fx.Node, scores: Scores) -> None:
     graph.erase_node(node)
     if isinstance(transposed, fx.Node) and not transposed.users:
         graph.erase_node(transposed)
-
-
-def _changed_between(first: fx.Node, last: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    """Whether anything between two nodes may work in place: the fused call runs at the last."""
-    node = first.next
-    while node is not last:
-        if may_write(node, parts):
-            return True
-        node = node.next
-    return False
 
 
 def _softmax_of(node: fx.Node, parts: dict[str, nn.Module]) -> fx.Node | None:

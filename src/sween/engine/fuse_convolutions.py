@@ -4,17 +4,17 @@ A pass over the graph of a module in evaluation mode, after batch norm is folded
 long search: the heuristics of cuDNN and cuBLASLt propose the kernels.
 """
 
-import operator
-
-import torch
 from torch import fx, nn
 
 from sween.engine.added_convolutions import AddedConvolutions, suits
 from sween.engine.cudnn_convolution import FusedConvolution
-from sween.engine.tracing import count_uses, has_hooks, is_relu, may_write
-
-_SUMS = (operator.add, torch.add, "add")
-_SUMS_IN_PLACE = (operator.iadd, "add_")
+from sween.engine.tracing import (
+    count_uses,
+    has_hooks,
+    is_relu,
+    may_change_between,
+    summands,
+)
 
 
 def fuse_convolutions(traced: fx.GraphModule) -> int:
@@ -38,7 +38,8 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
             if other is not None:
                 if uses[str(conv.target)] == uses[str(shortcut.target)] == 1:
                     _move_bias(other, layer)
-                if suits(layer, other) and _unchanged(shortcut, total, relu, parts):
+                moves = not may_change_between(shortcut, relu, parts, besides=total)
+                if suits(layer, other) and moves:
                     part, inputs[1] = AddedConvolutions(layer, other), shortcut.args[0]
         traced.add_submodule(name, part)
         fused += 1
@@ -82,34 +83,13 @@ def _before(
         return None
     if _is_convolution(of, parts):
         return of, None, None
-    if of.kwargs or len(of.args) != 2 or of.op not in ("call_function", "call_method"):
-        return None
-    one, other = of.args
-    orders = {
-        of.target in _SUMS: ((one, other), (other, one)),
-        # The other order would add to the shortcut itself, which others may read.
-        of.target in _SUMS_IN_PLACE: ((one, other),),
-    }
-    for conv, shortcut in orders.get(True, ()):
-        if not isinstance(conv, fx.Node) or not isinstance(shortcut, fx.Node) or conv is shortcut:
+    for conv, shortcut in summands(of):
+        if len(conv.users) > 1 or not _is_convolution(conv, parts):
             continue
-        alone = len(conv.users) == 1
-        if alone and _is_convolution(conv, parts) and _unchanged(conv, of, relu, parts):
+        # The convolution moves to the relu's place, and its input must be the same there.
+        if not may_change_between(conv, relu, parts, besides=of):
             return conv, of, shortcut
     return None
-
-
-def _unchanged(conv: fx.Node, total: fx.Node, relu: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    """Whether nothing between a convolution and a relu writes to a tensor in place.
-
-    The convolution moves to the relu's place, and its input must be the same there.
-    """
-    node = conv.next
-    while node is not relu:
-        if node is not total and may_write(node, parts):
-            return False
-        node = node.next
-    return True
 
 
 def _is_convolution(node: fx.Node, parts: dict[str, nn.Module]) -> bool:

@@ -1,4 +1,4 @@
-"""Finds the first layers that `Stem` or `NormalizedConvolution` compute in a traced network."""
+"""Finds the first layers of a traced network that `FIRST_LAYERS` compute."""
 
 import itertools
 import operator
@@ -8,19 +8,23 @@ from torch import fx, nn
 
 from sween.engine import normalized_convolution, stem
 from sween.engine.cudnn_convolution import FusedConvolution
+from sween.engine.image_patches import ImagePatches
 from sween.engine.normalized_convolution import NormalizedConvolution
+from sween.engine.patch_convolution import has_patches
 from sween.engine.stem import Stem
 from sween.engine.tracing import has_hooks
 
 NAME = "_first_layers"
 """Of the module in the traced network, unless it has one of this name."""
 
+FIRST_LAYERS = (Stem, NormalizedConvolution, ImagePatches)
+
 _DIFFERENCES = (operator.sub, torch.sub)
 _QUOTIENTS = (operator.truediv, torch.div)
 
 
 def fuse_first_layers(traced: fx.GraphModule) -> int:
-    """Fuse what stands between the images and the first relu or max pool; returns 1 if it can.
+    """Fuse the images' normalisation with the layer after it, and more; returns 1 if it can.
 
     Args:
         traced: its convolutions are fused with the relus after them.
@@ -28,9 +32,10 @@ def fuse_first_layers(traced: fx.GraphModule) -> int:
     parts = dict(traced.named_modules())
     for conv in traced.graph.nodes:
         part = parts.get(str(conv.target)) if conv.op == "call_module" else None
-        if not isinstance(part, FusedConvolution) or len(conv.args) != 1:
+        if len(conv.args) != 1 or not (isinstance(part, FusedConvolution) or has_patches(part)):
             continue
-        found = _normalised(traced, conv.args[0], part.conv.in_channels)
+        first = part.conv if isinstance(part, FusedConvolution) else part
+        found = _normalised(traced, conv.args[0], first.in_channels)
         if found is None:
             continue
         images, mean, std, nodes = found
@@ -58,13 +63,15 @@ def fuse_first_layers(traced: fx.GraphModule) -> int:
 
 def _fused(
     conv: fx.Node,
-    part: FusedConvolution,
+    part: FusedConvolution | nn.Conv2d,
     parts: dict[str, nn.Module],
     mean: torch.Tensor | None,
     std: torch.Tensor | None,
-) -> Stem | NormalizedConvolution | None:
+) -> Stem | NormalizedConvolution | ImagePatches | None:
     """A convolution with the normalisation before it and perhaps the pool after it."""
     users = [*conv.users]
+    if isinstance(part, nn.Conv2d):
+        return ImagePatches(part, mean, std)
     if stem.suits(part.conv) and len(users) == 1 and _is_max_pool(users[0], parts):
         return Stem(part, mean, std)
     if normalized_convolution.suits(part.conv):

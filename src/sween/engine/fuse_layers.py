@@ -10,29 +10,42 @@ from torch.nn import functional
 from sween.engine.added_convolutions import AddedConvolutions
 from sween.engine.batch_norm_relu import BatchNormRelu, fuse_batch_norms
 from sween.engine.cudnn_convolution import FusedConvolution
+from sween.engine.depthwise_convolution import DepthwiseConvolution, fuse_depthwise
 from sween.engine.fuse_attention import fuse_attention
 from sween.engine.fuse_convolutions import fuse_convolutions
-from sween.engine.fuse_first_layers import fuse_first_layers
-from sween.engine.linear_gelu import fuse_gelus
-from sween.engine.normalized_convolution import NormalizedConvolution
-from sween.engine.stem import Stem
-from sween.engine.tracing import trace
+from sween.engine.fuse_first_layers import FIRST_LAYERS, fuse_first_layers
+from sween.engine.linear_add import LinearAdd, fuse_sums
+from sween.engine.linear_gelu import LinearGelu, fuse_gelus
+from sween.engine.patch_convolution import PatchConvolution
+from sween.engine.tracing import SUMS, trace
 
-KERNELS = (Stem, NormalizedConvolution, AddedConvolutions, BatchNormRelu)
+KERNELS = (*FIRST_LAYERS, AddedConvolutions, BatchNormRelu, DepthwiseConvolution)
 """Layers that a custom kernel computes after `let_run`, if it can."""
 
-_CALLS = (FusedConvolution, *KERNELS, nn.Conv2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear)
+_CALLS = (
+    *(FusedConvolution, LinearAdd, LinearGelu, *KERNELS),
+    *(nn.Conv2d, nn.Linear, nn.LayerNorm, nn.AdaptiveAvgPool2d, nn.Flatten),
+)
 _FUNCTIONS = (
-    *(operator.getitem, torch.flatten, "flatten"),
-    *(torch.mean, "mean", functional.adaptive_avg_pool2d),
+    *(torch.mean, "mean", functional.adaptive_avg_pool2d, functional.layer_norm),
+    *(functional.scaled_dot_product_attention, torch.cat),
+    *(operator.getitem, getattr, torch.flatten, "flatten", "reshape", torch.reshape, "size"),
+    *("permute", torch.permute, "transpose", torch.transpose, "unbind", torch.unbind),
+    *("chunk", torch.chunk, "expand", operator.floordiv),
 )
 """Of which torch's own kernels are as fast as compiled ones, or that move nothing."""
+
+PASSES_LEFT = 2
+"""So many sums alone do not pay for the compiler's seconds: a transformer adds the places of its
+tokens once."""
 
 _PASSES = (
     fuse_convolutions,
     fuse_first_layers,
     fuse_batch_norms,
+    fuse_depthwise,
     fuse_gelus,
+    fuse_sums,
     fuse_attention,
 )
 
@@ -63,18 +76,17 @@ def is_all_fused(module: nn.Module) -> bool:
     """
     if not isinstance(module, fx.GraphModule):
         return False
-    parts = dict(module.named_modules())
+    parts, sums = dict(module.named_modules()), 0
     for node in module.graph.nodes:
         if node.op == "call_module":
             part = parts[str(node.target)]
             by_library = isinstance(part, KERNELS) and not part.by_kernel
             # torch adds the bias of a plain convolution in a pass of its own.
-            biased = isinstance(part, nn.Conv2d) and part.bias is not None
-            if not isinstance(part, _CALLS) or by_library or biased:
+            plain = isinstance(part, nn.Conv2d) and not isinstance(part, PatchConvolution)
+            if not isinstance(part, _CALLS) or by_library or (plain and part.bias is not None):
                 return False
         elif node.op in ("call_function", "call_method"):
-            if node.target not in _FUNCTIONS:
+            sums += node.target in SUMS
+            if node.target not in (*_FUNCTIONS, *SUMS):
                 return False
-        elif node.op == "get_attr":
-            return False
-    return True
+    return sums <= PASSES_LEFT

@@ -5,6 +5,8 @@ the same way. cuDNN's kernels for such convolutions are several times slower tha
 the patches with the weights.
 """
 
+from typing import TypeGuard
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -29,11 +31,12 @@ class PatchConvolution(nn.Conv2d):
 def use_patches(module: nn.Module) -> None:
     """Compute such convolutions of a module, which is changed, as matrix products."""
     for part in module.modules():
-        if _has_patches(part):
+        if has_patches(part):
             part.__class__ = PatchConvolution
 
 
-def _has_patches(part: nn.Module) -> bool:
+def has_patches(part: nn.Module | None) -> TypeGuard[nn.Conv2d]:
+    """Whether a module is a convolution whose windows do not overlap."""
     # The exact type: a subclass may do something else with its weight.
     return (
         type(part) is nn.Conv2d

@@ -59,8 +59,8 @@ _CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3,
 """How far preparation may change outputs, relative to their range: more is not just rounding."""
 
 ROWS_COMPARED = 256
-"""Of a batch, on which a rewritten network is compared with the module in full float32, which is
-slow on a GPU; the outputs of the form that votes are compared on all rows."""
+"""Of a batch, on which the module is called twice, and forms of it are compared with it, some in
+full float32, which is slow on a GPU; the outputs of the form that votes are compared on all."""
 
 ROWS_SIMULATED = 8
 """Of a batch, on which kernels in integers are compared with the exact simulation on the CPU."""
@@ -95,7 +95,10 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     device, dtype = images.device, preparation.dtype(images.device)
     with explain_model_errors(module, images.shape[1:]):
         wanted = module(images.clone())  # it may work in place
-    _refuse_random(wanted, module(images.clone()))
+    mode = preparation.compile_mode(device)
+    # Without a compiled form, what is compared now is what votes.
+    few, first = (images, wanted) if mode is None else _on_few(module, images, wanted)
+    _refuse_random(first, module(few.clone()))
     if dtype == torch.int8:
         return _in_integers(module, preparation, images, wanted)
     allowed = _CHANGE_ALLOWED[dtype]
@@ -104,19 +107,17 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     traced = folded is not module
     if traced and dtype != torch.float32 and not _computes_the_same(folded, module, images):
         folded = module
-    ready, change = _in_arithmetic(folded, dtype, images, wanted)
+    ready, change = _in_arithmetic(folded, dtype, few, first)
     if not change <= allowed:
         folded = module
-        ready, change = _in_arithmetic(folded, dtype, images, wanted)
+        ready, change = _in_arithmetic(folded, dtype, few, first)
         if dtype != torch.float32:
             _refuse_change(change, dtype)
-    plain = Prepared(ready, False, preparation.describe(device), ready.shared)
-    mode = preparation.compile_mode(device)
     if mode is None:
-        return plain
+        return Prepared(ready, False, preparation.describe(device), ready.shared)
     ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
     if mode == "fast":
-        ways = _by_cudnn(module, folded, dtype, images, wanted)
+        ways = _by_cudnn(module, folded, dtype, images, (few, first))
     if dtype == torch.float16 and supports(device):
         resnet = _as_resnet(module, folded, images)
         if resnet is not None and supports(device, shape := shape_for(resnet)):
@@ -136,7 +137,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
             warn_fallback(f"the model cannot be {WAYS[how]}", error)
-    return plain
+    return prepare(module, dataclasses.replace(preparation, compile=False), images)
 
 
 def _in_arithmetic(
@@ -263,16 +264,23 @@ def _computes_the_same(form: nn.Module, module: nn.Module, images: torch.Tensor)
     return relative_change(found, wanted) <= _CHANGE_ALLOWED[torch.float32]
 
 
-def _on_few(module: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first images and the module's outputs for them; all if its code fixes their number."""
+def _on_few(
+    module: nn.Module, images: torch.Tensor, wanted: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first images and the module's outputs for them; all if its code fixes their number.
+
+    `wanted` are the outputs for all images, if they are known.
+    """
     few = images[:ROWS_COMPARED]
+    if wanted is not None and len(few) == len(images):
+        return images, wanted
     try:
         return few, module(few.clone())
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a user's module may raise anything
         refuse_broken_device(error)
-        return images, module(images.clone())
+        return images, module(images.clone()) if wanted is None else wanted
 
 
 def _by_cudnn(
@@ -280,9 +288,12 @@ def _by_cudnn(
     folded: nn.Module,
     dtype: torch.dtype,
     images: torch.Tensor,
-    wanted: torch.Tensor,
+    compared: tuple[torch.Tensor, torch.Tensor],
 ) -> dict[str, Callable[[], Forward]]:
-    """The module with fused convolutions in its arithmetic: the rest compiled, or not."""
+    """The module with fused layers in its arithmetic: the rest compiled, or not.
+
+    `compared` are a few images and the module's outputs for them.
+    """
 
     @functools.cache
     def ready() -> InArithmetic:
@@ -293,10 +304,10 @@ def _by_cudnn(
         for part in fused.modules():
             if isinstance(part, KERNELS):
                 part.let_run(images, dtype)
-        ready = _without_autocast(fused, dtype, images, wanted)
+        ready = _without_autocast(fused, dtype, *compared)
         if ready is None:
             ready = InArithmetic(fused, images.device, dtype)
-            ready.settle(images)
+            ready.settle(compared[0])
         if not ready.shared and ready.channels_last:
             use_patches(ready)
             for part in ready.modules():

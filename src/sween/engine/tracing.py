@@ -7,6 +7,7 @@ queued or compiled.
 """
 
 import collections
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -164,6 +165,44 @@ def may_write(node: fx.Node, parts: Mapping[str, nn.Module]) -> bool:
     # `inplace` may be given by its position, as in relu(x, True).
     flagged = any(own is True for own in (*node.args, node.kwargs.get("inplace")))
     return name.endswith("_") or name in _IN_PLACE or flagged or "out" in node.kwargs
+
+
+def may_change_between(
+    first: fx.Node, last: fx.Node, parts: Mapping[str, nn.Module], *, besides: fx.Node | None = None
+) -> bool:
+    """Whether a node between two others may write in place, so that the first cannot move there.
+
+    Args:
+        first: of the graph.
+        last: after it.
+        parts: see `may_write`.
+        besides: a node between them that does not count.
+    """
+    node = first.next
+    while node is not last:
+        if node is not besides and may_write(node, parts):
+            return True
+        node = node.next
+    return False
+
+
+SUMS = (operator.add, torch.add, "add")
+SUMS_IN_PLACE = (operator.iadd, "add_")
+
+
+def summands(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
+    """The two tensors that a node adds, in each order in which the first may be replaced.
+
+    A sum in place has one order: in the other it would change what others may read.
+    """
+    if node.op not in ("call_function", "call_method") or node.kwargs or len(node.args) != 2:
+        return []
+    one, other = node.args
+    if not isinstance(one, fx.Node) or not isinstance(other, fx.Node) or one is other:
+        return []
+    if node.target in SUMS:
+        return [(one, other), (other, one)]
+    return [(one, other)] if node.target in SUMS_IN_PLACE else []
 
 
 def replace_part(traced: fx.GraphModule, name: str, part: nn.Module) -> None:

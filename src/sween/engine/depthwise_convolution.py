@@ -1,0 +1,195 @@
+"""Depthwise convolutions with their bias by one kernel, where it can run.
+
+torch and cuDNN have kernels for them that are several times slower in float16 with channels last,
+and add the bias in a pass of its own.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import fx, nn
+
+from sween.cuda import Argument, can_compile, compile_kernel, read_source
+from sween.cuda.compiler import COMPILING
+from sween.engine.layer_kernels import agrees, moved
+from sween.engine.tracing import has_hooks, replace_part
+
+FILES = ("convolution.cu", "depthwise_convolution.cu")
+THREADS = 128
+SIDES = (3, 5, 7)
+"""Of windows that the kernel has."""
+
+ROWS = 4
+"""Of pixels that a thread computes."""
+
+COMPARED = (2, 9, 15)
+"""Images, and their height and width, on which the kernel is compared with torch."""
+
+
+class Form(NamedTuple):
+    """Compile-time parameters of the kernel.
+
+    Attributes:
+        side: of the window.
+        columns: of pixels that a thread computes.
+    """
+
+    side: int
+    columns: int
+
+    def definitions(self) -> list[str]:
+        """Compiler options."""
+        return [f"-DWINDOW={self.side}", f"-DCOLUMNS={self.columns}", f"-DROWS={ROWS}"]
+
+
+def form_for(side: int, width: int) -> Form:
+    """The form for images of a width, which leaves few columns over."""
+    return Form(side, min((8, 7), key=lambda columns: (-width % columns, -columns)))
+
+
+class Launch(Protocol):
+    """Runs the kernel of a form."""
+
+    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None: ...
+
+
+class _Launcher:
+    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
+        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+        with torch.cuda.device(device):
+            self._compiled(form, torch.cuda.current_device())(
+                grid=(blocks, 1, 1), block=(THREADS, 1, 1), args=list(arguments)
+            )
+
+    @functools.cache  # noqa: B019  # there is one launcher
+    def _compiled(self, form: Form, device_index: int) -> Any:
+        with COMPILING:
+            source = read_source("sween.engine", FILES)
+            return compile_kernel(source, "depthwise_convolution", form.definitions())
+
+
+launch: Launch = _Launcher()
+
+
+class DepthwiseConvolution(nn.Module):
+    """conv(x).
+
+    Args:
+        conv: one that `suits`; not changed.
+
+    Attributes:
+        by_kernel: whether the kernel computes it where it can; see `let_run`.
+    """
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv, self.by_kernel = conv, False
+        weight = conv.weight.detach()
+        # No buffers: the kernel's types do not follow those of the network.
+        self.packed = weight.flatten(1).t().contiguous().half()
+        bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
+        self.bias = bias.float().clone()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.by_kernel and _fits(x):
+            return self._by_kernel(x)
+        out: torch.Tensor = self.conv(x)
+        return out
+
+    def _by_kernel(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = depthwise_convolution(x, self.packed, self.bias)
+        return out
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        self.packed, self.bias = moved(self.packed, fn), moved(self.bias, fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def let_run(self, images: torch.Tensor, dtype: torch.dtype) -> None:
+        """Let the kernel compute it if it can; if it is wrong, with a warning.
+
+        Args:
+            images: on the network's device.
+            dtype: of the network, which is still in float32.
+        """
+        if dtype != torch.float16 or not can_compile(images.device):
+            return
+        count, *size = COMPARED
+        generator = torch.Generator().manual_seed(0)
+        some = torch.randn(count, self.conv.in_channels, *size, generator=generator)
+        x = some.to(images.device).half().contiguous(memory_format=torch.channels_last)
+        self.by_kernel = agrees(
+            lambda: self._by_kernel(x), lambda: self.conv(x.float()), "depthwise convolutions"
+        )
+
+
+def _fits(x: torch.Tensor) -> bool:
+    """Whether the kernel can read a batch."""
+    return (
+        x.ndim == 4
+        and x.dtype == torch.float16
+        and 0 < x.numel() < 2**31
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+@torch.library.custom_op("sween::depthwise_convolution", mutates_args=())
+def depthwise_convolution(
+    x: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """A depthwise convolution that keeps the size.
+
+    Args:
+        x: float16 (N, C, H, W), channels-last, C even.
+        weights: float16 (side * side, C).
+        bias: float32 (C,).
+    """
+    count, channels, high, wide = x.shape
+    side = round(len(weights) ** 0.5)
+    if not _fits(x) or side not in SIDES or channels % 2:
+        raise ValueError(f"not float16 of an even number of channels, channels-last: {x.shape}")
+    if weights.shape != (side * side, channels) or bias.shape != (channels,):
+        raise ValueError(f"weights of shape {weights.shape} and a bias of shape {bias.shape}")
+    if weights.dtype != torch.float16 or bias.dtype != torch.float32:
+        raise ValueError(f"weights in {weights.dtype} and a bias in {bias.dtype}")
+    out = torch.empty_like(x)
+    form, pairs = form_for(side, wide), channels // 2
+    every = pairs * -(-wide // form.columns) * -(-high // ROWS) * count
+    arguments: list[Argument] = [x, weights.contiguous(), bias, out, high, wide, pairs, every]
+    launch(form, -(-every // THREADS), arguments)
+    return out
+
+
+@depthwise_convolution.register_fake
+def _like(x: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def suits(part: nn.Module | None) -> bool:
+    """Whether the kernel can compute a module."""
+    # The exact type: a subclass may do something else with its weight.
+    if type(part) is not nn.Conv2d or has_hooks(part):
+        return False
+    side = part.kernel_size[0]
+    return (
+        part.in_channels == part.out_channels == part.groups
+        and part.in_channels % 2 == 0
+        and part.kernel_size == (side, side)
+        and side in SIDES
+        and part.padding in ((side // 2, side // 2), "same")
+        and (part.stride, part.dilation, part.padding_mode) == ((1, 1), (1, 1), "zeros")
+    )
+
+
+def fuse_depthwise(traced: fx.GraphModule) -> int:
+    """Replace depthwise convolutions of a traced network; returns how many."""
+    names = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
+    parts = dict(traced.named_modules())
+    found = [name for name in dict.fromkeys(names) if suits(parts[name])]
+    for name in found:
+        conv = parts[name]
+        assert isinstance(conv, nn.Conv2d)
+        replace_part(traced, name, DepthwiseConvolution(conv))
+    return len(found)
