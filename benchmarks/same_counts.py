@@ -4,7 +4,8 @@
 
 The original votes in float32 as its code stands, by the published loop (TF32 off); the prepared
 network in the arithmetic and way of `sween certify`. Weights are random, with batch norm statistics
-of noisy images and the last layer's bias set so that the classes share the votes. Of each image:
+of noisy images, but for `TRAINED`, which has those of the zoo's ResNet-110: a deep network without
+training amplifies rounding. The last layer's bias lets the classes share the votes. Of each image:
 the counts of both, each class's z-score and the chi-squared test of all classes together. If both
 vote alike, z-scores are standard normal and p-values uniform.
 
@@ -12,6 +13,7 @@ No network begins after --seconds; call again with the same --out for those that
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from any_network import NETWORKS
 from torch import nn
 from turns import Turns
 
+import sween.zoo
 from sween.bench.published_loop import reference_batch, reference_votes
 from sween.bench.untrained import calibrate_batch_norm
 from sween.engine import VoteRequest
@@ -33,6 +36,38 @@ from sween.models import create_model
 from sween.smoothing import SmoothedClassifier
 
 SIGMA, CLASSES = 0.5, 10
+
+TRAINED = "strangers:resnet110, trained"
+ZOO = "cifar10-sween6-gaussian-sigma0.50"
+
+
+def trained_resnet110() -> Any:
+    """Third-party code with the weights of a network of the zoo."""
+    members: list[Any] = list(sween.zoo.load(ZOO).members)
+    normalize, own = max(members, key=lambda member: len(list(member.modules()))).children()
+    network = importlib.import_module("strangers").resnet110(CLASSES)
+    network.mean.copy_(normalize.mean)
+    network.std.copy_(normalize.std)
+    layers = list(network.network.layers)
+    blocks = [*own.stage1, *own.stage2, *own.stage3]
+    pairs = [(layers[0], own.conv1), (layers[1], own.bn1), (network.network.fc, own.fc)]
+    for ours, block in zip(layers[3:], blocks, strict=True):
+        names = ("conv1", "bn1", "conv2", "bn2")
+        pairs += [(getattr(ours, name), getattr(block, name)) for name in names]
+        pairs.append((ours.down, block.shortcut))
+    for ours, other in pairs:
+        ours.load_state_dict(other.state_dict())
+    return network
+
+
+def network_of(name: str) -> nn.Module:
+    """The network, in evaluation mode."""
+    if name == TRAINED:
+        model: nn.Module = trained_resnet110()
+        return model.eval()
+    shape = (3, NETWORKS[name], NETWORKS[name])
+    model = create_model(name, num_classes=CLASSES, image_shape=shape)
+    return calibrate_batch_norm(model, shape).eval()
 
 
 @torch.no_grad()
@@ -86,10 +121,9 @@ def compare(own: Any, other: Any) -> dict[str, Any]:
 def compare_network(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per image."""
     torch.manual_seed(0)
-    shape = (3, NETWORKS[name], NETWORKS[name])
-    model = create_model(name, num_classes=CLASSES, image_shape=shape)
-    model = calibrate_batch_norm(model, shape).eval().to(options.device)
-    images = torch.rand(options.images, *shape, device=options.device)
+    model = network_of(name).to(options.device)
+    side = NETWORKS.get(name, 32)
+    images = torch.rand(options.images, 3, side, side, device=options.device)
     share_votes(model, images[0])
     # First, so that nothing that prepares the network can have touched it.
     other = original_votes(model, images, options.n)
@@ -108,7 +142,7 @@ def compare_network(name: str, options: argparse.Namespace) -> list[dict[str, An
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--network", action="append", choices=[*NETWORKS])
+    parser.add_argument("--network", action="append", choices=[TRAINED, *NETWORKS])
     parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--images", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=420.0)
@@ -117,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     content = {"n": options.n, "images": options.images}
-    turns = Turns(options.out, options.network or [*NETWORKS], options.seconds, content)
+    turns = Turns(options.out, options.network or [TRAINED, *NETWORKS], options.seconds, content)
     for name in turns:
         try:
             turns.add(name, compare_network(name, options))
