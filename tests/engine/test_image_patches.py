@@ -14,6 +14,7 @@ from sween.engine.arithmetic import InArithmetic
 from sween.engine.depthwise_convolution import DepthwiseConvolution
 from sween.engine.fuse_layers import fuse_layers, is_all_fused
 from sween.engine.image_patches import ImagePatches, PatchProduct
+from sween.engine.layer_norm import KernelLayerNorm
 from sween.engine.patch_convolution import use_patches
 from sween.errors import PreparationWarning
 
@@ -134,7 +135,7 @@ def test_transformers_and_convnext_need_no_compiler(
     for part in fused.modules():
         if isinstance(part, ImagePatches):
             part.product = _product(part)
-        elif isinstance(part, DepthwiseConvolution):
+        elif isinstance(part, DepthwiseConvolution | KernelLayerNorm):
             part.by_kernel = True
     assert is_all_fused(fused)
 

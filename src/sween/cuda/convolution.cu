@@ -90,6 +90,14 @@ DEVICE void unpack(u32 both, float &low, float &high) {
 }
 
 DEVICE uint4 load(const uint4 *where) { return __ldg(where); }
+DEVICE uint2 load(const uint2 *where) { return __ldg(where); }
+DEVICE u32 load(const u32 *where) { return __ldg(where); }
+
+// The sum over the lanes of a warp, all of which call it, the same in each of them.
+DEVICE float sum_of_warp(float value) {
+    for (int apart = 16; apart; apart /= 2) value += __shfl_xor_sync(0xffffffff, value, apart);
+    return value;
+}
 
 #endif
 

@@ -14,20 +14,24 @@ from sween.engine.depthwise_convolution import DepthwiseConvolution, fuse_depthw
 from sween.engine.fuse_attention import fuse_attention
 from sween.engine.fuse_convolutions import fuse_convolutions
 from sween.engine.fuse_first_layers import FIRST_LAYERS, fuse_first_layers
+from sween.engine.layer_norm import KernelLayerNorm, fuse_layer_norms
 from sween.engine.linear_add import LinearAdd, fuse_sums
 from sween.engine.linear_gelu import LinearGelu, fuse_gelus
 from sween.engine.patch_convolution import PatchConvolution
 from sween.engine.tracing import SUMS, trace
 
-KERNELS = (*FIRST_LAYERS, AddedConvolutions, BatchNormRelu, DepthwiseConvolution)
+KERNELS = (
+    *(*FIRST_LAYERS, AddedConvolutions, BatchNormRelu),
+    *(DepthwiseConvolution, KernelLayerNorm),
+)
 """Layers that a custom kernel computes after `let_run`, if it can."""
 
 _CALLS = (
     *(FusedConvolution, LinearAdd, LinearGelu, *KERNELS),
-    *(nn.Conv2d, nn.Linear, nn.LayerNorm, nn.AdaptiveAvgPool2d, nn.Flatten),
+    *(nn.Conv2d, nn.Linear, nn.AdaptiveAvgPool2d, nn.Flatten),
 )
 _FUNCTIONS = (
-    *(torch.mean, "mean", functional.adaptive_avg_pool2d, functional.layer_norm),
+    *(torch.mean, "mean", functional.adaptive_avg_pool2d),
     *(functional.scaled_dot_product_attention, torch.cat),
     *(operator.getitem, getattr, torch.flatten, "flatten", "reshape", torch.reshape, "size"),
     *("permute", torch.permute, "transpose", torch.transpose, "unbind", torch.unbind),
@@ -44,6 +48,7 @@ _PASSES = (
     fuse_first_layers,
     fuse_batch_norms,
     fuse_depthwise,
+    fuse_layer_norms,
     fuse_gelus,
     fuse_sums,
     fuse_attention,

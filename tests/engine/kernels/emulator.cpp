@@ -301,6 +301,20 @@ static inline u32 to_bytes(u32 low, u32 high) {
     return bytes;
 }
 static inline uint4 load(const uint4 *where) { return *where; }
+static inline uint2 load(const uint2 *where) { return *where; }
+static inline u32 load(const u32 *where) { return *where; }
+
+static inline float sum_of_warp(float value) {
+    lanes[current].sums = &value;
+    together([](Lane *warp) {
+        for (int apart = 16; apart; apart /= 2) {
+            float sums[32];
+            for (int lane = 0; lane < 32; lane++) sums[lane] = *warp[lane].sums + *warp[lane ^ apart].sums;
+            for (int lane = 0; lane < 32; lane++) *warp[lane].sums = sums[lane];
+        }
+    });
+    return value;
+}
 
 #include SOURCE
 
