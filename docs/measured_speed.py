@@ -60,10 +60,13 @@ def any_network(results: Path, name: str) -> str:
 
 
 def plain_compile(results: Path, name: str) -> str:
-    """The rows of a file that benchmarks/any_network.py wrote with --mode plain."""
-    content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
+    """What benchmarks/any_network.py wrote with --mode plain, NAME*.json; later files replace."""
+    rows: dict[str, dict[str, Any]] = {}
+    files = (results / "certification-speed").glob(f"{name}*.json")
+    for file in sorted(files, key=lambda file: file.stem):
+        rows |= {row["model"]: row for row in json.loads(file.read_text())["results"]}
     lines = []
-    for row in content["results"]:
+    for row in rows.values():
         turns = zip(*row["turns_with_plain"], strict=True)
         rates = [f"{statistics.median(own):,.0f}" for own in turns]
         lines.append([row["model"], row["precision"], *rates, f"{row['ratio_to_plain']:.2f}"])
