@@ -38,7 +38,11 @@ WIDE = "resnet20x4"
 
 VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     BASE: ("fast/acr", {}),
-    "gaussian, 4 copies": ("fast/acr", {"method": "gaussian", "copies": 4}),
+    "acr, 4 copies": (
+        "fast/acr",
+        {"copies": 4, "epochs": 90, "attack_from": 60, "reweigh_from": 60, "reweigh_every": 10},
+    ),
+    "gaussian": ("fast/acr", {"method": "gaussian"}),
     "consistency": ("fast/consistency", {}),
     "catrs": ("fast/catrs", {}),
     "acr without attack": ("fast/acr", {"attack_steps": 0}),

@@ -277,21 +277,31 @@ def _asked(run: MeasuredRun) -> str:
 
 def noise(results: Path, folder: str) -> str:
     """Exact noise compared with float32 noise on the same images: time and ACR."""
-    runs = [load(results / folder / name) for name in ("float32", "exact")]
-    plain, exact = (next(iter(run.models.values())) for run in runs)
+    return _in_two_ways(results / folder, "noise", "float32", "exact")
+
+
+def precision(results: Path, folder: str) -> str:
+    """8-bit integers compared with float16 on the same images: time and ACR."""
+    return _in_two_ways(results / folder, "precision", "float16", "int8")
+
+
+def _in_two_ways(folder: Path, field: str, usual: str, other: str) -> str:
+    """Two runs of one model on the same images that differ in a field of their rows."""
+    runs = [load(folder / name) for name in (usual, other)]
+    plain, changed = (next(iter(run.models.values())) for run in runs)
     lines = [
         [
-            rows[0].noise,
+            getattr(rows[0], field),
             rows[0].exit,
             f"{len(rows):,}",
             format_radius(average_certified_radius(rows)),
             f"{sum(row.seconds for row in rows) / len(rows):.4f}",
         ]
-        for rows in (plain, exact)
+        for rows in (plain, changed)
     ]
     lines[0].append("-")
-    lines[1].append(signed(paired_bootstrap(exact, plain), digits=4))
-    head = ["noise", "exit", "images", "ACR", "s per image", "difference in ACR"]
+    lines[1].append(signed(paired_bootstrap(changed, plain), digits=4))
+    head = [field, "exit", "images", "ACR", "s per image", "difference in ACR"]
     return markdown(head, 2, lines)
 
 
@@ -347,6 +357,7 @@ BUILDERS: dict[str, Callable[[Path, str], str]] = {
     "exits": exits,
     "sampling": sampling,
     "noise": noise,
+    "precision": precision,
     "objectives": objectives,
     "attacks": measured_attacks.attacks,
     "attack-leads": measured_attacks.attack_leads,

@@ -328,6 +328,19 @@ def test_other_sampling_and_exact_noise() -> None:
             close(line["difference in ACR"], apart, 5.1e-5)
 
 
+def test_integers_beside_float16() -> None:
+    runs = {
+        rows[0]["precision"]: rows
+        for name in ("float16", "int8")
+        for rows in by_model(f"precision/{name}").values()
+    }
+    usual, integers = tables("docs/speed.md")["precision precision"]
+    radius(usual["ACR"], acr(runs["float16+fused"]))
+    radius(integers["ACR"], acr(runs["int8+fused"]))
+    apart = acr(runs["int8+fused"]) - acr(runs["float16+fused"])
+    close(integers["difference in ACR"], apart, 5.1e-5)
+
+
 def test_photos() -> None:
     table = results("over-candidates imagenette")
     for folder, whole, size in (
