@@ -126,6 +126,35 @@ def test_all_layers_are_in_the_arithmetic_where_that_works(whole: bool) -> None:
 
 
 @pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("whole", [True, False])
+@torch.no_grad()
+def test_single_layers_run_only_where_fused_ones_do_not(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries take seconds to find kernels for some of them."""
+    calls, right = list[int](), preparing._plain
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return right(*arguments)
+
+    monkeypatch.setattr(preparing, "_plain", counted)
+    model = _network() if whole else OwnConstants().eval()
+    prepared = prepare(model, Preparation("bfloat16", "fast"), images())
+    assert prepared.arithmetic == "bfloat16+cudnn"
+    assert calls == ([] if whole else [1])
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_model_that_does_not_run_in_the_arithmetic_is_refused_without_a_warning() -> None:
+    layer = nn.Linear(64, 10)
+    nn.init.constant_(layer.weight, 3e4)
+    model = nn.Sequential(nn.Flatten(), layer, nn.LayerNorm(10)).eval()
+    with torch.no_grad(), pytest.raises(ContractError, match="float16"):
+        prepare(model, Preparation("float16", "fast"), images())
+
+
+@pytest.mark.usefixtures("on_gpu")
 def test_a_fast_run_is_recorded_and_resumes_only_as_such(tmp_path: Path) -> None:
     rows = certify_digits(tmp_path, SETTINGS, 2, compile="fast")
     assert {row.precision for row in rows} == {"float32+cudnn"}

@@ -107,17 +107,22 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
     traced = folded is not module
     if traced and dtype != torch.float32 and not _computes_the_same(folded, module, images):
         folded = module
-    ready, change = _in_arithmetic(folded, dtype, few, first)
-    if not change <= allowed:
-        folded = module
-        ready, change = _in_arithmetic(folded, dtype, few, first)
-        if dtype != torch.float32:
-            _refuse_change(change, dtype)
+    # Calls that compute several layers at once come first: where all of them run in the arithmetic,
+    # nothing else has to, and libraries take seconds to find kernels for single layers.
+    fused = _fused(module, folded, dtype, images, (few, first)) if mode == "fast" else None
+    plain: InArithmetic | None = None
+    if fused is None:
+        plain, folded = _plain(module, folded, dtype, few, first)
     if mode is None:
-        return Prepared(ready, False, preparation.describe(device), ready.shared)
-    ways: dict[str, Callable[[], Forward]] = {"compiled": lambda: compiled(ready, images)}
+        assert plain is not None
+        return Prepared(plain, False, preparation.describe(device), plain.shared)
     if mode == "fast":
-        ways = _by_cudnn(module, folded, dtype, images, (few, first))
+        ready = fused or _fused(module, folded, dtype, images, (few, first), autocast=True)
+        assert ready is not None
+        ways = _by_libraries(ready, images)
+    else:
+        assert plain is not None
+        ready, ways = plain, {"compiled": functools.partial(compiled, plain, images)}
     if dtype == torch.float16 and supports(device):
         resnet = _as_resnet(module, folded, images)
         if resnet is not None and supports(device, shape := shape_for(resnet)):
@@ -129,7 +134,8 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             if not change <= allowed:
                 raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
-                _check_kernels(run, ready, images)
+                plain = plain or _plain(module, folded, dtype, few, first)[0]
+                _check_kernels(run, plain, images)
             shared = ready.shared and how != "fused"
             return Prepared(run, True, preparation.describe(device, how), shared)
         except torch.OutOfMemoryError:
@@ -138,6 +144,26 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             refuse_broken_device(error)
             warn_fallback(f"the model cannot be {WAYS[how]}", error)
     return prepare(module, dataclasses.replace(preparation, compile=False), images)
+
+
+def _plain(
+    module: nn.Module,
+    folded: nn.Module,
+    dtype: torch.dtype,
+    images: torch.Tensor,
+    wanted: torch.Tensor,
+) -> tuple[InArithmetic, nn.Module]:
+    """The folded module in this arithmetic, or the module itself where folding changes too much.
+
+    Also which of the two it is. A module that cannot run in this arithmetic is refused.
+    """
+    ready, change = _in_arithmetic(folded, dtype, images, wanted)
+    if not change <= _CHANGE_ALLOWED[dtype]:
+        folded = module
+        ready, change = _in_arithmetic(folded, dtype, images, wanted)
+        if dtype != torch.float32:
+            _refuse_change(change, dtype)
+    return ready, folded
 
 
 def _in_arithmetic(
@@ -283,46 +309,58 @@ def _on_few(
         return images, module(images.clone()) if wanted is None else wanted
 
 
-def _by_cudnn(
+def _fused(
     module: nn.Module,
     folded: nn.Module,
     dtype: torch.dtype,
     images: torch.Tensor,
     compared: tuple[torch.Tensor, torch.Tensor],
-) -> dict[str, Callable[[], Forward]]:
-    """The module with fused layers in its arithmetic: the rest compiled, or not.
+    *,
+    autocast: bool = False,
+) -> InArithmetic | None:
+    """The module with fused layers in its arithmetic.
 
-    `compared` are a few images and the module's outputs for them.
+    Args:
+        module: the original.
+        folded: what is fused.
+        dtype: of the arithmetic.
+        images: a batch of the shape that votes.
+        compared: a few images and the module's outputs for them.
+        autocast: where some layers do not run in this arithmetic, leave that to autocast; otherwise
+            None is returned.
     """
+    fused = fuse_layers(folded)
+    # Tracing may have misread the module's code.
+    if not _computes_the_same(fused, module, images):
+        fused = folded
+    for part in fused.modules():
+        if isinstance(part, KERNELS):
+            part.let_run(images, dtype)
+    ready = _without_autocast(fused, dtype, *compared)
+    if ready is None:
+        if not autocast:
+            return None
+        ready = InArithmetic(fused, images.device, dtype)
+        ready.settle(compared[0])
+    if not ready.shared and ready.channels_last:
+        use_patches(ready)
+        for part in ready.modules():
+            if isinstance(part, nn.Conv2d):
+                weight = part.weight.contiguous(memory_format=torch.channels_last)
+                part.weight.data = weight
+    return ready
 
-    @functools.cache
-    def ready() -> InArithmetic:
-        fused = fuse_layers(folded)
-        # Tracing may have misread the module's code.
-        if not _computes_the_same(fused, module, images):
-            fused = folded
-        for part in fused.modules():
-            if isinstance(part, KERNELS):
-                part.let_run(images, dtype)
-        ready = _without_autocast(fused, dtype, *compared)
-        if ready is None:
-            ready = InArithmetic(fused, images.device, dtype)
-            ready.settle(compared[0])
-        if not ready.shared and ready.channels_last:
-            use_patches(ready)
-            for part in ready.modules():
-                if isinstance(part, nn.Conv2d):
-                    weight = part.weight.contiguous(memory_format=torch.channels_last)
-                    part.weight.data = weight
-        return ready
+
+def _by_libraries(ready: InArithmetic, images: torch.Tensor) -> dict[str, Callable[[], Forward]]:
+    """Ways to run a module with fused layers: the rest compiled, or not."""
 
     def capture() -> Forward:
-        return captured_after_images(ready(), images) or captured(ready(), images)
+        return captured_after_images(ready, images) or captured(ready, images)
 
     ways: dict[str, Callable[[], Forward]] = {"cudnn": capture}
-    if images.device.type == "cuda" and not is_all_fused(ready().module):
+    if images.device.type == "cuda" and not is_all_fused(ready.module):
         compile = functools.partial(compiled, search=False)
-        ways = {"cudnn+compiled": lambda: compile(ready(), images), **ways}
+        ways = {"cudnn+compiled": lambda: compile(ready, images), **ways}
     return ways
 
 
