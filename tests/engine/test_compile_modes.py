@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,18 @@ def test_single_layers_run_only_where_fused_ones_do_not(
     prepared = prepare(model, Preparation("bfloat16", "fast"), images())
     assert prepared.arithmetic == "bfloat16+cudnn"
     assert calls == ([] if whole else [1])
+
+
+@pytest.mark.parametrize("change", ["none", "autocast", "channels first"])
+def test_the_compiler_is_left_out_only_where_kernels_read_all_tensors(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "is_all_fused", lambda module: True)
+    ready = InArithmetic(nn.Conv2d(3, 4, 3), CPU, torch.float16, whole=change != "autocast")
+    ready.channels_last = change != "channels first"
+    batch: Any = SimpleNamespace(device=GPU)
+    names = [*preparing._by_libraries(ready, batch)]
+    assert names == (["cudnn"] if change == "none" else ["cudnn+compiled", "cudnn"])
 
 
 @pytest.mark.usefixtures("on_gpu")

@@ -178,6 +178,17 @@ def test_other_convolutions_stay(part: nn.Module) -> None:
     assert suits(nn.Conv2d(8, 8, 5, padding="same", groups=8))
 
 
+@torch.no_grad()
+def test_images_at_any_address_are_read(launch: Emulated) -> None:
+    part = DepthwiseConvolution(_conv(8, 3))
+    room = torch.randn(2 * 6 * 6 * 8 + 1).half()
+    x = room[1:].view(2, 6, 6, 8).permute(0, 3, 1, 2)
+    assert x.data_ptr() % 4
+    out = depthwise_convolution(x, part.packed, part.bias)
+    again = x.clone(memory_format=torch.channels_last)
+    assert torch.equal(out, depthwise_convolution(again, part.packed, part.bias))
+
+
 def test_inputs_that_the_kernel_cannot_read_are_refused(launch: Emulated) -> None:
     part, x = DepthwiseConvolution(_conv(8, 3)), _last(2, 8, 4, 4)
     for own, weights, bias in (

@@ -108,6 +108,7 @@ class Net(nn.Module):
         self.two, self.odd = nn.LayerNorm([2, 8]), nn.LayerNorm(6)
         self.weight, self.bias = (nn.Parameter(torch.rand(8)) for _ in range(2))
         self.linear = nn.Linear(8, 3)
+        self.layer_norm_1, self.layer_norm_2 = _norm(8), _norm(8, eps=1e-3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.compute(self, x)
@@ -128,6 +129,14 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], int]] = {
         lambda net, x: functional.layer_norm(x, normalized_shape=[8], eps=1e-6, bias=net.bias), 1
     ),
     "a weight that others read": (_shared_weight, 1),
+    "modules of such names": (
+        lambda net, x: functional.layer_norm(
+            net.layer_norm_2(net.layer_norm_1(x).relu()).relu(), (8,)
+        ),
+        3,
+    ),
+    "a weight of a layer": (lambda net, x: net.norm(x) * net.norm.weight, 0),
+    "an input by its name": (lambda net, x: net.norm(input=x), 0),
     "over two axes": (lambda net, x: net.two(x), 0),
     "six channels": (lambda net, x: net.odd(x[..., :6]), 0),
     "a weight that is computed": (lambda net, x: functional.layer_norm(x, (8,), 2 * net.weight), 0),
@@ -169,6 +178,25 @@ def test_a_kernel_that_is_wrong_is_not_used(
     monkeypatch.setattr(subject, "can_compile", lambda _device: False)
     part.let_run(torch.zeros(1), torch.float16)
     assert not part.by_kernel
+
+
+@torch.no_grad()
+def test_the_compiler_takes_it_as_it_is(launch: Emulated) -> None:
+    part, x = KernelLayerNorm(_norm(8)).half(), _rows(4, 8)
+    part.by_kernel = True
+    compiled = torch.compile(part, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x), part(x))
+    assert launch.launches >= 2
+
+
+@torch.no_grad()
+def test_rows_at_any_address_are_read(launch: Emulated) -> None:
+    part, room = KernelLayerNorm(_norm(8)), _rows(33)
+    x = room[1:].view(4, 8)
+    assert x.data_ptr() % 8
+    out = layer_norm(x, part.affine, part.epsilon)
+    torch.testing.assert_close(out, layer_norm(x.clone(), part.affine, part.epsilon))
+    assert launch.faults == 0
 
 
 def test_inputs_that_the_kernel_cannot_read_are_refused(launch: Emulated) -> None:

@@ -33,7 +33,9 @@ class Net(nn.Module):
         self.drop, self.norm = nn.Dropout(0.3), nn.LayerNorm(6)
         self.scale, self.one = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(1))
         self.tall = nn.Parameter(torch.randn(6, 1, 1))
-        self.rows = nn.Parameter(torch.randn(5, 1))
+        self.rows, self.tiny = nn.Parameter(torch.randn(5, 1)), nn.Parameter(torch.full((6,), 1e-5))
+        self.place = nn.Parameter(torch.randn(6, 1, 1))
+        self.linear_add_0 = nn.Linear(6, 6)
         self.compute = compute
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,6 +98,10 @@ CASES: dict[str, tuple[Compute, int]] = {
     "scaled on both sides": (
         lambda net, x: _images(net, x) + net.tall * _images(net, net.a(x) * net.scale), 1
     ),
+    "a module of that name": (lambda net, x: net.linear_add_0(x.relu()) * (x + net.a(x)), 1),
+    "branches side by side": (lambda net, x: x + net.a(net.norm(x)) + net.b(net.norm(x)), 2),
+    "a size": (lambda net, x: net.a(x) + x.shape[1], 1),
+    "a constant of fewer axes": (lambda net, x: net.place + _images(net, net.a(x)), 1),
     "in place": (_in_place, 1),
     "onto the shortcut": (_onto_the_shortcut, 0),
     "used twice": (_twice, 0),
@@ -104,6 +110,7 @@ CASES: dict[str, tuple[Compute, int]] = {
     "a subclass": (lambda net, x: x + net.own(x), 0),
     "a weighted sum": (lambda net, x: torch.add(x, net.a(x), alpha=2), 0),
     "a number": (lambda net, x: net.a(x) + 1, 0),
+    "a scale that float16 would round": (lambda net, x: x + net.tiny * net.a(x), 0),
     "something between": (lambda net, x: x + net.a(x).relu(), 0),
     "a scale of rows": (lambda net, x: x + net.a(x) * net.rows, 0),
     "a scale that is permuted wrongly": (
@@ -190,6 +197,15 @@ def test_what_the_library_cannot_do_is_left_to_torch(
     monkeypatch.setattr(linear_add, "is_aligned", lambda *tensors: False)
     assert torch.equal(part(x, x), wanted)
     assert ALIGNMENT == 256
+
+
+@torch.no_grad()
+def test_the_compiler_knows_its_order_in_memory() -> None:
+    x, shortcut = torch.randn(2, 4, 6), torch.randn(2, 6, 4).transpose(1, 2)
+    layer = nn.Linear(6, 6)
+    arguments = (x, layer.weight.detach(), layer.bias.detach())
+    for own in (shortcut, x):
+        torch.library.opcheck(linear_add.linear_add, (*arguments, own))
 
 
 @torch.no_grad()

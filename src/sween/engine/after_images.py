@@ -13,6 +13,7 @@ from torch import fx, nn
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.cuda_graph import CudaGraph, Forward
 from sween.engine.fuse_first_layers import FIRST_LAYERS
+from sween.engine.tracing import add_part
 
 
 class Writer(Protocol):
@@ -98,9 +99,7 @@ def _without(network: fx.GraphModule, name: str, rest: nn.Module | None) -> nn.M
         node.replace_all_uses_with(node.args[0])
         own.graph.erase_node(node)
     else:
-        place = "_behind_first_kernel"
-        own.add_submodule(place, rest)
-        node.target = place
+        node.target = add_part(own, {}, "_behind_first_kernel", rest)
     own.delete_all_unused_submodules()
     own.recompile()
     return own

@@ -16,7 +16,14 @@ from torch.nn import functional
 from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.layer_kernels import agrees, moved
-from sween.engine.tracing import SUMS, SUMS_IN_PLACE, has_hooks, is_relu, may_write
+from sween.engine.tracing import (
+    SUMS,
+    SUMS_IN_PLACE,
+    add_part,
+    has_hooks,
+    is_relu,
+    may_write,
+)
 
 FILES = ("convolution.cu", "batch_norm_relu.cu")
 THREADS = 256
@@ -207,10 +214,7 @@ def fuse_batch_norms(traced: fx.GraphModule) -> int:
         if relu is None or others or not is_relu(relu, parts) or not isinstance(x, fx.Node):
             continue
         addends = _addends(x, norm, parts)
-        name = f"_batch_norm_relu_{found}"
-        while hasattr(traced, name):
-            name += "_"
-        traced.add_submodule(name, BatchNormRelu(part))
+        name = add_part(traced, parts, f"_batch_norm_relu_{found}", BatchNormRelu(part))
         with traced.graph.inserting_after(norm):
             both = traced.graph.call_module(name, addends or (x,))
         with traced.graph.inserting_after(both):

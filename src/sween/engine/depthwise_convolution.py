@@ -4,17 +4,15 @@ torch and cuDNN have kernels for them that are several times slower in float16 w
 and add the bias in a pass of its own.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import fx, nn
 
-from sween.cuda import Argument, can_compile, compile_kernel, read_source
-from sween.cuda.compiler import COMPILING
-from sween.engine.layer_kernels import agrees, moved
-from sween.engine.tracing import has_hooks, replace_part
+from sween.cuda import Argument, can_compile
+from sween.engine.layer_kernels import FormLauncher, agrees, moved
+from sween.engine.tracing import has_hooks, only_called, replace_part
 
 FILES = ("convolution.cu", "depthwise_convolution.cu")
 THREADS = 128
@@ -58,22 +56,7 @@ class Launch(Protocol):
     def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None: ...
 
 
-class _Launcher:
-    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
-        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
-        with torch.cuda.device(device):
-            self._compiled(form, torch.cuda.current_device())(
-                grid=(blocks, 1, 1), block=(THREADS, 1, 1), args=list(arguments)
-            )
-
-    @functools.cache  # noqa: B019  # there is one launcher
-    def _compiled(self, form: Form, device_index: int) -> Any:
-        with COMPILING:
-            source = read_source("sween.engine", FILES)
-            return compile_kernel(source, "depthwise_convolution", form.definitions())
-
-
-launch: Launch = _Launcher()
+launch: Launch = FormLauncher(FILES, "depthwise_convolution", THREADS)
 
 
 class DepthwiseConvolution(nn.Module):
@@ -157,6 +140,8 @@ def depthwise_convolution(
         raise ValueError(f"weights of shape {weights.shape} and a bias of shape {bias.shape}")
     if weights.dtype != torch.float16 or bias.dtype != torch.float32:
         raise ValueError(f"weights in {weights.dtype} and a bias in {bias.dtype}")
+    if x.data_ptr() % 4:  # a view that begins between two pairs of channels
+        x = x.clone()
     out = torch.empty_like(x)
     form = form_for(channels, side, wide)
     every = form.pairs * -(-wide // form.columns) * -(-high // ROWS) * count
@@ -188,9 +173,8 @@ def suits(part: nn.Module | None) -> bool:
 
 def fuse_depthwise(traced: fx.GraphModule) -> int:
     """Replace depthwise convolutions of a traced network; returns how many."""
-    names = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
     parts = dict(traced.named_modules())
-    found = [name for name in dict.fromkeys(names) if suits(parts[name])]
+    found = [name for name in only_called(traced) if suits(parts[name])]
     for name in found:
         conv = parts[name]
         assert isinstance(conv, nn.Conv2d)

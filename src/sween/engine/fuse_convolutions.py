@@ -9,6 +9,7 @@ from torch import fx, nn
 from sween.engine.added_convolutions import AddedConvolutions, suits
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.tracing import (
+    add_part,
     count_uses,
     has_hooks,
     is_relu,
@@ -28,7 +29,6 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
         if found is None:
             continue
         conv, total, shortcut = found
-        name = f"fused_convolution_{fused}"
         layer, inputs = parts[str(conv.target)], [conv.args[0]]
         assert isinstance(layer, nn.Conv2d)
         part: nn.Module = FusedConvolution(layer)
@@ -41,7 +41,7 @@ def fuse_convolutions(traced: fx.GraphModule) -> int:
                 moves = not may_change_between(shortcut, relu, parts, besides=total)
                 if suits(layer, other) and moves:
                     part, inputs[1] = AddedConvolutions(layer, other), shortcut.args[0]
-        traced.add_submodule(name, part)
+        name = add_part(traced, parts, f"fused_convolution_{fused}", part)
         fused += 1
         # Without a shortcut in the convolution's own place: nothing can have changed its input.
         with traced.graph.inserting_after(conv if total is None else relu):

@@ -12,7 +12,7 @@ from sween.engine.image_patches import ImagePatches
 from sween.engine.normalized_convolution import NormalizedConvolution
 from sween.engine.patch_convolution import has_patches
 from sween.engine.stem import Stem
-from sween.engine.tracing import has_hooks
+from sween.engine.tracing import add_part, constant_of, has_hooks
 
 NAME = "_first_layers"
 """Of the module in the traced network, unless it has one of this name."""
@@ -46,10 +46,7 @@ def fuse_first_layers(traced: fx.GraphModule) -> int:
             return 0
         if isinstance(fused, Stem):
             (last,) = conv.users
-        name = NAME
-        while hasattr(traced, name):
-            name += "_"
-        traced.add_submodule(name, fused)
+        name = add_part(traced, parts, NAME, fused)
         with traced.graph.inserting_after(last):
             node = traced.graph.call_module(name, (images,))
         last.replace_all_uses_with(node)
@@ -118,14 +115,11 @@ def _normalised(
 
 def _constant(traced: fx.GraphModule, node: object, channels: int) -> torch.Tensor | None:
     """A number for each channel, or for all of them."""
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
-        return None
-    path, _, name = str(node.target).rpartition(".")
-    value = getattr(traced.get_submodule(path), name)
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    value = constant_of(traced, node)
+    if value is None or not value.is_floating_point():
         return None
     shape = tuple(value.shape)
     while len(shape) > 3 and shape[0] == 1:
         shape = shape[1:]
     fits = shape in ((channels, 1, 1), (1, 1, 1), (1,), ())
-    return value.detach().view(shape) if fits else None
+    return value.view(shape) if fits else None

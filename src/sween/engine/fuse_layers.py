@@ -32,16 +32,19 @@ _CALLS = (
 )
 _FUNCTIONS = (
     *(torch.mean, "mean", functional.adaptive_avg_pool2d),
-    *(functional.scaled_dot_product_attention, torch.cat),
+    functional.scaled_dot_product_attention,
     *(operator.getitem, getattr, torch.flatten, "flatten", "reshape", torch.reshape, "size"),
     *("permute", torch.permute, "transpose", torch.transpose, "unbind", torch.unbind),
-    *("chunk", torch.chunk, "expand", operator.floordiv),
+    *("chunk", torch.chunk, "expand"),
 )
 """Of which torch's own kernels are as fast as compiled ones, or that move nothing."""
 
-PASSES_LEFT = 2
-"""So many sums alone do not pay for the compiler's seconds: a transformer adds the places of its
-tokens once."""
+_PASSES_OVER_TENSORS = (*SUMS, torch.cat)
+MOST_PASSES = 2
+"""So many of these do not pay for the compiler's seconds: a transformer puts its class token before
+the others, and adds their places, once."""
+
+_OF_SIZES = (getattr, "size", operator.getitem, operator.floordiv, operator.mul)
 
 _PASSES = (
     fuse_convolutions,
@@ -81,7 +84,7 @@ def is_all_fused(module: nn.Module) -> bool:
     """
     if not isinstance(module, fx.GraphModule):
         return False
-    parts, sums = dict(module.named_modules()), 0
+    parts, passes = dict(module.named_modules()), 0
     for node in module.graph.nodes:
         if node.op == "call_module":
             part = parts[str(node.target)]
@@ -91,7 +94,17 @@ def is_all_fused(module: nn.Module) -> bool:
             if not isinstance(part, _CALLS) or by_library or (plain and part.bias is not None):
                 return False
         elif node.op in ("call_function", "call_method"):
-            sums += node.target in SUMS
-            if node.target not in (*_FUNCTIONS, *SUMS):
+            passes += node.target in _PASSES_OVER_TENSORS
+            known = node.target in (*_FUNCTIONS, *_PASSES_OVER_TENSORS)
+            if not known and not _is_size(node):
                 return False
-    return sums <= PASSES_LEFT
+    return passes <= MOST_PASSES
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Whether a node is a number that is computed from the shape of a tensor."""
+    if node.op not in ("call_function", "call_method") or node.target not in _OF_SIZES:
+        return False
+    if node.target is getattr:
+        return node.args[1] == "shape"
+    return node.target == "size" or all(_is_size(own) for own in node.all_input_nodes)

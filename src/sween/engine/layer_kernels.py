@@ -1,15 +1,53 @@
 """What the modules have in common that compute a few layers by a custom kernel."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
 
 import torch
 
+from sween.cuda import Argument, compile_kernel, read_source
+from sween.cuda.compiler import COMPILING
 from sween.engine.differences import ratio
 from sween.engine.model_errors import refuse_broken_device
 from sween.errors import warn_fallback
 
 TOLERANCE = 0.01
 """How far a kernel's outputs in float16 may be from those in float32, relative to the largest."""
+
+
+class Form(Hashable, Protocol):
+    """Compile-time parameters of a kernel."""
+
+    def definitions(self) -> list[str]:
+        """Compiler options."""
+        ...
+
+
+class FormLauncher:
+    """Runs a kernel that is compiled for each of its forms.
+
+    Args:
+        files: its source.
+        kernel: its name.
+        threads: of a block.
+    """
+
+    def __init__(self, files: tuple[str, ...], kernel: str, threads: int) -> None:
+        self.files, self.kernel, self.threads = files, kernel, threads
+
+    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
+        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+        with torch.cuda.device(device):
+            self._compiled(form, torch.cuda.current_device())(
+                grid=(blocks, 1, 1), block=(self.threads, 1, 1), args=list(arguments)
+            )
+
+    @functools.cache  # noqa: B019  # there is one launcher of a kernel
+    def _compiled(self, form: Form, device_index: int) -> Any:
+        with COMPILING:
+            source = read_source("sween.engine", self.files)
+            return compile_kernel(source, self.kernel, form.definitions())
 
 
 @torch.no_grad()

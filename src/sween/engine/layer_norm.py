@@ -4,7 +4,6 @@ torch's kernel takes four to twelve times as long as reading and writing the row
 vision transformers and of ConvNeXt are short.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -12,10 +11,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.cuda import Argument, can_compile, compile_kernel, read_source
-from sween.cuda.compiler import COMPILING
-from sween.engine.layer_kernels import agrees, moved
-from sween.engine.tracing import has_hooks, replace_part
+from sween.cuda import Argument, can_compile
+from sween.engine.layer_kernels import FormLauncher, agrees, moved
+from sween.engine.tracing import add_part, constant_of, has_hooks, only_called, replace_part
 
 FILES = ("convolution.cu", "layer_norm.cu")
 THREADS, WARPS = 256, 8
@@ -57,22 +55,7 @@ class Launch(Protocol):
     def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None: ...
 
 
-class _Launcher:
-    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
-        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
-        with torch.cuda.device(device):
-            self._compiled(form, torch.cuda.current_device())(
-                grid=(blocks, 1, 1), block=(THREADS, 1, 1), args=list(arguments)
-            )
-
-    @functools.cache  # noqa: B019  # there is one launcher
-    def _compiled(self, form: Form, device_index: int) -> Any:
-        with COMPILING:
-            source = read_source("sween.engine", FILES)
-            return compile_kernel(source, "layer_norm", form.definitions())
-
-
-launch: Launch = _Launcher()
+launch: Launch = FormLauncher(FILES, "layer_norm", THREADS)
 
 
 class KernelLayerNorm(nn.Module):
@@ -136,7 +119,6 @@ def _fits(x: torch.Tensor, channels: int) -> bool:
         and x.shape[-1] == channels
         and 0 < x.numel() < 2**31
         and x.is_contiguous()
-        and x.data_ptr() % (2 * VECTOR) == 0
     )
 
 
@@ -154,6 +136,8 @@ def layer_norm(x: torch.Tensor, affine: torch.Tensor, epsilon: torch.Tensor) -> 
         raise ValueError(f"not float16 rows of {channels} numbers: {x.shape}")
     if affine.shape != (2, channels) or affine.dtype != torch.float32 or len(epsilon) != 1:
         raise ValueError(f"not float32 numbers of {channels} channels: {affine.shape}")
+    if x.data_ptr() % (2 * VECTOR):  # a view that begins in between
+        x = x.clone()
     form, out = form_for(channels), torch.empty_like(x)
     rows = x.numel() // channels
     launch(form, -(-rows // (WARPS * form.rows)), [x, affine.contiguous(), epsilon, out, rows])
@@ -179,9 +163,8 @@ def fuse_layer_norms(traced: fx.GraphModule) -> int:
 
     Also those that a subclass computes by torch's function of its parameters.
     """
-    names = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
     parts, replaced = dict(traced.named_modules()), 0
-    for name in dict.fromkeys(names):
+    for name in only_called(traced):
         norm = parts[name]
         if suits(norm):
             assert isinstance(norm, nn.LayerNorm)
@@ -191,8 +174,7 @@ def fuse_layer_norms(traced: fx.GraphModule) -> int:
         own = _by_function(traced, node)
         if own is None:
             continue
-        name = f"layer_norm_{replaced}"
-        traced.add_submodule(name, KernelLayerNorm(own))
+        name = add_part(traced, parts, f"layer_norm_{replaced}", KernelLayerNorm(own))
         replaced += 1
         inputs = node.all_input_nodes
         with traced.graph.inserting_after(node):
@@ -219,14 +201,10 @@ def _by_function(traced: fx.GraphModule, node: fx.Node) -> nn.LayerNorm | None:
         return None
     norm = nn.LayerNorm(shape[0], eps=eps, elementwise_affine=False)
     for name in ("weight", "bias"):
-        constant = given.get(name)
-        if constant is None:
+        if given.get(name) is None:
             continue
-        if not isinstance(constant, fx.Node) or constant.op != "get_attr":
+        value = constant_of(traced, given[name])
+        if value is None or value.shape != (shape[0],):
             return None
-        path, _, attribute = str(constant.target).rpartition(".")
-        value = getattr(traced.get_submodule(path), attribute)
-        if not isinstance(value, torch.Tensor) or value.shape != (shape[0],):
-            return None
-        setattr(norm, name, nn.Parameter(value.detach().clone(), requires_grad=False))
+        setattr(norm, name, nn.Parameter(value.clone(), requires_grad=False))
     return norm.eval() if suits(norm) else None

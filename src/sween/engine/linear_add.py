@@ -15,12 +15,22 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sween.engine.cublas_lt import TYPES, is_aligned, matmul
-from sween.engine.tracing import has_hooks, may_change_between, summands
+from sween.engine.tracing import (
+    add_part,
+    constant_of,
+    has_hooks,
+    may_change_between,
+    summands,
+)
 from sween.errors import is_out_of_memory
 
 _PRODUCTS = (operator.mul, torch.mul, "mul")
 _PERMUTATIONS = (torch.permute, "permute")
 _RESHAPED = ("reshape", "unsqueeze")
+
+ROUNDING_ALLOWED = 1e-3
+"""Of a row of weights with its scale in float16, relative to the row: numbers below 6e-5 lose bits,
+and branches have scales as small as 1e-6."""
 
 _UNSUPPORTED = set[tuple[object, ...]]()
 """Products for which the library has no kernel, as a first call found: it is asked once."""
@@ -40,6 +50,10 @@ class LinearAdd(nn.Module):
 
     def forward(self, x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
         weight, bias = self.linear.weight, self.linear.bias
+        if not isinstance(shortcut, torch.Tensor):  # a number, such as the size of something
+            return shortcut + self._branch(x)
+        if self.axes is not None and shortcut.ndim != len(self.axes):
+            return shortcut + self._branch(x)
         x = x.to(weight.dtype)  # as autocast does for a linear layer
         if self.axes is None:
             added: torch.Tensor = linear_add(x, weight, bias, shortcut)
@@ -47,6 +61,10 @@ class LinearAdd(nn.Module):
         back = [self.axes.index(axis) for axis in range(len(self.axes))]
         added = linear_add(x, weight, bias, shortcut.permute(back))
         return added.permute(self.axes)
+
+    def _branch(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x)
+        return out if self.axes is None else out.permute(self.axes)
 
 
 @torch.library.custom_op("sween::linear_add", mutates_args=())
@@ -56,7 +74,7 @@ def linear_add(
     """See `LinearAdd`."""
     shape = (*x.shape[:-1], len(weight))
     asked = (x.dtype, x.device, shape, x.shape[-1])
-    if asked not in _UNSUPPORTED and _fits(x, weight, bias, shortcut, shape):
+    if asked not in _UNSUPPORTED and _readable(x, weight, bias, shortcut, shape):
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         try:
             if is_aligned(rows):
@@ -69,7 +87,7 @@ def linear_add(
     return _one_by_one(x, weight, bias, shortcut)
 
 
-def _fits(
+def _readable(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
@@ -94,14 +112,12 @@ def has_product(x: torch.Tensor) -> bool:
 def _one_by_one(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, shortcut: torch.Tensor
 ) -> torch.Tensor:
-    return shortcut + functional.linear(x, weight, bias)
+    # In this order in memory, whatever that of the shortcut is, as the library writes it.
+    return (shortcut + functional.linear(x, weight, bias)).contiguous()
 
 
-@linear_add.register_fake
-def _like(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, shortcut: torch.Tensor
-) -> torch.Tensor:
-    return _one_by_one(x, weight, bias, shortcut).contiguous()
+# The compiler infers shapes and types from it.
+linear_add.register_fake(_one_by_one)
 
 
 class _Branch(NamedTuple):
@@ -122,8 +138,10 @@ def fuse_sums(traced: fx.GraphModule) -> int:
             branch = _branch(traced, own, parts)
             if branch is None or may_change_between(branch.linear, total, parts):
                 continue
-            name = f"linear_add_{fused}"
-            traced.add_submodule(name, LinearAdd(_scaled(branch), branch.axes))
+            layer = _scaled(branch)
+            if layer is None:
+                continue
+            name = add_part(traced, parts, f"linear_add_{fused}", LinearAdd(layer, branch.axes))
             fused += 1
             with traced.graph.inserting_after(total):
                 node = traced.graph.call_module(name, (branch.linear.args[0], shortcut))
@@ -207,11 +225,9 @@ def _constant(traced: fx.GraphModule, node: object) -> torch.Tensor | None:
     """The tensor of the network that a node reads, perhaps in another shape."""
     if not isinstance(node, fx.Node):
         return None
-    if node.op == "get_attr":
-        path, _, name = str(node.target).rpartition(".")
-        value = getattr(traced.get_submodule(path), name)
-        fits = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-        return value.detach() if fits else None
+    value = constant_of(traced, node)
+    if value is not None:
+        return value if value.dtype == torch.float32 else None
     if node.op != "call_method" or node.target not in _RESHAPED or node.kwargs:
         return None
     of, *shape = node.args
@@ -238,13 +254,15 @@ def _of_channels(
     return value.flatten().expand(channels) if fits else None
 
 
-def _scaled(branch: _Branch) -> nn.Linear:
-    """The layer times the scales."""
+@torch.no_grad()
+def _scaled(branch: _Branch) -> nn.Linear | None:
+    """The layer times the scales; None if float16 has too few bits for some of its rows then."""
     if not branch.scales:
         return branch.layer
     layer = copy.deepcopy(branch.layer)
-    with torch.no_grad():
-        for scale in branch.scales:
-            layer.weight.mul_(scale[:, None])
-            layer.bias.mul_(scale)
-    return layer
+    for scale in branch.scales:
+        layer.weight.mul_(scale[:, None])
+        layer.bias.mul_(scale)
+    rounded = layer.weight.half().float() - layer.weight
+    fits = rounded.norm(dim=1) <= ROUNDING_ALLOWED * layer.weight.norm(dim=1)
+    return layer if bool(fits.all()) else None

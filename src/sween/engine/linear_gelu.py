@@ -8,7 +8,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.engine.tracing import has_hooks
+from sween.engine.tracing import add_part, has_hooks
 
 
 class LinearGelu(nn.Module):
@@ -74,8 +74,7 @@ def fuse_gelus(traced: fx.GraphModule) -> int:
             continue
         if len(linear.users) > 1 or len(linear.args) != 1 or linear.kwargs:
             continue
-        name = f"linear_gelu_{fused}"
-        traced.add_submodule(name, LinearGelu(layer, approximate))
+        name = add_part(traced, parts, f"linear_gelu_{fused}", LinearGelu(layer, approximate))
         fused += 1
         with traced.graph.inserting_after(linear):
             node = traced.graph.call_module(name, linear.args)

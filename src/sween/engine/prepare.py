@@ -92,6 +92,15 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         preparation: how to prepare it.
         images: a batch of the only shape that will be evaluated.
     """
+    prepared = _prepared(module, preparation, images)
+    if prepared is None:  # not in an `except`, whose frames keep the memory of what failed
+        prepared = _prepared(module, dataclasses.replace(preparation, compile=False), images)
+    assert prepared is not None  # it is not compiled
+    return prepared
+
+
+def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor) -> Prepared | None:
+    """See `prepare`; None if no compiled form works."""
     device, dtype = images.device, preparation.dtype(images.device)
     with explain_model_errors(module, images.shape[1:]):
         wanted = module(images.clone())  # it may work in place
@@ -143,7 +152,7 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
             warn_fallback(f"the model cannot be {WAYS[how]}", error)
-    return prepare(module, dataclasses.replace(preparation, compile=False), images)
+    return None
 
 
 def _plain(
@@ -358,7 +367,10 @@ def _by_libraries(ready: InArithmetic, images: torch.Tensor) -> dict[str, Callab
         return captured_after_images(ready, images) or captured(ready, images)
 
     ways: dict[str, Callable[[], Forward]] = {"cudnn": capture}
-    if images.device.type == "cuda" and not is_all_fused(ready.module):
+    # Otherwise kernels do not read some tensors, in float32 or in another order, and torch's run.
+    convolves = any(isinstance(part, nn.Conv2d) for part in ready.modules())
+    by_kernels = ready.whole and ready.channels_last == convolves
+    if images.device.type == "cuda" and not (by_kernels and is_all_fused(ready.module)):
         compile = functools.partial(compiled, search=False)
         ways = {"cudnn+compiled": lambda: compile(ready, images), **ways}
     return ways
@@ -373,6 +385,8 @@ def _without_autocast(
         change = relative_change(ready.settle(images), wanted)
         return ready if change <= _CHANGE_ALLOWED[dtype] else None
     except Exception as error:  # its code may make tensors of another type
+        if is_out_of_memory(error):
+            raise
         refuse_broken_device(error)
         return None
 

@@ -205,6 +205,40 @@ def summands(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
     return [(one, other)] if node.target in SUMS_IN_PLACE else []
 
 
+def add_part(
+    traced: fx.GraphModule, parts: dict[str, nn.Module], name: str, part: nn.Module
+) -> str:
+    """Add a module to a traced network, and to `parts`, its modules by name.
+
+    Returns:
+        Where it is: by that name, or a longer one if the network has something of that name.
+    """
+    while hasattr(traced, name):
+        name += "_"
+    traced.add_submodule(name, part)
+    parts[name] = part
+    return name
+
+
+def constant_of(traced: fx.GraphModule, node: object) -> torch.Tensor | None:
+    """The tensor of the network that a node reads; None for other nodes."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    path, _, name = str(node.target).rpartition(".")
+    value = getattr(traced.get_submodule(path), name)
+    return value.detach() if isinstance(value, torch.Tensor) else None
+
+
+def only_called(traced: fx.GraphModule) -> list[str]:
+    """Dotted names of the modules that are called with one input, and nothing else is done with."""
+    calls = [node for node in traced.graph.nodes if node.op == "call_module"]
+    plain = collections.Counter(
+        str(node.target) for node in calls if len(node.args) == 1 and not node.kwargs
+    )
+    uses = count_uses(traced.graph)
+    return [name for name, count in plain.items() if uses[name] == count]
+
+
 def replace_part(traced: fx.GraphModule, name: str, part: nn.Module) -> None:
     """Put a module in the place of the one of this dotted name."""
     parent, _, own = name.rpartition(".")
