@@ -21,33 +21,17 @@ from sween.engine.depthwise_convolution import (
 from sween.engine.fuse_layers import fuse_layers
 from sween.errors import PreparationWarning
 from tests.engine.kernels.conftest import compiler, source_spills
-from tests.engine.kernels.emulation import Kernel
-
-
-class Emulated:
-    """A `Launch` on the CPU."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.kernels = folder, dict[Form, Kernel]()
-        self.faults = self.launches = 0
-
-    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
-        if form not in self.kernels:
-            options = [*form.definitions(), "-DENTRY=depthwise_convolution"]
-            source = read_source("sween.engine", subject.FILES)
-            place = self.folder / "-".join(map(str, form))
-            self.kernels[form] = Kernel(place, compiler(), source, options, 4)
-        self.launches += 1
-        self.faults += self.kernels[form](blocks, arguments)
+from tests.engine.kernels.emulation import FormEmulator
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
-    return Emulated(tmp_path_factory.mktemp("emulator"))
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> FormEmulator:
+    folder = tmp_path_factory.mktemp("emulator")
+    return FormEmulator(folder, compiler(), subject.FILES, "depthwise_convolution")
 
 
 @pytest.fixture
-def launch(kernels: Emulated, monkeypatch: pytest.MonkeyPatch) -> Emulated:
+def launch(kernels: FormEmulator, monkeypatch: pytest.MonkeyPatch) -> FormEmulator:
     monkeypatch.setattr(subject, "launch", kernels)
     monkeypatch.setattr(subject, "can_compile", lambda _device: True)
     kernels.launches = 0
@@ -71,7 +55,7 @@ def _last(*shape: int) -> torch.Tensor:
     ids=str,
 )
 @torch.no_grad()
-def test_the_kernel(launch: Emulated, shape: tuple[int, ...], side: int) -> None:
+def test_the_kernel(launch: FormEmulator, shape: tuple[int, ...], side: int) -> None:
     conv, x = _conv(shape[1], side), _last(*shape)
     part = DepthwiseConvolution(conv)
     out = depthwise_convolution(x, part.packed, part.bias)
@@ -83,7 +67,7 @@ def test_the_kernel(launch: Emulated, shape: tuple[int, ...], side: int) -> None
 
 
 @torch.no_grad()
-def test_whole_numbers_come_out_exactly_wherever_an_image_is(launch: Emulated) -> None:
+def test_whole_numbers_come_out_exactly_wherever_an_image_is(launch: FormEmulator) -> None:
     conv = _conv(8, 5)
     for own in conv.parameters():
         own.copy_(torch.randint(-3, 4, own.shape))
@@ -96,7 +80,7 @@ def test_whole_numbers_come_out_exactly_wherever_an_image_is(launch: Emulated) -
 
 
 @torch.no_grad()
-def test_what_is_not_a_number_stays_so(launch: Emulated) -> None:
+def test_what_is_not_a_number_stays_so(launch: FormEmulator) -> None:
     part, x = DepthwiseConvolution(_conv(2, 3)), _last(1, 2, 6, 6)
     x[0, 1, 2, 3] = torch.nan
     out = depthwise_convolution(x, part.packed, part.bias)
@@ -116,7 +100,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_a_network_runs_by_it(launch: Emulated, bias: bool) -> None:
+def test_a_network_runs_by_it(launch: FormEmulator, bias: bool) -> None:
     net, images = Net(_conv(8, 7, bias=bias)).eval(), _last(2, 8, 9, 9).float()
     fused = fuse_layers(net)
     assert torch.equal(fused(images), net(images))
@@ -134,7 +118,7 @@ def test_a_network_runs_by_it(launch: Emulated, bias: bool) -> None:
 
 @torch.no_grad()
 def test_a_kernel_that_is_wrong_is_not_used(
-    launch: Emulated, monkeypatch: pytest.MonkeyPatch
+    launch: FormEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
         out = arguments[3]
@@ -148,7 +132,7 @@ def test_a_kernel_that_is_wrong_is_not_used(
     assert not part.by_kernel
 
 
-def test_it_runs_in_float16_only(launch: Emulated) -> None:
+def test_it_runs_in_float16_only(launch: FormEmulator) -> None:
     part = DepthwiseConvolution(_conv(8, 7))
     part.let_run(torch.zeros(1), torch.bfloat16)
     assert not part.by_kernel
@@ -179,7 +163,7 @@ def test_other_convolutions_stay(part: nn.Module) -> None:
 
 
 @torch.no_grad()
-def test_images_at_any_address_are_read(launch: Emulated) -> None:
+def test_images_at_any_address_are_read(launch: FormEmulator) -> None:
     part = DepthwiseConvolution(_conv(8, 3))
     room = torch.randn(2 * 6 * 6 * 8 + 1).half()
     x = room[1:].view(2, 6, 6, 8).permute(0, 3, 1, 2)
@@ -189,7 +173,7 @@ def test_images_at_any_address_are_read(launch: Emulated) -> None:
     assert torch.equal(out, depthwise_convolution(again, part.packed, part.bias))
 
 
-def test_inputs_that_the_kernel_cannot_read_are_refused(launch: Emulated) -> None:
+def test_inputs_that_the_kernel_cannot_read_are_refused(launch: FormEmulator) -> None:
     part, x = DepthwiseConvolution(_conv(8, 3)), _last(2, 8, 4, 4)
     for own, weights, bias in (
         (x.float(), part.packed, part.bias),

@@ -16,33 +16,17 @@ from sween.engine.fuse_layers import fuse_layers
 from sween.engine.layer_norm import Form, KernelLayerNorm, form_for, layer_norm, suits
 from sween.errors import PreparationWarning
 from tests.engine.kernels.conftest import compiler, source_spills
-from tests.engine.kernels.emulation import Kernel
-
-
-class Emulated:
-    """A `Launch` on the CPU."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.kernels = folder, dict[Form, Kernel]()
-        self.faults = self.launches = 0
-
-    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
-        if form not in self.kernels:
-            options = [*form.definitions(), "-DENTRY=layer_norm"]
-            source = read_source("sween.engine", subject.FILES)
-            place = self.folder / "-".join(map(str, form))
-            self.kernels[form] = Kernel(place, compiler(), source, options, 4)
-        self.launches += 1
-        self.faults += self.kernels[form](blocks, arguments)
+from tests.engine.kernels.emulation import FormEmulator
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
-    return Emulated(tmp_path_factory.mktemp("emulator"))
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> FormEmulator:
+    folder = tmp_path_factory.mktemp("emulator")
+    return FormEmulator(folder, compiler(), subject.FILES, "layer_norm")
 
 
 @pytest.fixture
-def launch(kernels: Emulated, monkeypatch: pytest.MonkeyPatch) -> Emulated:
+def launch(kernels: FormEmulator, monkeypatch: pytest.MonkeyPatch) -> FormEmulator:
     monkeypatch.setattr(subject, "launch", kernels)
     monkeypatch.setattr(subject, "can_compile", lambda _device: True)
     kernels.launches = 0
@@ -73,7 +57,7 @@ def _rows(*shape: int) -> torch.Tensor:
     ids=str,
 )
 @torch.no_grad()
-def test_the_kernel(launch: Emulated, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+def test_the_kernel(launch: FormEmulator, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     norm, x = _norm(shape[-1], **options), _rows(*shape)
     part = KernelLayerNorm(norm)
     out = layer_norm(x, part.affine, part.epsilon)
@@ -86,7 +70,7 @@ def test_the_kernel(launch: Emulated, shape: tuple[int, ...], options: dict[str,
 
 
 @torch.no_grad()
-def test_what_is_not_a_number_spoils_its_row_alone(launch: Emulated) -> None:
+def test_what_is_not_a_number_spoils_its_row_alone(launch: FormEmulator) -> None:
     part, x = KernelLayerNorm(_norm(16)), _rows(5, 16)
     x[3, 4] = torch.nan
     out = layer_norm(x, part.affine, part.epsilon)
@@ -146,7 +130,7 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], int]] = {
 
 @pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
-def test_networks_compute_the_same(name: str, launch: Emulated) -> None:
+def test_networks_compute_the_same(name: str, launch: FormEmulator) -> None:
     compute, wanted = CASES[name]
     net, x = Net(compute).eval(), _rows(2, 3, 2, 8).float()
     fused = fuse_layers(net)
@@ -163,7 +147,7 @@ def test_networks_compute_the_same(name: str, launch: Emulated) -> None:
 
 @torch.no_grad()
 def test_a_kernel_that_is_wrong_is_not_used(
-    launch: Emulated, monkeypatch: pytest.MonkeyPatch
+    launch: FormEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
         out = arguments[3]
@@ -181,7 +165,7 @@ def test_a_kernel_that_is_wrong_is_not_used(
 
 
 @torch.no_grad()
-def test_the_compiler_takes_it_as_it_is(launch: Emulated) -> None:
+def test_the_compiler_takes_it_as_it_is(launch: FormEmulator) -> None:
     part, x = KernelLayerNorm(_norm(8)).half(), _rows(4, 8)
     part.by_kernel = True
     compiled = torch.compile(part, backend="aot_eager", fullgraph=True)
@@ -190,7 +174,7 @@ def test_the_compiler_takes_it_as_it_is(launch: Emulated) -> None:
 
 
 @torch.no_grad()
-def test_rows_at_any_address_are_read(launch: Emulated) -> None:
+def test_rows_at_any_address_are_read(launch: FormEmulator) -> None:
     part, room = KernelLayerNorm(_norm(8)), _rows(33)
     x = room[1:].view(4, 8)
     assert x.data_ptr() % 8
@@ -199,7 +183,7 @@ def test_rows_at_any_address_are_read(launch: Emulated) -> None:
     assert launch.faults == 0
 
 
-def test_inputs_that_the_kernel_cannot_read_are_refused(launch: Emulated) -> None:
+def test_inputs_that_the_kernel_cannot_read_are_refused(launch: FormEmulator) -> None:
     part, x = KernelLayerNorm(_norm(8)), _rows(4, 8)
     for own, affine in (
         (x.float(), part.affine),

@@ -4,8 +4,8 @@ torch and cuDNN have kernels for them that are several times slower in float16 w
 and add the bias in a pass of its own.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import torch
 from torch import fx, nn
@@ -50,13 +50,7 @@ def form_for(channels: int, side: int, width: int) -> Form:
     return Form(channels // 2, side, min((7, 8), key=lambda columns: -width % columns))
 
 
-class Launch(Protocol):
-    """Runs the kernel of a form."""
-
-    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None: ...
-
-
-launch: Launch = FormLauncher(FILES, "depthwise_convolution", THREADS)
+launch = FormLauncher(FILES, "depthwise_convolution", THREADS)
 
 
 class DepthwiseConvolution(nn.Module):

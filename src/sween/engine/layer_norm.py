@@ -4,14 +4,14 @@ torch's kernel takes four to twelve times as long as reading and writing the row
 vision transformers and of ConvNeXt are short.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sween.cuda import Argument, can_compile
+from sween.cuda import can_compile
 from sween.engine.layer_kernels import FormLauncher, agrees, moved
 from sween.engine.tracing import add_part, constant_of, has_hooks, only_called, replace_part
 
@@ -49,13 +49,7 @@ def form_for(channels: int) -> Form:
     return Form(channels, per_lane, max(1, min(4, NUMBERS // (VECTOR * per_lane))))
 
 
-class Launch(Protocol):
-    """Runs the kernel of a form."""
-
-    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None: ...
-
-
-launch: Launch = FormLauncher(FILES, "layer_norm", THREADS)
+launch = FormLauncher(FILES, "layer_norm", THREADS)
 
 
 class KernelLayerNorm(nn.Module):

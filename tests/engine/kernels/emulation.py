@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 
+from sween import cuda
 from sween.cuda import Argument
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import NOISE, read_source
+from sween.engine.layer_kernels import Form
 
 EMULATOR = Path(__file__).with_name("emulator.cpp")
 NOISE_EMULATOR = Path(__file__).with_name("noise_emulator.cpp")
@@ -66,6 +68,24 @@ class Kernel:
     def __call__(self, blocks: int, arguments: Sequence[Argument]) -> int:
         with _pointers(arguments) as array:
             return int(self._launch(blocks, array))
+
+
+class FormEmulator:
+    """A launcher of a kernel that is compiled for each of its forms, on the CPU."""
+
+    def __init__(self, folder: Path, compiler: str, files: tuple[str, ...], kernel: str) -> None:
+        self._folder, self._compiler, self._kernel = folder, compiler, kernel
+        self._source = cuda.read_source("sween.engine", files)
+        self._kernels = dict[Form, Kernel]()
+        self.faults = self.launches = 0
+
+    def __call__(self, form: Form, blocks: int, arguments: Sequence[Argument]) -> None:
+        if form not in self._kernels:
+            options = [*form.definitions(), f"-DENTRY={self._kernel}"]
+            place = self._folder / str(len(self._kernels))
+            self._kernels[form] = Kernel(place, self._compiler, self._source, options, 4)
+        self.launches += 1
+        self.faults += self._kernels[form](blocks, arguments)
 
 
 class NoiseEmulator:
