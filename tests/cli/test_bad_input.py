@@ -56,6 +56,11 @@ OPTIONS = [
     (f"{TRAIN} --learning-rate 1e30", "diverged", "lower the learning rate"),
     (f"{TRAIN} --image-size 16", "image_size", "got 16", "leave --image-size out"),
     ("train --config fast/gaussian --sigma 0.5 --out {out}", "root of cifar10", "--data-root"),
+    (
+        "train --config fast/gaussian --sigma 0.5 --matrix-rate 0.1 --out {out}",
+        "only muon uses",
+        "muon",
+    ),
     ("train --config fast/gausian --sigma 0.5 --out {out}", "did you mean 'fast/gaussian'?"),
     *((f"{TRAIN} --device {name}", "--device", name) for name in ("gpu", "meta", "cuda:99")),
     (f"{CERTIFY} --sampling decide --radius 0.5 --members", "one classifier", "sampling fixed"),

@@ -18,7 +18,7 @@ pytestmark = [
     ),
 ]
 METHODS: dict[str, dict[str, Any]] = {
-    "acr": {"drop_below": 0.0, "reweigh_every": 0},
+    "acr": {"drop_below": 0.0, "reweigh_every": 0, "optimizer": "muon"},
     "catrs": {"votes": 20},
 }
 

@@ -26,6 +26,7 @@ def config(**fields: Any) -> TrainConfig:
         ("epochs", (0, -1)),
         ("batch_size", (0, -5)),
         ("learning_rate", (0.0, -0.1, math.nan, math.inf)),
+        ("matrix_rate", (0.0, -1.0, math.nan, math.inf)),
         ("momentum", (-0.1, 1.0, 1.5, math.nan)),
         ("weight_decay", (-1e-9, math.nan, math.inf)),
         ("copies", (0, -1)),
@@ -54,6 +55,7 @@ def test_an_unusable_number_is_named(field: str, values: tuple[float, ...]) -> N
     ("field", "value", "nearest"),
     [
         ("method", "gausian", "gaussian"),
+        ("optimizer", "moun", "muon"),
         ("schedule", "onecycle", "one-cycle"),
         ("store", "float1", "float16"),
         ("epoch", 3, "epochs"),
@@ -203,6 +205,14 @@ def test_attacks_are_the_published_ones_unless_given() -> None:
     assert config(method="acr", attack_steps=0).options_at(99).attack_steps == 0
     assert config(method="acr", drop_below=0.0, reweigh_every=0).weighing is None
     assert config().options_at(0).attack_steps == 0
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+def test_a_rate_of_muon_needs_muon(optimizer: str | None) -> None:
+    with pytest.raises(BadInput, match=r"^matrix_rate: expected no value, .* got 0\.01 with sgd"):
+        config(optimizer=optimizer, matrix_rate=0.01)
+    assert config(optimizer="muon").peak_matrix_rate == 0.02
+    assert config(optimizer="muon", matrix_rate=0.01).peak_matrix_rate == 0.01
 
 
 @pytest.mark.parametrize("name", ["attack_from", "attack_steps", "attack_size", "drop_below"])

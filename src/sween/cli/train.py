@@ -20,7 +20,7 @@ from sween.data import DATASETS, load_dataset
 from sween.data.dataset import AUGMENTATIONS
 from sween.models import list_models
 from sween.training import OBJECTIVES, TrainConfig, make_configs, read_recipe, train_many
-from sween.training.config import STORES
+from sween.training.config import OPTIMIZERS, STORES
 from sween.training.recipes import list_recipes, run_folders
 from sween.training.schedules import SCHEDULES
 from sween.training.torchrun import end_process, start_processes
@@ -80,10 +80,22 @@ def run(
     copies: Annotated[
         int | None, typer.Option(help="noisy copies of each image [depends on the method]")
     ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(OPTIMIZERS)} [{OPTIMIZERS[0]}]",
+            autocompletion=complete_from(lambda: OPTIMIZERS),
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help=f"peak learning rate [{_default('learning_rate')}]")
     ] = None,
-    momentum: Annotated[float | None, typer.Option(help=f"of SGD [{_default('momentum')}]")] = None,
+    matrix_rate: Annotated[
+        float | None, typer.Option(help="of muon: peak rate of filters and matrices [0.02]")
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help=f"of SGD and Muon [{_default('momentum')}]")
+    ] = None,
     nesterov: Annotated[bool | None, typer.Option(help="Nesterov momentum [yes]")] = None,
     weight_decay: Annotated[
         float | None, typer.Option(help=f"of SGD [{_default('weight_decay')}]")
@@ -178,7 +190,9 @@ def run(
         "epochs": epochs,
         "batch_size": batch_size,
         "copies": copies,
+        "optimizer": optimizer,
         "learning_rate": learning_rate,
+        "matrix_rate": matrix_rate,
         "momentum": momentum,
         "nesterov": nesterov,
         "weight_decay": weight_decay,

@@ -14,6 +14,9 @@ from sween.training.objectives import OBJECTIVES, ObjectiveOptions, PublishedAtt
 from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
+OPTIMIZERS = ("sgd", "muon")
+
+_MATRIX_RATE = 0.02
 
 _ATTACK_OPTIONS = ("attack_from", "attack_steps", "attack_size")
 _WEIGHING_OPTIONS = ("drop_below", "reweigh_from", "reweigh_every")
@@ -46,8 +49,12 @@ class TrainConfig:
         epochs: passes over the training images.
         batch_size: images per step; the network sees `batch_size * copies` noisy images.
         copies: noisy copies of each image; by default the objective's.
+        optimizer: `sgd`, the default, or `muon`, which moves the weights of convolutions and linear
+            layers but the last one by orthogonalised momentum, and all else as `sgd` does.
         learning_rate: peak of the schedule.
-        momentum: of SGD.
+        matrix_rate: of `muon`: peak rate of those weights, of which each row keeps norm 1 on
+            average; by default 0.02. It follows the schedule too.
+        momentum: of SGD and Muon.
         nesterov: use Nesterov momentum.
         weight_decay: of SGD.
         decay_norms: whether weight decay also applies to batch-norm parameters and biases.
@@ -98,7 +105,9 @@ class TrainConfig:
     epochs: int = 100
     batch_size: int = 128
     copies: int | None = None
+    optimizer: str | None = None
     learning_rate: float = 0.1
+    matrix_rate: float | None = None
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
@@ -129,6 +138,7 @@ class TrainConfig:
             object.__setattr__(self, "warmup", 0.2 if rises else 0.0)
         for kind, name, known in (
             ("training method", self.method, OBJECTIVES),
+            ("optimizer", self.optimizer, OPTIMIZERS),
             ("schedule", self.schedule, SCHEDULES),
             ("store", self.store, STORES),
             ("augmentation", self.augmentation, AUGMENTATIONS),
@@ -172,6 +182,11 @@ class TrainConfig:
             "batch_size": (self.batch_size >= 1, "at least 1", "128"),
             "copies": (self.copies is None or self.copies >= 1, "at least 1", "2"),
             "learning_rate": (0 < self.learning_rate < math.inf, "a positive number", "0.1"),
+            "matrix_rate": (
+                self.matrix_rate is None or 0 < self.matrix_rate < math.inf,
+                "a positive number",
+                "0.02",
+            ),
             "momentum": (0 <= self.momentum < 1, "in [0, 1)", "0.9"),
             "weight_decay": (0 <= self.weight_decay < math.inf, "at least 0", "5e-4"),
             "warmup": (0 <= self.warmup_share < 1, "in [0, 1)", "0.2"),
@@ -210,6 +225,13 @@ class TrainConfig:
 
     def _check_applicable(self) -> None:
         """An option of another method would silently do nothing."""
+        if self.matrix_rate is not None and self.optimizer != "muon":
+            raise BadInput(
+                "matrix_rate",
+                expected="no value, as only muon uses it",
+                got=f"{self.matrix_rate:g} with {self.optimizer or 'sgd'}",
+                fix="leave it out, or choose `optimizer` muon",
+            )
         objective = OBJECTIVES[self.method]
         for names, applies in (
             (_ATTACK_OPTIONS, objective.attack is not None),
@@ -250,6 +272,11 @@ class TrainConfig:
     def training_sigma(self) -> float:
         """Noise level of the training images."""
         return self.sigma * (1.0 if self.noise_factor is None else self.noise_factor)
+
+    @property
+    def peak_matrix_rate(self) -> float:
+        """Peak rate of the weights that `muon` moves."""
+        return _MATRIX_RATE if self.matrix_rate is None else self.matrix_rate
 
     @property
     def warmup_share(self) -> float:

@@ -23,6 +23,7 @@ from sween.locks import FolderLock
 from sween.models import load_checkpoint
 from sween.paths import AnyPath, as_folder, as_paths
 from sween.progress import track
+from sween.run_folder import describe_environment
 from sween.training.config import TrainConfig
 from sween.training.distributed import Processes
 from sween.training.trainer import Trainer
@@ -116,13 +117,26 @@ def train_many(
     device = device or torch.device("cpu")
     follows = processes is not None and not processes.first
     if processes is not None:
-        processes.check_same({"device": device.type, "candidates": len(configs)})
+        processes.check_same(same_everywhere(configs, device))
     with contextlib.ExitStack() as stack:
         # All of them first: another process may be using one of these folders.
         locks = [None if follows else stack.enter_context(FolderLock(out)) for out in folders]
         return _train_together(
             configs, dataset, folders, locks, device, quiet or follows, processes
         )
+
+
+def same_everywhere(configs: Sequence[TrainConfig], device: torch.device) -> dict[str, Any]:
+    """What all processes of one training must have in common besides their images and configs.
+
+    Each process orthogonalises Muon's momentum by itself: matrix products that round differently
+    on another kind of device would let their weights drift apart.
+    """
+    found: dict[str, Any] = {"device": device.type, "candidates": len(configs)}
+    if any(config.optimizer == "muon" for config in configs):
+        kind = "gpu" if device.type == "cuda" else "processor"
+        found |= {f"{kind} for muon": describe_environment()[kind]}
+    return found
 
 
 def _train_together(

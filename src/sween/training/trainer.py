@@ -37,6 +37,7 @@ from sween.training.ema import MovingAverage
 from sween.training.image_weights import REWEIGH_COPIES, keep_easy, weigh_images
 from sween.training.narrow_convolution import use_narrow_convolutions
 from sween.training.noisy_accuracy import noisy_accuracy
+from sween.training.optimizers import make_optimizer
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
 from sween.training.step import StepInputs, StreamedInputs, TrainingStep
@@ -131,7 +132,7 @@ class Trainer:
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.rate = torch.zeros((), device=device) if self.fast else None
-        self.optimizer = self._make_optimizer()
+        self.optimizer = make_optimizer(config, self.model, rate=self.rate)
         self.average = MovingAverage(self.model, config.average) if config.average else None
         self.step = self._make_step(self._make_inputs(images or training_images(dataset, device)))
         self.per_image: dict[str, torch.Tensor] = {}  # a row for each training image
@@ -338,21 +339,6 @@ class Trainer:
             loss=sum(values) / len(values),
             noisy_accuracy=accuracy,
             seconds=round(seconds, 4),
-        )
-
-    def _make_optimizer(self) -> torch.optim.SGD:
-        config = self.config
-        groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
-        for parameter in self.model.parameters():
-            spared = parameter.ndim < 2 and not config.decay_norms
-            groups[spared]["params"].append(parameter)
-        return torch.optim.SGD(
-            [group for group in groups if group["params"]],
-            lr=config.learning_rate if self.rate is None else self.rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            nesterov=config.nesterov and config.momentum > 0,
-            fused=self.fast or None,
         )
 
     def _make_inputs(self, images: tuple[torch.Tensor, torch.Tensor] | None) -> StepInputs:
