@@ -336,7 +336,9 @@ def methods(results: Path, name: str) -> str:
         ]
         cells = [objective.description, f"{objective.copies}", ", ".join(weights) or "-"]
         lines.append([f"`{method}`", *cells])
-    return markdown(["method", "loss", "noisy copies", "published λ at σ"], 2, lines)
+    return markdown(
+        ["method", "loss", "noisy copies", "λ at σ, as published but for `temporal`"], 2, lines
+    )
 
 
 def reproduced(results: Path, target: str) -> str:

@@ -26,7 +26,7 @@ TEACHER = "teacher.safetensors"
 RUNS: dict[str, dict[str, Any]] = {
     "gaussian": {"average": 0.9, "copies": 2, "label_smoothing": 0.1},
     "macer": {"copies": 4},
-    "consistency": {},
+    "consistency": {"optimizer": "muon"},
     "catrs": {"copies": 2, "attack_from": 1, "attack_steps": 2, "votes": 20},
 }
 

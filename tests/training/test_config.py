@@ -26,6 +26,7 @@ def config(**fields: Any) -> TrainConfig:
         ("epochs", (0, -1)),
         ("batch_size", (0, -5)),
         ("learning_rate", (0.0, -0.1, math.nan, math.inf)),
+        ("temperature", (0.0, -1.0, math.nan, math.inf)),
         ("matrix_rate", (0.0, -1.0, math.nan, math.inf)),
         ("momentum", (-0.1, 1.0, 1.5, math.nan)),
         ("weight_decay", (-1e-9, math.nan, math.inf)),
@@ -233,6 +234,7 @@ def test_a_sigma_without_published_attack_needs_every_value(name: str) -> None:
         ("catrs", "drop_below", 0.4),
         ("acr", "teacher", "runs/teacher"),
         ("macer", "reweigh_every", 0),
+        ("consistency", "temperature", 0.8),
     ],
 )
 def test_an_option_of_another_method_is_refused(method: str, name: str, value: object) -> None:

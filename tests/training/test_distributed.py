@@ -131,6 +131,14 @@ def test_images_weighed_by_the_network_s_own_votes_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_memory_of_images_is_refused(tmp_path: Path, alone: Processes) -> None:
+    """Each process would remember only the images that happened to be in its part."""
+    asked = config(method="temporal")
+    with pytest.raises(BadInput, match=r"method: .*got temporal under torchrun; .*one process"):
+        train_many([asked], few_digits(50), [tmp_path / "run"], quiet=True, processes=alone)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_state_of_two_processes_resumes_in_one(
     pair: Path, tmp_path: Path, alone: Processes
 ) -> None:

@@ -1,5 +1,6 @@
 """Training objectives against plain, slow transcriptions of their formulas, gradients included."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from sween.training.objectives import (
     gaussian,
     inverse_normal,
     macer,
+    remember,
+    temporal,
 )
 
 OPTIONS = ObjectiveOptions(sigma=0.5, regulariser=4.0)
@@ -108,6 +111,50 @@ def slow_catrs(
     return total / len(y)
 
 
+def slow_temporal(
+    z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions, memory: torch.Tensor
+) -> torch.Tensor:
+    """Consistency with remembered probabilities, one image at a time."""
+    total, zero = torch.zeros((), dtype=z.dtype), torch.zeros((), dtype=z.dtype)
+    for i in range(len(y)):
+        each = [softmax(z[j, i]) for j in range(len(z))]
+        total = total - options.entropy * sum((p * torch.log(p) for p in mean(each)), zero)
+        kept = memory[i].tolist()
+        if sum(kept) == 0:
+            continue
+        kept = [own ** (1 / options.temperature) for own in kept]
+        remembered = [own / sum(kept) for own in kept]
+        for one in each:
+            for q, p in zip(remembered, one, strict=True):
+                if q > 0:
+                    term = q * (math.log(q) - torch.log(p))
+                    total = total + options.regulariser * term / len(each)
+    return slow_gaussian(z, y, options) + total / len(y)
+
+
+def remembering(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """With a memory of which some rows are of images that were never seen, and some are young."""
+
+    def of_logits(z: torch.Tensor, y: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(6)
+        memory = torch.rand(z.shape[1:], generator=generator, dtype=z.dtype)
+        memory = (
+            memory
+            / memory.sum(dim=1, keepdim=True)
+            * torch.tensor([[0.1], [0.9]]).repeat(len(memory) // 2, 1)
+        )
+        memory[::3], memory[:, 1] = 0.0, 0.0
+        return loss(z, y, options, memory)
+
+    return of_logits
+
+
+def sharpened(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """With a memory, at a lower temperature."""
+    plain = remembering(loss)
+    return lambda z, y, options: plain(z, y, dataclasses.replace(options, temperature=0.7))
+
+
 def guide(attacked: torch.Tensor) -> Guide:
     """Targets with zeros among them, and draws that accept all copies of some images."""
     generator = torch.Generator().manual_seed(5)
@@ -132,12 +179,18 @@ PAIRS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor],
     "gaussian": (gaussian, slow_gaussian, 2),
     "macer": (macer, slow_macer, 4),
     "consistency": (consistency, slow_consistency, 2),
+    "temporal": (remembering(temporal), remembering(slow_temporal), 2),
+    "temporal, sharpened": (sharpened(temporal), sharpened(slow_temporal), 2),
     "acr": (OBJECTIVES["acr"].loss, slow_gaussian, 4),
     "catrs": (guided(catrs), guided(slow_catrs), 8),
 }
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_has_a_transcription() -> None:
+    assert PAIRS.keys() >= OBJECTIVES.keys()
+
+
+@pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("scale", [0.05, 0.3, 1.0])
 def test_values_and_gradients_match_the_transcription(name: str, scale: float) -> None:
     fast, slow, copies = PAIRS[name]
@@ -227,3 +280,24 @@ def test_catrs_trains_on_the_easier_copies_of_an_image_it_is_unsure_of() -> None
     assert all(row.any() for row in own[:, 1])
     assert not other[:, 0].any()
     assert other[:, 1].any()
+
+
+def test_a_memory_is_the_mean_of_what_was_said_lately() -> None:
+    looks = [logits(2, count=3).detach() + 0.5 * look for look in range(4)]
+    memory = torch.zeros(3, 5, dtype=torch.float64)
+    expected = torch.zeros(3, 5, dtype=torch.float64)
+    for age, look in enumerate(reversed(looks)):
+        expected += 0.1 * 0.9**age * torch.softmax(look, dim=2).mean(dim=0)
+    for look in looks:
+        memory = remember(memory, look)
+    torch.testing.assert_close(memory, expected)
+    torch.testing.assert_close(memory.sum(dim=1), torch.full((3,), 1 - 0.9**4).double())
+
+
+def test_temporal_agrees_with_consistency_where_the_memory_is_the_mean_copy() -> None:
+    z, y = logits(2), labels()
+    seen = torch.softmax(z, dim=2).mean(dim=0).detach()
+    torch.testing.assert_close(temporal(z, y, OPTIONS, 0.3 * seen), consistency(z, y, OPTIONS))
+    unseen = torch.zeros_like(seen)
+    without = dataclasses.replace(OPTIONS, regulariser=0.0)
+    torch.testing.assert_close(temporal(z, y, OPTIONS, unseen), consistency(z, y, without))

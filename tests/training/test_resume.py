@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "attack_steps": 1,
         "attack_size": 0.25,
     },
+    "temporal": {"attack_from": 3, "attack_steps": 1, "attack_size": 0.25},
     "acr": {
         "attack_from": 3,
         "attack_steps": 1,

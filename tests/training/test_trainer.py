@@ -17,6 +17,7 @@ from sween.runs import TrainingRun
 from sween.training import TrainConfig, train
 from sween.training.noisy_accuracy import noisy_accuracy
 from sween.training.step import StepInputs, TrainingStep
+from sween.training.trainer import Trainer
 from sween.training.training_images import describe_images
 from sween.training.training_votes import count_votes
 
@@ -242,3 +243,30 @@ def test_acr_trains_for_the_average_certified_radius(tmp_path: Path) -> None:
         radii = radius_cohen(top, 500, alpha=0.001, sigma=1.0)
         found[method] = float((radii * (answers == held_out.labels).numpy()).mean())
     assert found["acr"] > 1.4 * found["gaussian"]
+
+
+def test_temporal_remembers_each_image_it_saw(tmp_path: Path) -> None:
+    """An epoch of 50 images in batches of 16 leaves out two of them."""
+    wanted = config(method="temporal", epochs=3, batch_size=16)
+    trainer = Trainer(wanted, few_digits(50), tmp_path, device=torch.device("cpu"))
+    assert len(list(trainer.run())) == 9
+    totals = trainer.per_image["memory"].double().sum(dim=1)
+    looks = torch.log(1 - totals) / math.log(0.9)
+    assert torch.allclose(looks, looks.round(), atol=1e-4)
+    assert int(looks.round().sum()) == 3 * 48
+    assert int(looks.max().round()) == 3
+
+
+def test_temporal_makes_predictions_agree(tmp_path: Path) -> None:
+    """Noisy copies of an image get one class more often than by cross-entropy alone."""
+    found = {}
+    for regulariser in (0.0, 20.0):
+        own = {"method": "temporal", "regulariser": regulariser, "sigma": 1.0, "average": 0.99}
+        wanted = config(**own, epochs=15, batch_size=64)
+        model = train(wanted, digits(), tmp_path / str(regulariser), quiet=True)
+        split = digits().weights
+        votes = count_votes(
+            model, split, sigma=1.0, copies=200, num_classes=10, seed=1, purpose="test"
+        )
+        found[regulariser] = float(votes.amax(dim=1).mean()) / 200
+    assert found[20.0] > found[0.0] + 0.02

@@ -120,10 +120,16 @@ def run(
         float | None, typer.Option(help="decay of a moving average of the weights [off]")
     ] = None,
     regulariser: Annotated[
-        float | None, typer.Option(help="lambda of macer, consistency and catrs [as published]")
+        float | None, typer.Option(help="lambda of all methods but gaussian and acr [as published]")
     ] = None,
     regulariser_from: Annotated[
         int | None, typer.Option(help="epoch from which lambda applies [0, or as published]")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="of what temporal remembers: below 1 for larger radii of fewer images [1]"
+        ),
     ] = None,
     attack_from: Annotated[
         int | None,
@@ -132,7 +138,7 @@ def run(
     attack_steps: Annotated[
         int | None,
         typer.Option(
-            help="steps of that attack (acr, catrs, consistency), 0 for none [as published]"
+            help="steps of that attack (not of gaussian and macer), 0 for none [as published]"
         ),
     ] = None,
     attack_size: Annotated[
@@ -204,6 +210,7 @@ def run(
         "average": average,
         "regulariser": regulariser,
         "regulariser_from": regulariser_from,
+        "temperature": temperature,
         "attack_from": attack_from,
         "attack_steps": attack_steps,
         "attack_size": attack_size,

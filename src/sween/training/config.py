@@ -68,11 +68,13 @@ class TrainConfig:
         regulariser: lambda of the objective; by default the one published for this sigma.
         regulariser_from: epoch from which lambda applies; by default 0, or the first drop of the
             rate where that is what was published for this method and sigma.
+        temperature: of `temporal`; by default 1. What is remembered of an image is raised to the
+            power of its inverse: below 1 it is sharpened, for larger radii of fewer images.
         attack_from: epoch from which the noise is attacked; by default the published share of the
             epochs.
         attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma,
-            so that `consistency` has none unless it is given.
-        attack_size: length of a step of `acr` and `consistency`, radius of `catrs`, for [0,1]
+            so that `consistency` and `temporal` have none unless it is given.
+        attack_size: length of a step, or radius of `catrs`, for [0,1]
             pixels; by default as published for sigma.
         drop_below: `acr` and `consistency` drop training images of which a smaller share of noisy
             copies is classified correctly at `reweigh_from`; 0 drops none; by default as published
@@ -119,6 +121,7 @@ class TrainConfig:
     average: float = 0.0
     regulariser: float | None = None
     regulariser_from: int | None = None
+    temperature: float | None = None
     attack_from: int | None = None
     attack_steps: int | None = None
     attack_size: float | None = None
@@ -193,6 +196,11 @@ class TrainConfig:
             "label_smoothing": (0 <= self.label_smoothing < 1, "in [0, 1)", "0"),
             "average": (0 <= self.average < 1, "in [0, 1)", "0.999"),
             "regulariser": (0 <= (self.regulariser or 0) < math.inf, "at least 0", "4"),
+            "temperature": (
+                self.temperature is None or 0 < self.temperature < math.inf,
+                "a positive number",
+                "0.8",
+            ),
             "regulariser_from": ((self.regulariser_from or 0) >= 0, "an epoch from 0 on", "0"),
             "attack_from": (0 <= (self.attack_from or 0) < self.epochs, in_time, "0"),
             "attack_steps": ((self.attack_steps or 0) >= 0, "at least 0", "4"),
@@ -238,6 +246,7 @@ class TrainConfig:
             (_WEIGHING_OPTIONS, objective.weighs_images),
             (("votes",), objective.weighs_images or objective.taught),
             (("teacher",), objective.taught),
+            (("temperature",), objective.remembers),
         ):
             for name in names:
                 if getattr(self, name) is not None and not applies:
@@ -404,6 +413,7 @@ class TrainConfig:
         return ObjectiveOptions(
             sigma=self.training_sigma,
             regulariser=self.regulariser_weight if epoch >= self.regulariser_start else 0.0,
+            temperature=1.0 if self.temperature is None else self.temperature,
             label_smoothing=self.label_smoothing,
             attack_steps=steps,
             attack_size=size,

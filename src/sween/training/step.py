@@ -21,7 +21,7 @@ from sween.training.augment import CropFlips, ResizedCropFlip, apply_crop_flips,
 from sween.training.distributed import GlobalBatchStatistics, Processes
 from sween.training.ema import MovingAverage
 from sween.training.keyed_draws import KeyedDraws
-from sween.training.objectives import OBJECTIVES, Guide, ObjectiveOptions
+from sween.training.objectives import OBJECTIVES, Guide, ObjectiveOptions, remember
 
 COMPILE_MODE = "default"
 """torch.compile's mode; "max-autotune-no-cudagraphs" is a little faster and takes minutes."""
@@ -135,7 +135,8 @@ class TrainingStep:
     `channels_last` is the layout that the network is given images in. With
     `processes`, `keyed` draws instead, and the loss and the update are those of the whole batch.
     `targets` are the teacher's probabilities (images, classes) on all training images, for
-    objectives that are taught; they are set before `prepare`.
+    objectives that are taught, and `memory` (images, classes) what a step updates for those that
+    remember; they are set before `prepare`.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class TrainingStep:
         self._statistics = GlobalBatchStatistics() if processes else contextlib.nullcontext()
         self.objective = OBJECTIVES[method]
         self.targets: torch.Tensor | None = None
+        self.memory: torch.Tensor | None = None
         self.loss = torch.zeros((), device=inputs.pixels.device)
         self.options: ObjectiveOptions | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -228,7 +230,8 @@ class TrainingStep:
             if isinstance(value, torch.Tensor)
         ]
         averaged = self.average.tensors.values() if self.average is not None else ()
-        return [*self.model.state_dict().values(), *averaged, *momenta]
+        remembered = () if self.memory is None else (self.memory,)
+        return [*self.model.state_dict().values(), *averaged, *remembered, *momenta]
 
     def _step(self) -> None:
         assert self.options is not None  # prepare comes first
@@ -239,7 +242,9 @@ class TrainingStep:
         uniforms = self._draw_uniforms() if self.objective.taught else None
         attacked = self._attack(drawn, noise) if self.options.attack_steps else None
         with self._statistics:
-            loss = self._forward(drawn, noise, attacked, uniforms)
+            loss, remembered = self._forward(drawn, noise, attacked, uniforms)
+        if self.memory is not None:
+            self.memory.index_copy_(0, self.inputs.picks, remembered)
         self.optimizer.zero_grad(set_to_none=True)
         if self.processes is None:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -326,11 +331,19 @@ class TrainingStep:
         noise: torch.Tensor,
         attacked: torch.Tensor | None,
         uniforms: torch.Tensor | None,
-    ) -> torch.Tensor:
-        if uniforms is None:
-            logits = self._logits(drawn, noise if attacked is None else attacked)
-            return self.objective.loss(logits, self._labels(), self.options)
-        logits = self._logits(drawn, noise)
-        others = logits if attacked is None else self._logits(drawn, attacked)
-        guide = Guide(others, self._batch_targets(), uniforms)
-        return self.objective.loss(logits, self._labels(), self.options, guide)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss, and the memory of the batch after it: nothing without a memory."""
+        own = noise if attacked is None or uniforms is not None else attacked
+        logits = self._logits(drawn, own)
+        remembered = logits.new_zeros(0)
+        if self.memory is not None:
+            memory = self.memory[self.inputs.picks]
+            remembered = remember(memory, logits.detach())
+            loss = self.objective.loss(logits, self._labels(), self.options, memory)
+        elif uniforms is not None:
+            others = logits if attacked is None else self._logits(drawn, attacked)
+            guide = Guide(others, self._batch_targets(), uniforms)
+            loss = self.objective.loss(logits, self._labels(), self.options, guide)
+        else:
+            loss = self.objective.loss(logits, self._labels(), self.options)
+        return loss, remembered

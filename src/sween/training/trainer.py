@@ -37,6 +37,7 @@ from sween.training.ema import MovingAverage
 from sween.training.image_weights import REWEIGH_COPIES, keep_easy, weigh_images
 from sween.training.narrow_convolution import use_narrow_convolutions
 from sween.training.noisy_accuracy import noisy_accuracy
+from sween.training.objectives import OBJECTIVES
 from sween.training.optimizers import make_optimizer
 from sween.training.schedules import learning_rate
 from sween.training.state import TrainingState, drop_state, load_state, parts_of, save_state
@@ -98,6 +99,14 @@ class Trainer:
         self.teacher = load_teacher(config, dataset)
         if self.teacher is not None:
             self.recorded |= {TEACHER_KEY: self.teacher.fingerprint}
+        if OBJECTIVES[config.method].remembers and processes is not None:
+            raise BadInput(
+                "method",
+                expected="one that keeps nothing of each image, which every process sees only a "
+                "part of",
+                got=f"{config.method} under torchrun",
+                fix="train it in one process",
+            )
         if config.weighing is not None and processes is not None:
             raise BadInput(
                 "method",
@@ -171,6 +180,7 @@ class Trainer:
             if self._share_start():
                 drop_state(self.out)  # may be left by a kill right after the checkpoint was written
                 return
+            self._recall()
             if self._ask_teacher():  # which may take longer than an epoch
                 with self._on_stream():
                     save_state(self.out, self._state())
@@ -260,6 +270,15 @@ class Trainer:
             return torch.randperm(count, generator=generator, device=generator.device)
         weights = self.per_image["weights"].to(generator.device)
         return torch.multinomial(weights, count, replacement=True, generator=generator)
+
+    def _recall(self) -> None:
+        """What the network said about each image in earlier epochs, if its loss needs that."""
+        if not OBJECTIVES[self.config.method].remembers:
+            return
+        if "memory" not in self.per_image:
+            shape = (len(self.dataset.train), self.dataset.num_classes)
+            self.per_image["memory"] = torch.zeros(shape, device=self.device)
+        self.step.memory = self.per_image["memory"]
 
     def _ask_teacher(self) -> bool:
         """What it says about each image, unless that is known; returns whether it was asked."""
