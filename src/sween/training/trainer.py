@@ -277,7 +277,8 @@ class Trainer:
             return
         if "memory" not in self.per_image:
             shape = (len(self.dataset.train), self.dataset.num_classes)
-            self.per_image["memory"] = torch.zeros(shape, device=self.device)
+            with self._on_stream():  # of the steps, which would not wait for another one
+                self.per_image["memory"] = torch.zeros(shape, device=self.device)
         self.step.memory = self.per_image["memory"]
 
     def _ask_teacher(self) -> bool:
