@@ -102,7 +102,7 @@ def test_steps_are_those_of_a_transcription(nesterov: bool, layout: torch.memory
 
 
 def test_all_else_moves_as_sgd_moves_it() -> None:
-    """Bit for bit, with and without decay of norms and biases."""
+    """To rounding, with and without decay of norms and biases."""
     for decay_norms in (True, False):
         model, other = Network(), Network()
         muon = make_optimizer(config(decay_norms=decay_norms), model, rate=None)

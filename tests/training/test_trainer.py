@@ -257,16 +257,11 @@ def test_temporal_remembers_each_image_it_saw(tmp_path: Path) -> None:
     assert int(looks.max().round()) == 3
 
 
-def test_temporal_makes_predictions_agree(tmp_path: Path) -> None:
-    """Noisy copies of an image get one class more often than by cross-entropy alone."""
-    found = {}
-    for regulariser in (0.0, 20.0):
-        own = {"method": "temporal", "regulariser": regulariser, "sigma": 1.0, "average": 0.99}
-        wanted = config(**own, epochs=15, batch_size=64)
-        model = train(wanted, digits(), tmp_path / str(regulariser), quiet=True)
-        split = digits().weights
-        votes = count_votes(
-            model, split, sigma=1.0, copies=200, num_classes=10, seed=1, purpose="test"
-        )
-        found[regulariser] = float(votes.amax(dim=1).mean()) / 200
-    assert found[20.0] > found[0.0] + 0.02
+def test_temporal_learns_the_true_classes(tmp_path: Path) -> None:
+    """Agreement alone could be had by one class for all images, as it is for too large a lambda."""
+    own = {"method": "temporal", "regulariser": 1.0, "sigma": 1.0, "average": 0.99}
+    wanted = config(**own, epochs=15, batch_size=64)
+    model = train(wanted, digits(), tmp_path, quiet=True)
+    split = digits().weights
+    votes = count_votes(model, split, sigma=1.0, copies=50, num_classes=10, seed=1, purpose="test")
+    assert (votes.argmax(dim=1) == split.labels).float().mean() > 0.7
