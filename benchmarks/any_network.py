@@ -45,7 +45,7 @@ NETWORKS = {
     "resnet32x2": 32,
     "resnet32x3": 32,
 }
-"""Image sizes, by name; the goals of issue 17 first."""
+"""Image sizes, by name; those with a goal of their own first."""
 
 MODES = ("fast", "plain", "cudnn", "max")
 

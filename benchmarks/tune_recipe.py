@@ -5,8 +5,9 @@
         --data-root DIR --out rows.jsonl
 
 Each --try names options that replace the recipe's; `crop_padding` is the data set's. One row per
-try: what was tried, the last epoch's metrics, and the ACR of the saved weights. Tries that already
-have a row are left out.
+try: what was tried, the last epoch's metrics, the ACR of the saved weights and Cohen's radius of
+each image (0 where the label is wrong or withheld). Tries that already have a row are left out.
+--keep DIR keeps the training folders as DIR/0, DIR/1, ... in the order of the rows.
 """
 
 import argparse
@@ -36,8 +37,8 @@ def parse_try(text: str) -> dict[str, Any]:
     return {} if text == "recipe" else tomllib.loads("\n".join(text.split(",")))
 
 
-def score(folder: Path, dataset: Dataset, settings: CertifySettings, images: int) -> float:
-    """The ACR of a trained network on images spread over the weight-solving split."""
+def score(folder: Path, dataset: Dataset, settings: CertifySettings, images: int) -> dict[str, Any]:
+    """The ACR of a trained network, and its parts, on images of the weight-solving split."""
     model, manifest = load_checkpoint(folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     split = dataset.weights
@@ -51,24 +52,35 @@ def score(folder: Path, dataset: Dataset, settings: CertifySettings, images: int
         labels=[int(split.labels[i]) for i in indices],
         indices=indices,
     )
-    return average_certified_radius(rows, radius="radius_cohen")
+    right = [row.prediction == row.label for row in rows]
+    radii = [
+        (row.radius_cohen or 0.0) if won else 0.0 for row, won in zip(rows, right, strict=True)
+    ]
+    return {
+        "acr": average_certified_radius(rows, radius="radius_cohen"),
+        "accuracy": sum(right) / len(right),
+        "radii": [round(each, 4) for each in radii],
+    }
 
 
-def run_together(tries: list[str], options: argparse.Namespace, dataset: Dataset) -> None:
-    """Train some variations at once, and append a row of each."""
+def run_together(
+    tries: list[str], start: int, options: argparse.Namespace, dataset: Dataset
+) -> None:
+    """Train some variations at once, and append a row of each; `start` is how many there are."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     recipe = {key: value for key, value in read_recipe(options.config)[0].items() if key != "arch"}
     given = {"sigma": options.sigma, "arch": options.arch, "epochs": options.epochs}
     settings = CertifySettings(n=options.n)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.keep or temporary)
         outs, configs = [], []
-        for position, text in enumerate(tries):
+        for position, text in enumerate(tries, start):
             changes = parse_try(text)
             dataset = dataclasses.replace(
                 dataset, crop_padding=changes.pop("crop_padding", dataset.crop_padding)
             )
             configs.append(TrainConfig(**{**recipe, **given, **changes}))
-            outs.append(Path(folder) / str(position))
+            outs.append(folder / str(position))
         started = time.perf_counter()
         train_many(configs, dataset, outs, device=device, quiet=not options.progress)
         seconds = time.perf_counter() - started
@@ -76,7 +88,7 @@ def run_together(tries: list[str], options: argparse.Namespace, dataset: Dataset
             last = TrainingRun.read(out).metrics[-1]
             row = {
                 "try": text,
-                "acr": score(out, dataset, settings, options.images),
+                **score(out, dataset, settings, options.images),
                 "n": options.n,
                 "images": options.images,
                 "loss": last.loss,
@@ -102,6 +114,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=10_000)
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--progress", action="store_true")
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     dataset = load_dataset(read_recipe(options.config)[0]["dataset"], options.data_root)
@@ -112,8 +125,10 @@ def main() -> None:
     groups = [[text] for text in left if "crop_padding" in text]
     rest = [text for text in left if "crop_padding" not in text]
     groups += [rest[i : i + options.at_once] for i in range(0, len(rest), options.at_once)]
+    done = len(lines)
     for group in groups:
-        run_together(group, options, dataset)
+        run_together(group, done, options, dataset)
+        done += len(group)
 
 
 if __name__ == "__main__":
