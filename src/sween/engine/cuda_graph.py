@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from sween.cuda import capturing
 from sween.engine.compile_cache import compiling
 from sween.engine.tracing import TRACING
 
@@ -86,7 +87,7 @@ class CudaGraph:
                     run(*self.inputs)
             torch.cuda.current_stream().wait_stream(stream)
             # Thread-local: other engines may be working on other GPUs at the same time.
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            with capturing(self.graph, stream, error_mode="thread_local"):
                 self.outputs = run(*self.inputs)
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:

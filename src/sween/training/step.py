@@ -14,6 +14,7 @@ from collections.abc import Generator
 import torch
 from torch import nn
 
+from sween.cuda import capturing
 from sween.data.dataset import Split, to_unit_range
 from sween.interleave import to_device_async
 from sween.models.evaluation_mode import evaluating
@@ -197,7 +198,7 @@ class TrainingStep:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
+        with capturing(graph, stream):
             self._run()
         self._graph = graph
         for tensor, before in zip(self._moved(), saved, strict=False):
