@@ -13,7 +13,7 @@ GRAPHS, PRODUCTS, REPLAYS = 4, 60, 100
 def test_matrix_products_of_graphs_that_run_at_once_do_not_mix() -> None:
     """Long sums of few entries, which cuBLAS splits into parts that meet in its workspace."""
     torch.manual_seed(0)
-    graphs, sums, streams = [], [], []
+    inputs, graphs, sums, streams = [], [], [], []
     for _ in range(GRAPHS):
         long = torch.randn(PRODUCTS, 48, 16_384, device="cuda", dtype=torch.bfloat16)
         graph = torch.cuda.CUDAGraph()
@@ -23,6 +23,7 @@ def test_matrix_products_of_graphs_that_run_at_once_do_not_mix() -> None:
         torch.cuda.synchronize()
         with capturing(graph, stream):
             sums.append(torch.stack([one @ one.mT for one in long]))
+        inputs.append(long)  # a graph reads it by its address
         graphs.append(graph)
         streams.append(own)
     for graph in graphs:
