@@ -14,6 +14,12 @@ LEAST_KERNEL_SHARE = 0.01
 """Of a kernel that is shown by its name."""
 
 
+def _parts(results: Path, name: str) -> list[Path]:
+    """NAME.json, NAME-2.json, ... in the order in which they were measured."""
+    files = (results / "certification-speed").glob(f"{name}*.json")
+    return sorted(files, key=lambda file: int(file.stem.removeprefix(name).strip("-") or 1))
+
+
 def speed(results: Path, name: str) -> str:
     """The rows of a file that `sween bench --out` wrote."""
     content = json.loads((results / "certification-speed" / f"{name}.json").read_text())
@@ -39,8 +45,7 @@ def any_network(results: Path, name: str) -> str:
     Networks in a later file are left out of the earlier ones.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
-    files = (results / "certification-speed").glob(f"{name}*.json")
-    for file in sorted(files, key=lambda file: file.stem):
+    for file in _parts(results, name):
         again: dict[str, list[dict[str, Any]]] = {}
         for row in json.loads(file.read_text())["results"]:
             again.setdefault(row["model"], []).append(row)
@@ -62,8 +67,7 @@ def any_network(results: Path, name: str) -> str:
 def plain_compile(results: Path, name: str) -> str:
     """What benchmarks/any_network.py wrote with --mode plain, NAME*.json; later files replace."""
     rows: dict[str, dict[str, Any]] = {}
-    files = (results / "certification-speed").glob(f"{name}*.json")
-    for file in sorted(files, key=lambda file: file.stem):
+    for file in _parts(results, name):
         rows |= {row["model"]: row for row in json.loads(file.read_text())["results"]}
     lines = []
     for row in rows.values():
@@ -76,8 +80,7 @@ def plain_compile(results: Path, name: str) -> str:
 def same_counts(results: Path, name: str) -> str:
     """What benchmarks/same_counts.py wrote, NAME*.json; a later file's networks replace others."""
     rows: dict[str, dict[str, Any]] = {}
-    files = (results / "certification-speed").glob(f"{name}*.json")
-    for file in sorted(files, key=lambda file: file.stem):
+    for file in _parts(results, name):
         for row in json.loads(file.read_text())["results"]:
             rows[row["network"]] = row
     lines = []

@@ -13,9 +13,15 @@ LATEST = "h200-any-network*.json"
 """Of each network the rows of the last file that has it, as in the table of the page."""
 
 
+def _number(file: Path) -> int:
+    """Of NAME-10.json; 1 where there is none."""
+    found = re.search(r"-(\d+)$", file.stem)
+    return int(found[1]) if found else 1
+
+
 def _rows(name: str) -> list[dict[str, Any]]:
     found = dict[str, list[dict[str, Any]]]()
-    for file in sorted(MEASURED.glob(name), key=lambda file: file.stem):
+    for file in sorted(MEASURED.glob(name), key=_number):
         own = dict[str, list[dict[str, Any]]]()
         for row in json.loads(file.read_text())["results"]:
             own.setdefault(row["model"], []).append(row)
@@ -36,12 +42,13 @@ def paragraph() -> str:
 
 
 def test_rates_are_those_measured(paragraph: str) -> None:
-    met, _ = paragraph.split(" Missed: ")
+    met, missed = paragraph.split(" Missed: ")
     resnet50 = _row(LATEST, "imagenet-resnet50")
     rate = resnet50["samples_per_second"]
     assert resnet50["ratio"] >= 6
-    assert f"({resnet50['ratio']:.1f}, at {rate:,.0f} samples/s; the goal named 45,000" in met
-    assert f"of which that is {100 * rate / 45_000:.0f}%)" in met
+    assert f"ResNet-50 6 times the published loop ({resnet50['ratio']:.1f})" in met
+    assert rate < 45_000
+    assert f"it reaches {rate:,.0f}, which is {100 * rate / 45_000:.0f}%" in missed
     transformer = _row(LATEST, "strangers:vit_small")["ratio"]
     assert transformer >= 8
     assert f"ViT-S/16 8 times ({transformer:.1f})" in met
@@ -72,6 +79,7 @@ LATER = {
     "strangers:resnet110": "ResNet-110",
     "strangers:wide_resnet28_10": "WideResNet-28-10",
     "strangers:vit_small": "ViT-S/16",
+    "strangers:convnext_tiny": "ConvNeXt-T",
 }
 
 
@@ -81,7 +89,7 @@ def test_first_votes_are_those_measured(paragraph: str) -> None:
         assert isinstance(found, float)
         return found
 
-    met, missed = paragraph.split(" Missed: ")
+    met, _ = paragraph.split(" Missed: ")
     assert f"within 15 s ({seconds('imagenet-resnet50', 'first'):.1f})" in met
     for model, name in NAMES.items():
         assert f"{seconds(model, 'first'):.1f} for {name}" in met
@@ -93,12 +101,13 @@ def test_first_votes_are_those_measured(paragraph: str) -> None:
         for row in _rows(LATEST)
         if row["run"] == "again" and row["first_vote_seconds"] > 5
     }
-    assert late == {"strangers:convnext_tiny"}
-    own = [seconds("strangers:convnext_tiny", run) for run in ("again", "first")]
-    assert f"ConvNeXt-T takes {own[0]:.1f} s there, and {own[1]:.1f} s in the first run" in missed
-    assert f"(ResNet-50 takes {seconds('imagenet-resnet50', 'again'):.1f} s in a later" in missed
+    assert not late
+    largest = max(row["first_vote_seconds"] for row in _rows(LATEST) if row["run"] == "first")
+    assert seconds("strangers:convnext_tiny", "first") == largest
+    assert f"the longest is ConvNeXt-T's, {largest:.1f} s in the first run" in paragraph
+    assert f"(ResNet-50 {seconds('imagenet-resnet50', 'again'):.1f}" in paragraph
     for model, name in LATER.items():
-        assert f"{name} {seconds(model, 'again'):.1f}" in missed
+        assert f"{name} {seconds(model, 'again'):.1f}" in paragraph
 
 
 def test_what_resnet50s_layers_take() -> None:
