@@ -218,9 +218,12 @@ class Trainer:
     def _epochs(self, record: Callable[[EpochMetrics], None]) -> Iterator[str]:
         """All epochs that are left; `record` is called after each."""
         measured = ""
+        if self.stream is not None:  # the start, which was made on another one
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
         for epoch in range(self.epochs_done, self.config.epochs):
             began = time.perf_counter()
-            losses = torch.zeros(self.steps_per_epoch, device=self.device)
+            with self._on_stream():
+                losses = torch.zeros(self.steps_per_epoch, device=self.device)
             self.note = f"epoch {epoch + 1}/{self.config.epochs}{measured}"
             for position in self._steps(epoch):
                 with self._on_stream():
