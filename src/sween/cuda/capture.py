@@ -26,6 +26,15 @@ def capturing(
         graph: to capture into, with a pool of its own.
         stream: to capture on, of the device that does the work.
         error_mode: of torch; "thread_local" lets other threads go on.
+
+    Example:
+        >>> import torch
+        >>> from sween.cuda import capturing
+        >>> if torch.cuda.is_available():
+        ...     graph, numbers = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+        ...     with capturing(graph, torch.cuda.Stream()):
+        ...         numbers.add_(1)
+        ...     graph.replay()
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:
