@@ -9,7 +9,7 @@ import torch
 
 from sween.training import TrainConfig, narrow_convolution, train
 from sween.training.trainer import Trainer
-from tests.training.datasets import measured, photos
+from tests.training.datasets import few_digits, measured, photos
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
@@ -81,6 +81,18 @@ def test_recorded_steps_with_an_attack_are_the_plain_ones_to_bfloat16(
         assert list(trainer.run())
     curves = [torch.tensor(measured(tmp_path / name))[:, 1] for name in ("True", "False")]
     torch.testing.assert_close(*curves, rtol=0.1, atol=0.02)
+
+
+def test_digits_train_in_recorded_steps(tmp_path: Path) -> None:
+    """Their white is 16, of which the pixels are checked before, not in the step."""
+    trainer = Trainer(
+        TrainConfig(dataset="digits", arch="digits-conv", sigma=0.5, epochs=2),
+        few_digits(60),
+        tmp_path,
+        device=torch.device("cuda"),
+    )
+    assert list(trainer.run())
+    assert trainer.step._graph is not None
 
 
 def test_images_are_weighed_between_recorded_steps(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.training import many
+from sween.training import many, muon
 from sween.training.config import TrainConfig
 from sween.training.muon import Muon, matrices_of, orthogonalise
 from sween.training.optimizers import make_optimizer
@@ -105,7 +105,7 @@ def test_all_else_moves_as_sgd_moves_it() -> None:
     """To rounding, with and without decay of norms and biases."""
     for decay_norms in (True, False):
         model, other = Network(), Network()
-        muon = make_optimizer(config(decay_norms=decay_norms), model, rate=None)
+        by_muon = make_optimizer(config(decay_norms=decay_norms), model, rate=None)
         sgd = make_optimizer(config(optimizer="sgd", decay_norms=decay_norms), other, rate=None)
         assert isinstance(sgd, torch.optim.SGD)
         for step in range(3):
@@ -117,7 +117,7 @@ def test_all_else_moves_as_sgd_moves_it() -> None:
                 )
             for own, one in zip(other.parameters(), model.parameters(), strict=True):
                 own.grad = None if one.grad is None else one.grad.clone()
-            muon.step()
+            by_muon.step()
             sgd.step()
         moved = {id(one) for one in matrices_of(model)}
         for own, one in zip(model.parameters(), other.parameters(), strict=True):
@@ -143,6 +143,42 @@ def test_singular_values_come_near_one(shape: tuple[int, int], low_precision: bo
         expected = slowly_orthogonal(matrix).float() * scale
         apart = (one - expected).norm() / expected.norm()
         assert apart < (0.05 if low_precision else 1e-4)
+
+
+@pytest.mark.parametrize("low_precision", [False, True])
+def test_matrices_of_several_widths_share_a_batch(
+    monkeypatch: pytest.MonkeyPatch, low_precision: bool
+) -> None:
+    shapes = [(16, 9), (16, 27), (16, 144), (9, 40), (16, 144), (144, 16), (1, 5)]
+    generator = torch.Generator().manual_seed(3)
+    matrices = [torch.randn(shape, generator=generator) for shape in shapes]
+    batches: list[tuple[int, ...]] = []
+    alone = muon.orthogonalise
+
+    def counted(several: torch.Tensor, *, low_precision: bool) -> torch.Tensor:
+        batches.append(tuple(several.shape))
+        return alone(several, low_precision=low_precision)
+
+    monkeypatch.setattr(muon, "orthogonalise", counted)
+    found = muon.orthogonalise_all(matrices, low_precision=low_precision)
+    assert sorted(batches) == [(1, 1, 5), (2, 9, 40), (4, 16, 144)]
+    for matrix, one in zip(matrices, found, strict=True):
+        expected = alone(matrix[None], low_precision=low_precision)[0]
+        tolerance = 0.02 if low_precision else 1e-5
+        torch.testing.assert_close(one, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_gradient_may_lie_in_memory_in_another_order() -> None:
+    model, other = Network(), Network()
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizers = [make_optimizer(config(), one, rate=None) for one in (model, other)]
+    for network, optimizer in zip((model, other), optimizers, strict=True):
+        backward(other, 0)
+        for own, one in zip(network.parameters(), other.parameters(), strict=True):
+            own.grad = None if one.grad is None else one.grad.contiguous()
+        optimizer.step()
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_direction_depends_on_no_scale() -> None:

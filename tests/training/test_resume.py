@@ -57,6 +57,34 @@ def save_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "SECONDS_BETWEEN_STATES", -1.0)
 
 
+@pytest.mark.parametrize(("cost", "saves"), [(0.0, [1, 4, 7, 10]), (0.44, [1, 10])])
+def test_states_that_take_long_to_save_are_saved_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: float, saves: list[int]
+) -> None:
+    """By a clock on which an epoch takes a second."""
+    now, saved = 0.0, list[int]()
+
+    def save(folder: Path, state: TrainingState) -> None:
+        nonlocal now
+        now += cost
+        saved.append(state.epochs_done)
+
+    class Clock:
+        def monotonic(self) -> float:
+            return now
+
+        def perf_counter(self) -> float:
+            nonlocal now
+            now += 0.5  # at the start and at the end of an epoch
+            return now
+
+    monkeypatch.setattr(trainer_module, "time", Clock())
+    monkeypatch.setattr(trainer_module, "save_state", save)
+    monkeypatch.setattr(trainer_module, "SECONDS_BETWEEN_STATES", 2.0)
+    train(config(epochs=12), few_digits(50), tmp_path, quiet=True)
+    assert saved == saves
+
+
 def test_a_finished_run_does_not_note_where_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

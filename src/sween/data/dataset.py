@@ -153,16 +153,26 @@ def stream_cropped(
 
 def to_unit_range(pixels: torch.Tensor, white: int) -> torch.Tensor:
     """Stored pixels as float32 in [0, 1]: uint8 is divided by `white`, floats are unchanged."""
-    if pixels.is_floating_point():
-        return pixels
-    if white < 255 and pixels.numel() and int(pixels.max()) > white:
+    check_white(pixels, white)
+    return scale_to_unit(pixels, white)
+
+
+def check_white(pixels: torch.Tensor, white: int) -> None:
+    """Refuse stored pixels above `white`. Of pixels on a GPU the host waits for the largest."""
+    if pixels.is_floating_point() or white >= 255 or not pixels.numel():
+        return
+    if (largest := int(pixels.max())) > white:
         raise BadInput(
             "images",
             expected=f"pixels from 0 to {white}, the value of white",
-            got=int(pixels.max()),
+            got=largest,
             fix="pass the white level of these images",
         )
-    return pixels.float() / white
+
+
+def scale_to_unit(pixels: torch.Tensor, white: int) -> torch.Tensor:
+    """`to_unit_range` of pixels that were checked before; nothing waits for a GPU."""
+    return pixels if pixels.is_floating_point() else pixels.float() / white
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the published quintic, whose five iterations bring singular values into about [0.7, 1.2]."""
@@ -68,12 +69,13 @@ class Muon(torch.optim.Optimizer):
                 _descend(parameters, directions, group["lr"])
                 continue
             rate = self.matrix_rate * group["lr"]
-            for alike, own in _by_shape(parameters, directions):
-                matrices, vectors = (
-                    torch.stack([one.flatten(1) for one in some]) for some in (alike, own)
-                )
-                orthogonal = orthogonalise(vectors, low_precision=self.low_precision)
-                moved = _scaled_back(matrices) - rate * orthogonal
+            filters, turned = _as_in_memory(parameters, directions)
+            found = orthogonalise_all(
+                [one.flatten(1) for one in turned], low_precision=self.low_precision
+            )
+            for alike, orthogonal in _by_shape(filters, found):
+                matrices = torch.stack([one.flatten(1) for one in alike])
+                moved = _scaled_back(matrices) - rate * torch.stack(orthogonal)
                 torch._foreach_copy_(alike, list(moved.view(-1, *alike[0].shape)))
 
     def _with_momentum(
@@ -121,6 +123,37 @@ def orthogonalise(matrices: torch.Tensor, *, low_precision: bool = False) -> tor
     return current.mT * math.sqrt(rows / columns) if tall else current
 
 
+def orthogonalise_all(
+    matrices: Sequence[torch.Tensor], *, low_precision: bool = False
+) -> list[torch.Tensor]:
+    """`orthogonalise` of each, in few batches.
+
+    Columns of zeros do not change what becomes of the others, so matrices of different widths share
+    a batch: a GPU would take longer to start the products of many small batches than to compute
+    those of a padded one.
+    """
+    wide = [one.mT if one.shape[0] > one.shape[1] else one for one in matrices]
+    batches: dict[int, list[int]] = defaultdict(list)
+    for position, one in enumerate(wide):
+        batches[len(one)].append(position)
+    found = dict[int, torch.Tensor]()
+    for positions in batches.values():
+        width = max(wide[position].shape[1] for position in positions)
+        padded = [
+            functional.pad(wide[position], (0, width - wide[position].shape[1]))
+            for position in positions
+        ]
+        orthogonal = orthogonalise(torch.stack(padded), low_precision=low_precision)
+        found |= dict(zip(positions, orthogonal, strict=True))
+    shaped = [found[position][:, : one.shape[1]] for position, one in enumerate(wide)]
+    return [
+        one.mT * math.sqrt(matrix.shape[0] / matrix.shape[1])
+        if matrix.shape[0] > matrix.shape[1]
+        else one
+        for one, matrix in zip(shaped, matrices, strict=True)
+    ]
+
+
 def matrices_of(model: nn.Module) -> list[torch.Tensor]:
     """Weights of convolutions and linear layers, without those of the last one.
 
@@ -150,20 +183,27 @@ def _descend(
         torch._foreach_add_(parameters, directions, alpha=-rate)
 
 
+def _as_in_memory(
+    parameters: Sequence[torch.Tensor], directions: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Views in the order in which each parameter lies in memory: of columns it does not matter."""
+    views: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for pair in zip(parameters, directions, strict=True):
+        last = pair[0].ndim == 4 and pair[0].is_contiguous(memory_format=torch.channels_last)
+        for view, one in zip(views, pair, strict=True):
+            view.append(one.permute(0, 2, 3, 1) if last else one)
+    return views
+
+
 def _by_shape(
     parameters: Sequence[torch.Tensor], directions: Sequence[torch.Tensor]
 ) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """Parameters with their directions, those of one shape together: one batch of products.
-
-    As views in the order in which a parameter lies in memory: of columns the order does not matter.
-    """
-    found: dict[tuple[int, ...], tuple[list[torch.Tensor], list[torch.Tensor]]] = defaultdict(
+    """Parameters with their directions, those of one shape together."""
+    found: dict[torch.Size, tuple[list[torch.Tensor], list[torch.Tensor]]] = defaultdict(
         lambda: ([], [])
     )
     for parameter, direction in zip(parameters, directions, strict=True):
-        if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
-            parameter, direction = (one.permute(0, 2, 3, 1) for one in (parameter, direction))
-        alike = found[tuple(parameter.shape)]
+        alike = found[parameter.shape]
         alike[0].append(parameter)
         alike[1].append(direction)
     return list(found.values())

@@ -9,13 +9,14 @@ gradients of the attack are part of the captured step.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from sween.cuda import capturing
-from sween.data.dataset import Split, to_unit_range
+from sween.data.dataset import Split, check_white, scale_to_unit
 from sween.interleave import to_device_async
 from sween.models.evaluation_mode import evaluating
 from sween.training.augment import CropFlips, ResizedCropFlip, apply_crop_flips, draw_crop_flips
@@ -33,6 +34,18 @@ counts each as a recompilation, and would run those beyond its own limit of 8 un
 
 WARMUP_STEPS = 3
 """Eager steps before the capture, for compilation and workspace allocation."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _compiled(function: Function) -> Function:
+    """For the shapes at hand alone, however many candidates compile the same code.
+
+    After a second number of copies torch would compile for any, without choosing the layout of
+    convolutions.
+    """
+    return torch.compile(function, mode=COMPILE_MODE, dynamic=False)
 
 
 class StepInputs:
@@ -84,7 +97,7 @@ class StepInputs:
         images = self.picked(self.pixels)
         if drawn is not None and self.crop_padding is not None:
             images = apply_crop_flips(images, drawn, padding=self.crop_padding)
-        return to_unit_range(images, self.white)
+        return scale_to_unit(images, self.white)
 
 
 class StreamedInputs(StepInputs):
@@ -123,6 +136,7 @@ class StreamedInputs(StepInputs):
         read = self.split.pixels.stream((batch.tolist() for batch in positions), crop)
         with contextlib.closing(read):
             for batch, pixels in zip(positions, read, strict=True):
+                check_white(pixels, self.white)
                 self.pixels.copy_(to_device_async(pixels, device))
                 self.labels.copy_(to_device_async(self.split.labels[batch], device))
                 self.picks.copy_(to_device_async(batch, device))
@@ -183,10 +197,15 @@ class TrainingStep:
         # Of unequal parts each process would compile a function of its own, and might then reduce
         # in an order of its own.
         if self.processes is None or self.inputs.batch_size % self.processes.count == 0:
-            self._forward = torch.compile(self._forward_loss, mode=COMPILE_MODE)
-            self._predict = torch.compile(self._predict_frozen, mode=COMPILE_MODE)
-        if self.processes is not None:
-            return
+            self._compile()
+        if self.processes is None:
+            self._capture()
+
+    def _compile(self) -> None:
+        self._forward = _compiled(self._forward_loss)
+        self._predict = _compiled(self._predict_frozen)
+
+    def _capture(self) -> None:
         saved = [tensor.clone() for tensor in self._moved()]
         position = self.generator.get_state()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -54,7 +54,12 @@ from sween.training.training_images import (
 from sween.training.training_votes import count_votes
 
 SECONDS_BETWEEN_STATES = 10.0
-"""An interrupted run loses at most this much work, plus the current epoch."""
+"""An interrupted run loses at most this much work, plus the current epoch; more where states are
+large, see `SECONDS_TO_SAVE`."""
+
+SECONDS_TO_SAVE = 0.1
+"""The device waits while a state is saved. One that takes longer than this is saved as many times
+less often, so that saving takes at most a hundredth of the time."""
 
 
 class Trainer:
@@ -188,15 +193,18 @@ class Trainer:
                 append_metrics(path, epochs_done=self.epochs_done) as metrics,
                 contextlib.closing(TensorBoardLog(self.out, self.epochs_done)) as board,
             ):
-                saved = -math.inf  # save after the first epoch: compilation takes long
+                due = -math.inf  # save after the first epoch: compilation takes long
 
                 def record(row: EpochMetrics) -> None:
-                    nonlocal saved
+                    nonlocal due
                     metrics.append([dataclasses.asdict(row)])
                     board.add(row)
-                    if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
+                    if (began := time.monotonic()) > due:
                         save_state(self.out, self._state())
-                        saved = time.monotonic()
+                        ended = time.monotonic()
+                        due = ended + SECONDS_BETWEEN_STATES * max(
+                            1.0, (ended - began) / SECONDS_TO_SAVE
+                        )
 
                 yield from self._epochs(record)
             self._save_checkpoint()

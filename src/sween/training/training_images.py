@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sween.arguments import check_type
-from sween.data.dataset import Dataset, Split
+from sween.data.dataset import Dataset, Split, check_white
 from sween.errors import BadInput
 from sween.training.config import TrainConfig
 
@@ -33,7 +33,9 @@ def training_images(
     train = dataset.train
     if dataset.augmentation == RESIZED_CROPS or not train.fits_in_memory:
         return None
-    return train.pixels.load_all().to(device), train.labels.to(device)
+    pixels = train.pixels.load_all()
+    check_white(pixels, train.white)
+    return pixels.to(device), train.labels.to(device)
 
 
 def describe_images(dataset: Dataset) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from sween.data.dataset import Split, to_unit_range
+from sween.data.dataset import Split, check_white, scale_to_unit
 from sween.interleave import to_device_async
 from sween.models.device import device_of
 from sween.models.evaluation_mode import evaluating
@@ -44,7 +44,8 @@ def count_votes(
     ]
     with evaluating(model):
         for group, pixels in zip(groups, split.pixels.stream(groups), strict=True):
-            images = to_unit_range(to_device_async(pixels, device), split.white)
+            check_white(pixels, split.white)
+            images = scale_to_unit(to_device_async(pixels, device), split.white)
             for first in range(0, copies, rows):  # of one image there may be more than a pass takes
                 drawn = min(rows, copies - first)
                 shape = (drawn, *images.shape)
