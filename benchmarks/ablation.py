@@ -65,6 +65,10 @@ LATE = ("attack_from", "reweigh_from")
 """Options that name an epoch of the recipe's; they keep their share of fewer epochs."""
 
 
+OF_ACR = (*LATE, "reweigh_every", "votes")
+"""Options that `acr` has, and a variation by another method does not."""
+
+
 def config_of(name: str, seed: int, options: argparse.Namespace) -> TrainConfig:
     """The training of one network."""
     recipe, changes = VARIATIONS[name]
@@ -78,7 +82,7 @@ def config_of(name: str, seed: int, options: argparse.Namespace) -> TrainConfig:
             fields[late] = round(fields[late] * epochs / fields["epochs"])
     fields |= {"epochs": epochs, "sigma": options.sigma, "dataset": options.dataset, **changes}
     if fields["method"] not in ("acr", "catrs"):
-        fields = {key: own for key, own in fields.items() if key not in LATE}
+        fields = {key: own for key, own in fields.items() if key not in OF_ACR}
     return TrainConfig.from_dict(fields | {"seed": seed})
 
 

@@ -6,8 +6,10 @@
 
 Each --try names options that replace the recipe's; `crop_padding` is the data set's. One row per
 try: what was tried, the last epoch's metrics, the ACR of the saved weights and Cohen's radius of
-each image (0 where the label is wrong or withheld). Tries that already have a row are left out.
---keep DIR keeps the training folders as DIR/0, DIR/1, ... in the order of the rows.
+each image (0 where the label is wrong or withheld). Tries that already have a row are left out; a
+try whose training fails, as one that diverges, has a row that says so. --keep DIR keeps the
+training folders as DIR/0, DIR/1, ... in the order of the rows: the same command then resumes in
+them what was killed.
 """
 
 import argparse
@@ -22,14 +24,17 @@ from typing import Any
 import torch
 
 from sween.data import Dataset, load_dataset
+from sween.errors import SweenError
 from sween.evaluation import average_certified_radius
 from sween.models import load_checkpoint
 from sween.run_folder import describe_environment
 from sween.runs import TrainingRun
+from sween.runs.training import is_finished
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
+from sween.training.training_images import check_dataset
 
 
 def parse_try(text: str) -> dict[str, Any]:
@@ -63,43 +68,47 @@ def score(folder: Path, dataset: Dataset, settings: CertifySettings, images: int
     }
 
 
+def config_of(text: str, options: argparse.Namespace, dataset: Dataset) -> TrainConfig:
+    """The training of a try; refused here if it is not valid for the data set."""
+    recipe = {key: value for key, value in read_recipe(options.config)[0].items() if key != "arch"}
+    given = {"sigma": options.sigma, "arch": options.arch, "epochs": options.epochs}
+    changes = {key: value for key, value in parse_try(text).items() if key != "crop_padding"}
+    config = TrainConfig(**{**recipe, **given, **changes})
+    check_dataset(config, dataset)
+    return config
+
+
 def run_together(
     tries: list[str], start: int, options: argparse.Namespace, dataset: Dataset
 ) -> None:
     """Train some variations at once, and append a row of each; `start` is how many there are."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    recipe = {key: value for key, value in read_recipe(options.config)[0].items() if key != "arch"}
-    given = {"sigma": options.sigma, "arch": options.arch, "epochs": options.epochs}
     settings = CertifySettings(n=options.n)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.keep or temporary)
-        outs, configs = [], []
-        for position, text in enumerate(tries, start):
-            changes = parse_try(text)
-            dataset = dataclasses.replace(
-                dataset, crop_padding=changes.pop("crop_padding", dataset.crop_padding)
-            )
-            configs.append(TrainConfig(**{**recipe, **given, **changes}))
-            outs.append(folder / str(position))
+        configs = [config_of(text, options, dataset) for text in tries]
+        outs = [folder / str(position) for position in range(start, start + len(tries))]
+        for text in tries:
+            padding = parse_try(text).get("crop_padding", dataset.crop_padding)
+            dataset = dataclasses.replace(dataset, crop_padding=padding)
         started = time.perf_counter()
-        train_many(configs, dataset, outs, device=device, quiet=not options.progress)
+        try:
+            train_many(configs, dataset, outs, device=device, quiet=not options.progress)
+        except SweenError as error:  # the others were trained to the end
+            print(f"failed: {error}", flush=True)  # noqa: T201
         seconds = time.perf_counter() - started
         for text, config, out in zip(tries, configs, outs, strict=True):
-            last = TrainingRun.read(out).metrics[-1]
-            row = {
-                "try": text,
-                **score(out, dataset, settings, options.images),
-                "n": options.n,
-                "images": options.images,
-                "loss": last.loss,
-                "noisy_accuracy": last.noisy_accuracy,
-                "seconds_together": seconds,
-                "config": dataclasses.asdict(config),
-                "environment": describe_environment(),
-            }
-            print(f"{row['acr']:.4f} {row['noisy_accuracy']:.4f} {text}", flush=True)  # noqa: T201
+            row: dict[str, Any] = {"try": text, "seconds_together": seconds}
+            if is_finished(out):
+                last = TrainingRun.read(out).metrics[-1]
+                row |= score(out, dataset, settings, options.images)
+                row |= {"loss": last.loss, "noisy_accuracy": last.noisy_accuracy}
+                print(f"{row['acr']:.4f} {last.noisy_accuracy:.4f} {text}", flush=True)  # noqa: T201
+            else:
+                row["failed"] = True
+            row |= {"n": options.n, "images": options.images, "config": dataclasses.asdict(config)}
             with options.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps({**row, "environment": describe_environment()}) + "\n")
 
 
 def main() -> None:
@@ -121,6 +130,8 @@ def main() -> None:
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     known = {json.loads(line)["try"] for line in lines}
     left = [text for text in options.tries or ["recipe"] if text not in known]
+    for text in left:
+        config_of(text, options, dataset)  # before hours of training
     # Trained together they share one augmentation: those with another crop go on their own.
     groups = [[text] for text in left if "crop_padding" in text]
     rest = [text for text in left if "crop_padding" not in text]

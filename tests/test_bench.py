@@ -186,6 +186,9 @@ def test_a_faster_arithmetic_is_named_with_what_it_changes() -> None:
     assert "1.50 times" in line
     assert "precision bfloat16" in line
     assert "7 of 1,000 votes" in line
+    compiled = dataclasses.replace(other, precision="bfloat16+compiled")
+    (line,) = faster_arithmetics([dataclasses.replace(result, others=[compiled])])
+    assert "(precision bfloat16 and compile)" in line
     slower = dataclasses.replace(other, speedup=0.9)
     assert not list(faster_arithmetics([dataclasses.replace(result, others=[slower])]))
     both = dataclasses.replace(result, others=[slower, other, other])

@@ -24,6 +24,7 @@ from sween.engine.kernels import (
     WideQuantizedResNet,
     WideShape,
 )
+from sween.errors import BadInput
 from sween.models import ARCHITECTURES
 from tests.engine.kernels.networks import norms_of
 
@@ -277,6 +278,40 @@ def test_a_convolution_of_blocks_of_pixels(kernel: int, benchmark: Import) -> No
     weight, padding = script.weights_of_blocks(conv, conv.weight)
     found = script.blocks(x, weight, conv.bias, padding, relu=False)
     torch.testing.assert_close(found, conv(x))
+
+
+def test_every_ingredient_of_the_ablation_can_be_trained(benchmark: Import) -> None:
+    ablation = benchmark("ablation")
+    options = SimpleNamespace(arch="resnet20x4", sigma=0.5, epochs=None, dataset="cifar10")
+    found = {name: ablation.config_of(name, 0, options) for name in ablation.VARIATIONS}
+    assert found["gaussian"].method == "gaussian"
+    assert found["acr"].votes == 32
+
+
+def test_a_try_that_diverges_leaves_the_rows_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: Import
+) -> None:
+    tune = benchmark("tune_recipe")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('dataset = "digits"\narch = "digits-mlp"\nbatch_size = 100\n')
+    out, tries = tmp_path / "rows.jsonl", ["recipe", "learning_rate=1e30", "batch_size=150"]
+    fixed = ["--sigma", "0.5", "--epochs", "2", "--images", "10", "--n", "100", "--out", str(out)]
+    fixed += ["--config", str(recipe), "--arch", "digits-mlp", "--at-once", "2"]
+
+    def run(*texts: str) -> list[dict[str, Any]]:
+        arguments = [part for text in texts for part in ("--try", text)]
+        monkeypatch.setattr(sys, "argv", ["tune_recipe.py", *fixed, *arguments])
+        tune.main()
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+    with pytest.raises(BadInput, match="batch_size"):
+        run("recipe", "batch_size=0")
+    assert not out.exists()
+    rows = run(*tries)
+    assert [row["try"] for row in rows] == tries
+    assert [row.get("failed", False) for row in rows] == [False, True, False]
+    assert len(rows[2]["radii"]) == 10
+    assert run(*tries) == rows
 
 
 def test_options_are_tried_on_a_small_stand_in(

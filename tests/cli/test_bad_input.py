@@ -27,7 +27,7 @@ SMOKE = [
     ("verify {run}", "/run1", "neither", "`sween certify`"),
     ("plan --p 1.5", "p: ", "got 1.5", "try 0.9"),
     ("zoo --jason", "--jason", "see sween --help"),
-    ("bench resnet21", "'resnet21'"),
+    ("bench resnet21", "folder, zoo model or architecture 'resnet21'", "resnet20x2"),
     ("reproduce no-such-plan --out {out}", "no-such-plan"),
 ]
 

@@ -10,6 +10,7 @@ from torch import nn
 import sween
 from sween.models import create_model, load_checkpoint
 from sween.records import read_certificates
+from sween.run_folder import read_config
 from tests.cli.command import assert_refused, run_line, succeed
 from tests.cli.photos import CLASSES, write_photos
 from tests.models.factories import with_classes
@@ -110,6 +111,17 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     line = _line(published[1], root, tmp_path / "run", options)
     assert_refused(line, said, watched=(tmp_path,))
+
+
+def test_another_normalisation_is_another_run(
+    published: tuple[nn.Module, Path], root: Path, tmp_path: Path
+) -> None:
+    line = _line(published[1], root, tmp_path / "run", NORMALIZE, "--no-check")
+    succeed(line)
+    succeed(line)  # the same again
+    other = _line(published[1], root, tmp_path / "run", "--normalize imagenet", "--no-check")
+    assert_refused(other, "mean", watched=(tmp_path,))
+    assert read_config(tmp_path / "run")["std"] == [0.25] * 3
 
 
 def test_own_weights_of_an_own_network_certify(tmp_path: Path) -> None:

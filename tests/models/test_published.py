@@ -3,7 +3,9 @@
 import argparse
 import os
 import re
+import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,67 @@ def test_what_does_not_fit_is_named(arch: str, classes: int, said: str, tmp_path
         )
 
 
+def _changed(model: nn.Sequential, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {**_named(model), **{name.replace("__", "."): own for name, own in changed.items()}}
+
+
+UNUSABLE: dict[str, tuple[Callable[[nn.Sequential], dict[str, torch.Tensor]], str]] = {
+    "two networks": (
+        lambda m: {**_named(m), "module.conv1.weight": torch.zeros(16, 3, 3, 3)},
+        r"conv1\.weight: expected one tensor, got conv1\.weight and module\.conv1\.weight; save",
+    ),
+    "two heads": (
+        lambda m: _changed(m, linear__bias=torch.zeros(10)),
+        r"fc\.bias: expected one tensor, got fc\.bias and linear\.bias; save",
+    ),
+    "sparse": (
+        lambda m: _changed(m, fc__weight=torch.eye(10, 64).to_sparse()),
+        r"fc\.weight: expected a plain tensor, got sparse_coo; save",
+    ),
+    "whole numbers": (
+        lambda m: _changed(m, fc__weight=torch.ones(10, 64, dtype=torch.int64)),
+        r"weights do not fit \(fc\.weight is int64\)",
+    ),
+    "complex numbers": (
+        lambda m: _changed(m, fc__weight=torch.ones(10, 64, dtype=torch.complex64)),
+        r"weights do not fit \(fc\.weight is complex64\)",
+    ),
+    "negative variances": (
+        lambda m: _changed(m, bn1__running_var=-torch.ones(16)),
+        r"bn1\.running_var: expected variances of at least 0, got -1; download",
+    ),
+    "the noise level of a layer in front": (
+        lambda m: {**_named(m, "1."), "0.mean": torch.zeros(3), "0.sigma": torch.ones(1)},
+        r"0\.mean, 0\.sigma: expected the weights of one network",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_unusable_weights_are_named(name: str, tmp_path: Path) -> None:
+    make, said = UNUSABLE[name]
+    torch.save({"state_dict": make(_network())}, tmp_path / "file.pth")
+    with pytest.raises(CheckpointError, match=said):
+        published_network(
+            tmp_path / "file.pth", "resnet20", num_classes=10, image_shape=SHAPE, normalize="none"
+        )
+
+
+def test_a_torchscript_archive_is_code(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "file.pt")
+        with pytest.raises(CheckpointError, match="got a TorchScript archive, which is code; save"):
+            read_published(tmp_path / "file.pt")
+
+
+def test_a_text_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "file.pth").write_text("hello")
+    with pytest.raises(CheckpointError, match=r"got something else \(\w+: .*\); download it"):
+        read_published(tmp_path / "file.pth")
+
+
 def test_the_normalisation_must_be_known(tmp_path: Path) -> None:
     torch.save(_named(_network()), tmp_path / "c.pth")
     options: dict[str, Any] = {"num_classes": 10, "image_shape": SHAPE}
@@ -242,7 +305,20 @@ def test_the_normalisation_must_be_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["cifar", "0.5", "0.5/0", "1,2/3", "a,b,c/1,1,1", "nan/1", "0/nan", "inf/1", "0/inf"]
+    "text",
+    [
+        "cifar",
+        "0.5",
+        "0.5/0",
+        "1,2/3",
+        "a,b,c/1,1,1",
+        "nan/1",
+        "0/nan",
+        "inf/1",
+        "0/inf",
+        "1e300/1",
+        "0/1e-320",
+    ],
 )
 def test_other_normalisations_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="MEAN/STD"):

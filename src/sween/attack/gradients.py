@@ -26,6 +26,7 @@ from sween.engine.kernels import (
     supports,
 )
 from sween.engine.model_errors import refuse_broken_device
+from sween.engine.same_operations import is_read_rightly
 from sween.ensemble import WeightedEnsemble
 from sween.ensemble.weighted import add_weighted
 from sween.errors import is_out_of_memory, warn_fallback
@@ -63,6 +64,7 @@ class FastProbabilities:
         ensemble: in evaluation mode, on the device that will run it.
         compile: such as `torch.compile`.
         kernels: a member on custom kernels, or None if there are none for it.
+        fold: a member without its batch norms, or the member itself.
         rows: images per pass.
         values: a faster source of the probabilities themselves, if there is one.
     """
@@ -73,6 +75,7 @@ class FastProbabilities:
         *,
         compile: Callable[[nn.Module], Forward],
         kernels: Callable[[nn.Module], FusedGradients | None] = lambda member: None,
+        fold: Callable[[nn.Module], nn.Module] = fold_batch_norm,
         rows: int | None = None,
         values: Forward | None = None,
     ) -> None:
@@ -82,7 +85,7 @@ class FastProbabilities:
         self._pull_pass: Pull | None = None
 
         def prepared(member: nn.Module) -> Forward | FusedGradients:
-            folded = InArithmetic(fold_batch_norm(member), device, torch.bfloat16)
+            folded = InArithmetic(fold(member), device, torch.bfloat16)
             return compile(folded.requires_grad_(False))  # no gradients of weights
 
         self._members = [
@@ -197,6 +200,7 @@ def probabilities_of(
             ensemble,
             compile=lambda member: torch.compile(member, dynamic=False),
             kernels=functools.partial(_kernels_of, image=image),
+            fold=functools.partial(_folded, image=image),
             values=engine.probabilities,
         )
         with deterministic_convolutions():
@@ -209,6 +213,11 @@ def probabilities_of(
             refuse_broken_device(error)
         warn_fallback("the attacker's gradients cannot be compiled", error)
         return plain
+
+
+def _folded(member: nn.Module, image: torch.Tensor) -> nn.Module:
+    """Without batch norm, if torch.fx reads the member's code as it runs."""
+    return fold_batch_norm(member) if is_read_rightly(member, image[None]) else member
 
 
 def _kernels_of(member: nn.Module, image: torch.Tensor) -> FusedGradients | None:

@@ -48,8 +48,9 @@ def faster_arithmetics(results: Sequence[BenchResult]) -> Iterator[str]:
         for other in result.others:
             if other.speedup <= 1:
                 continue
-            how = f"precision {other.precision}"
-            how += " and compile" if other.precision == "int8" else ""
+            arithmetic, _, ways = other.precision.partition("+")
+            how = f"precision {arithmetic}"
+            how += " and compile" if ways or arithmetic == "int8" else ""
             yield (
                 f"{result.model}: {other.precision} is {other.speedup:.2f} times as fast as "
                 f"{result.precision} on this CPU ({how}); it changes "

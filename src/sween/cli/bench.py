@@ -35,8 +35,8 @@ from sween.cli.options import (
 )
 from sween.engine.model_errors import explain_model_errors
 from sween.ensemble import WeightedEnsemble
-from sween.errors import BadInput
-from sween.factories import TIMM_PREFIX, is_factory
+from sween.errors import BadInput, UnknownName
+from sween.factories import FACTORY_FORM, TIMM_PREFIX, is_factory
 from sween.models import ARCHITECTURES, create_model
 from sween.run_folder import describe_environment, write_json
 from sween.zoo import load
@@ -149,6 +149,9 @@ def _model(
         with explain_model_errors(model, shape):
             classes = _classes(calibrate_batch_norm(model, shape), shape)
         return model, shape, classes, 0.5 if sigma is None else sigma
+    if name not in model_folders() and not Path(name).exists() and "/" not in name:
+        names = (*ARCHITECTURES, *model_folders())
+        raise UnknownName("folder, zoo model or architecture", name, names, unlisted=FACTORY_FORM)
     loaded = load(name, archs=archs)
     own = {"--sigma": (sigma, loaded.sigma), "--image-size": (size, loaded.image_shape[1])}
     for option, (given, known) in own.items():

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -20,7 +20,7 @@ from sween.locks import FolderLock
 from sween.models import Manifest, save_checkpoint
 from sween.models.checkpoint import CHECKPOINT
 from sween.models.own_weights import own_network
-from sween.models.published import NORMALIZATIONS, Plain, published_network
+from sween.models.published import NORMALIZATIONS, Constants, Plain, published_network
 from sween.run_folder import start_run
 from sween.training.noisy_accuracy import noisy_accuracy
 
@@ -80,7 +80,7 @@ def run(
     assert data.image_shape is not None
     assert data.class_names is not None
     num_classes = len(data.class_names)
-    model, about = _network(checkpoint, arch, num_classes, data.image_shape, normalize)
+    model, about, constants = _network(checkpoint, arch, num_classes, data.image_shape, normalize)
     origin = {
         "file": checkpoint.name,
         "sha256": hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
@@ -101,7 +101,15 @@ def run(
         sigma=sigma,
         training={"method": "imported", "seed": 0, "origin": origin},
     )
-    config = {"kind": "imported", "arch": arch, "dataset": dataset, "sigma": sigma, **origin}
+    config: dict[str, Any] = {
+        "kind": "imported",
+        "arch": arch,
+        "dataset": dataset,
+        "sigma": sigma,
+        **origin,
+    }
+    if constants is not None:
+        config |= {"mean": list(constants[0]), "std": list(constants[1])}
     with FolderLock(out):
         start_run(out, config)
         save_checkpoint(model.cpu(), out / CHECKPOINT, manifest)
@@ -114,15 +122,15 @@ def _network(
     num_classes: int,
     image_shape: tuple[int, int, int],
     normalize: str | None,
-) -> tuple[torch.nn.Module, Mapping[str, Plain]]:
-    """The network with its weights, and what else the file says."""
+) -> tuple[torch.nn.Module, Mapping[str, Plain], Constants | None]:
+    """The network with its weights, what else the file says, and how images are normalised."""
     if not is_factory(arch):
         model, published = published_network(
             checkpoint, arch, num_classes=num_classes, image_shape=image_shape, normalize=normalize
         )
         if published.assumed is not None:
             typer.echo(f"{checkpoint.name}: {published.assumed}")
-        return model, published.about
+        return model, published.about, published.used
     if normalize is not None:
         raise BadInput(
             "--normalize",
@@ -130,7 +138,8 @@ def _network(
             got=normalize,
             fix="put the normalisation into the network that the factory returns",
         )
-    return own_network(checkpoint, arch, num_classes=num_classes, image_shape=image_shape)
+    found = own_network(checkpoint, arch, num_classes=num_classes, image_shape=image_shape)
+    return *found, None
 
 
 def _accuracy(model: torch.nn.Module, data: Dataset, sigma: float, images: int) -> float:

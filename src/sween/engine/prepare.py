@@ -48,6 +48,7 @@ from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
+from sween.engine.same_operations import is_read_rightly
 from sween.engine.tf32 import without_tf32
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 from sween.precision import WAYS
@@ -112,13 +113,17 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
         return _in_integers(module, preparation, images, wanted)
     allowed = _CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
-    # In another arithmetic a network that tracing or folding changed could pass for rounding.
+    read = folded is module and mode != "fast"  # nothing is made of what torch.fx reads
+    if not (read := read or is_read_rightly(module, few)):
+        folded = module
+    # In another arithmetic a network that folding changed could pass for rounding.
     traced = folded is not module
     if traced and dtype != torch.float32 and not _computes_the_same(folded, module, images):
         folded = module
     # Calls that compute several layers at once come first: where all of them run in the arithmetic,
     # nothing else has to, and libraries take seconds to find kernels for single layers.
-    fused = _fused(module, folded, dtype, images, (few, first)) if mode == "fast" else None
+    fuse = functools.partial(_fused, module, folded, dtype, images, (few, first), read=read)
+    fused = fuse() if mode == "fast" else None
     plain: InArithmetic | None = None
     if fused is None:
         plain, folded = _plain(module, folded, dtype, few, first)
@@ -126,7 +131,7 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
         assert plain is not None
         return Prepared(plain, False, preparation.describe(device), plain.shared)
     if mode == "fast":
-        ready = fused or _fused(module, folded, dtype, images, (few, first), autocast=True)
+        ready = fused or fuse(autocast=True)
         assert ready is not None
         ways = _by_libraries(ready, images)
     else:
@@ -325,6 +330,7 @@ def _fused(
     images: torch.Tensor,
     compared: tuple[torch.Tensor, torch.Tensor],
     *,
+    read: bool,
     autocast: bool = False,
 ) -> InArithmetic | None:
     """The module with fused layers in its arithmetic.
@@ -335,12 +341,12 @@ def _fused(
         dtype: of the arithmetic.
         images: a batch of the shape that votes.
         compared: a few images and the module's outputs for them.
+        read: whether torch.fx reads the module rightly; otherwise nothing is fused.
         autocast: where some layers do not run in this arithmetic, leave that to autocast; otherwise
             None is returned.
     """
-    fused = fuse_layers(folded)
-    # Tracing may have misread the module's code.
-    if not _computes_the_same(fused, module, images):
+    fused = fuse_layers(folded) if read else module
+    if fused is not module and not _computes_the_same(fused, module, images):
         fused = folded
     for part in fused.modules():
         if isinstance(part, KERNELS):

@@ -70,19 +70,26 @@ def trace(module: nn.Module) -> fx.GraphModule:
 
     Hooks of the module and of its containers are traced too; layers of torch keep theirs. Layers
     that pass their input on, as dropout does in evaluation mode, are left out. `view` becomes
-    `reshape`: the same numbers, for tensors in channels-last layout too.
+    `reshape`: the same numbers, for tensors in channels-last layout too. The graph may be another
+    function than the module, see `same_operations.py`.
     """
-    if has_hooks(module):
-        module = _Caller(module)
-    with TRACING:
-        graph = _OneThreadTracer().trace(module)
-    parts = dict(module.named_modules())
+    traced = trace_unchanged(module)
+    graph, parts = traced.graph, dict(traced.named_modules())
     for node in list(graph.nodes):
         if node.op == "call_module" and len(node.args) == 1 and _passes_on(parts[node.target]):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif node.op == "call_method" and node.target == "view":
             node.target = "reshape"
+    return fx.GraphModule(traced, graph)
+
+
+def trace_unchanged(module: nn.Module) -> fx.GraphModule:
+    """`trace` as torch.fx has it, with every layer."""
+    if has_hooks(module):
+        module = _Caller(module)
+    with TRACING:
+        graph = _OneThreadTracer().trace(module)
     return fx.GraphModule(module, graph)
 
 

@@ -7,8 +7,8 @@ registered architecture with the same weights.
 """
 
 import argparse
+import collections
 import dataclasses
-import math
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from sween.errors import BadInput, CheckpointError, UnknownName, first_line
+from sween.errors import BadInput, CheckpointError, UnknownName, describe_error
 from sween.factories import FACTORY_FORM
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.registry import ARCHITECTURES, create_model
@@ -59,12 +59,14 @@ class Published:
         tensors: by the name that they have there, without the prefix that all of them share.
         constants: mean and deviation of the normalisation, if the file has them.
         about: other entries of the file that are plain values, such as the epoch.
+        used: mean and deviation inside the network, those of the file or given ones.
         assumed: what the file does not say and was taken as in the published code.
     """
 
     tensors: Mapping[str, torch.Tensor]
     constants: Constants | None
     about: Mapping[str, Plain]
+    used: Constants | None = None
     assumed: str | None = None
 
 
@@ -75,7 +77,7 @@ def read_published(path: AnyPath) -> Published:
         CheckpointError: the file is damaged, needs code to be read, or has no weights.
     """
     state, about = read_weights(path)
-    network, others = _split(state)
+    network, others = _split(path, state)
     constants = _constants(others) if others else None
     if others and constants is None:
         raise CheckpointError(
@@ -94,6 +96,8 @@ def read_weights(path: AnyPath) -> tuple[Mapping[str, torch.Tensor], Mapping[str
     path = Path(path)
     content = _load(path)
     state = _state(content)
+    for name, tensor in (state or {}).items():
+        _refuse_kind(path, name, tensor)
     if state is None:
         raise CheckpointError(
             str(path),
@@ -104,6 +108,17 @@ def read_weights(path: AnyPath) -> tuple[Mapping[str, torch.Tensor], Mapping[str
             fix="save model.state_dict() with torch.save",
         )
     return state, {str(k): v for k, v in content.items() if isinstance(v, Plain)}
+
+
+def _refuse_kind(path: Path, name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = tensor.dtype if tensor.is_quantized else tensor.layout
+        raise CheckpointError(
+            f"{path}: {name}",
+            expected="a plain tensor",
+            got=str(kind).removeprefix("torch."),
+            fix="save the state_dict of the network in float32",
+        )
 
 
 def _load(path: Path) -> Any:
@@ -125,9 +140,15 @@ def _load(path: Path) -> Any:
             f"got {_unsafe(error)}; save model.state_dict() with torch.save, and nothing else"
         ) from None
     except _UNREADABLE as error:
+        if "TorchScript" in str(error):
+            raise CheckpointError(
+                f"{path}: expected tensors and plain values, which can be read without running "
+                "code, got a TorchScript archive, which is code; save model.state_dict() with "
+                "torch.save"
+            ) from None
         raise CheckpointError(
-            f"{path}: expected a file of torch.save or safetensors, got {first_line(error)}; "
-            "download it again"
+            f"{path}: expected a file of torch.save or safetensors, got something else "
+            f"({describe_error(error)}); download it again"
         ) from None
 
 
@@ -148,14 +169,25 @@ def _state(content: Any) -> Mapping[str, torch.Tensor] | None:
 
 
 def _split(
-    state: Mapping[str, torch.Tensor],
+    path: AnyPath, state: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The network's tensors under their own names, and all others."""
     names = {name: _renamed(name) for name in state}
     first = [own for own in names.values() if own.rpartition(".")[0].endswith("conv1")]
     prefix = min(first, key=len).rpartition("conv1")[0] if first else ""
     inside = {name: own for name, own in names.items() if own.startswith(prefix)}
-    network = {_renamed(own.removeprefix(prefix)): state[name] for name, own in inside.items()}
+    origins = collections.defaultdict[str, list[str]](list)
+    for name, own in inside.items():
+        origins[_renamed(own.removeprefix(prefix))].append(name)
+    for own, found in origins.items():
+        if len(found) > 1:
+            raise CheckpointError(
+                f"{path}: {own}",
+                expected="one tensor",
+                got=" and ".join(found),
+                fix="save the state_dict of one network",
+            )
+    network = {own: state[name] for own, (name,) in origins.items()}
     return network, {name: state[name] for name in names if name not in inside}
 
 
@@ -173,7 +205,9 @@ def _constants(others: Mapping[str, torch.Tensor]) -> Constants | None:
         if kind is None or kind in found:
             return None
         found[kind] = tensor.flatten().tolist()
-    return (found["mean"], found["std"]) if len(found) == 2 else None
+    if len(found) != 2 or len(found["mean"]) != len(found["std"]):
+        return None
+    return found["mean"], found["std"]
 
 
 def parse_normalization(text: str) -> Constants:
@@ -195,7 +229,10 @@ def parse_normalization(text: str) -> Constants:
 
 
 def _usable(mean: Sequence[float], std: Sequence[float]) -> bool:
-    return all(map(math.isfinite, (*mean, *std))) and min(std) > 0
+    """In float32, in which images are normalised; so must be what divides them."""
+    deviations = torch.tensor(std, dtype=torch.float32)
+    numbers = torch.cat([torch.tensor(mean, dtype=torch.float32), deviations, 1 / deviations])
+    return bool(torch.isfinite(numbers).all() and (deviations > 0).all())
 
 
 def published_network(
@@ -246,7 +283,7 @@ def published_network(
     assert isinstance(model, nn.Sequential)
     network = model[1]
     assumed = _load_into(network, published.tensors, where=f"{path} as {arch}")
-    return model.eval(), dataclasses.replace(published, assumed=assumed)
+    return model.eval(), dataclasses.replace(published, used=constants, assumed=assumed)
 
 
 def _one_of(known: Constants | None, given: Constants | None, path: AnyPath) -> Constants:
@@ -306,16 +343,28 @@ def refuse_non_finite(tensors: Mapping[str, torch.Tensor], *, where: str) -> Non
                 f"{where}: {name}: expected finite weights, got NaN or infinity in {count} of "
                 f"{tensor.numel()}; use a checkpoint from before the training diverged"
             )
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise CheckpointError(
+                f"{where}: {name}",
+                expected="variances of at least 0",
+                got=f"{float(tensor.min()):g}",
+                fix="download it again",
+            )
 
 
 def misfits(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[str]:
-    """What is missing, unknown or of another shape."""
+    """What is missing, unknown, or of another shape or kind of number."""
     problems = [f"no {name}" for name in wanted if name not in found]
     problems += [f"unknown {name}" for name in found if name not in wanted]
     problems += [
         f"{name} is {tuple(found[name].shape)}, not {tuple(tensor.shape)}"
         for name, tensor in wanted.items()
         if name in found and found[name].shape != tensor.shape
+    ]
+    problems += [
+        f"{name} is {str(found[name].dtype).removeprefix('torch.')}"
+        for name, tensor in wanted.items()
+        if name in found and tensor.is_floating_point() > found[name].is_floating_point()
     ]
     return problems
 

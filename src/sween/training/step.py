@@ -10,7 +10,7 @@ gradients of the attack are part of the captured step.
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -36,10 +36,10 @@ WARMUP_STEPS = 3
 """Eager steps before the capture, for compilation and workspace allocation."""
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Outputs = TypeVar("Outputs")
 
 
-def _compiled(function: Function) -> Function:
+def _compiled(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
     """For the shapes at hand alone, however many candidates compile the same code.
 
     After a second number of copies torch would compile for any, without choosing the layout of

@@ -333,7 +333,26 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
 }
 """Networks that compute what a CIFAR ResNet computes."""
 
+
+class Changed(nn.Module):
+    """A network whose images, or their first convolution, are changed in place by way of a view."""
+
+    def __init__(self, change: Call) -> None:
+        super().__init__()
+        self.change, self.network = change, ResNet()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.change(x)
+        logits: torch.Tensor = self.network(x)
+        return logits
+
+
 OTHER: dict[str, Callable[[], nn.Module]] = {
+    "images clamped in place by detach": lambda: Changed(lambda x: x.detach().clamp_(min=0)),
+    "images clamped in place by their data": lambda: Changed(lambda x: x.data.clamp_(min=0)),
+    "some channels of images by relu in place": lambda: Changed(lambda x: x[:, :3].relu_()),
+    "images clamped in place by a view": lambda: Changed(lambda x: x.view_as(x).clamp_(min=0)),
+    "some rows of images by relu in place": lambda: Changed(lambda x: x[:, :, :32].relu_()),
     "four times as wide": lambda: ResNet(channels=(64, 128, 256)),
     "one and a half times as wide": lambda: ResNet(channels=(24, 48, 96)),
     "wider only at the end": lambda: ResNet(channels=(16, 32, 128)),

@@ -15,7 +15,7 @@ from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import Shape
 from sween.engine.kernels.source import read_source
 from sween.errors import PreparationWarning
-from sween.models import create_model
+from sween.models import cifar_resnet, create_model
 from sween.models.cifar_resnet import CifarResNet
 from sween.models.normalize import Normalize
 from tests.engine.kernels.conftest import SHAPES, compiler, spills
@@ -153,11 +153,31 @@ def test_only_registered_networks_are_accepted() -> None:
     dilated, hooked = CifarResNet(8, 10), CifarResNet(8, 10)
     dilated.conv1 = nn.Conv2d(3, 16, 3, padding=2, dilation=2, bias=False)
     hooked.register_forward_hook(lambda *call: -call[-1])
+
+    class ClampedNorm(nn.BatchNorm2d):
+        pass
+
+    class Conv2d(nn.Conv2d):  # by another class of that name
+        pass
+
+    class BasicBlock(cifar_resnet.BasicBlock):
+        pass
+
+    others = [CifarResNet(8, 10).eval() for _ in range(6)]
+    others[0].bn1 = ClampedNorm(16)
+    others[1].conv1 = Conv2d(3, 16, 3, padding=1, bias=False)
+    others[2].stage3[0].__class__ = BasicBlock
+    others[3].bn1 = nn.BatchNorm2d(16, track_running_stats=False)
+    others[4].bn1 = nn.BatchNorm2d(16, affine=False)
+    others[5].bn1.train()
+    for network in others[:5]:
+        network.eval()
     assert is_cifar_resnet(nn.Sequential(plain, CifarResNet(8, 10)), (3, 32, 32))
     for normalize, network in (
         (plain, Subclass(8, 10)),
         (grey, CifarResNet(8, 10)),
         (plain, dilated),
+        *((plain, other) for other in others),
         (plain, hooked),
     ):
         assert not is_cifar_resnet(nn.Sequential(normalize, network), (3, 32, 32))

@@ -66,12 +66,14 @@ def is_cifar_resnet(
     normalize, model = module
     assert isinstance(normalize, Normalize)
     assert isinstance(model, CifarResNet)
+    depth, classes, width = _depth(model), model.fc.out_features, width_of(model)
     return (
         normalize.mean.numel() == normalize.std.numel() == len(IMAGE_SHAPE)
         and not any(map(has_hooks, module.modules()))
-        and (width := width_of(model)) in widths
-        and _convolutions(model)
-        == _convolutions(CifarResNet(_depth(model), model.fc.out_features, width=width))
+        and width in widths
+        and _layers(model) == _layers(CifarResNet(depth, classes, width=width))
+        and all(_has_statistics(part) for part in model.modules() if _is_norm(part))
+        and len({part.training for part in model.modules()}) == 1  # a batch norm left in training
     )
 
 
@@ -88,11 +90,23 @@ def _depth(model: CifarResNet) -> int:
     return 6 * len(model.stage1) + 2
 
 
-def _convolutions(model: CifarResNet) -> list[str]:
+def _layers(model: CifarResNet) -> list[tuple[type[nn.Module], str]]:
     """Type and settings, such as the stride, of each layer: a user may have replaced one."""
     return [
-        repr(part) for part in model.modules() if not isinstance(part, nn.BatchNorm2d | CifarResNet)
+        (type(part), "" if _is_norm(part) else repr(part))
+        for part in model.modules()
+        if part is not model  # whose type is known, and whose settings are those of its layers
     ]
+
+
+def _is_norm(part: nn.Module) -> bool:
+    return isinstance(part, nn.BatchNorm2d)
+
+
+def _has_statistics(norm: nn.Module) -> bool:
+    """Whether a batch norm is the same for every batch, with the tensors that kernels need."""
+    assert isinstance(norm, nn.BatchNorm2d)
+    return norm.running_mean is not None and norm.running_var is not None and norm.affine
 
 
 class FusedResNet:

@@ -134,7 +134,8 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
         return None
     try:
         with TRACING:
-            traced = make_fx(module)(images[:2])
+            # Without operations in place, which may change what other nodes are a view of.
+            traced = make_fx(torch.func.functionalize(module))(images[:2])
         traced.graph.eliminate_dead_code()
         return _rebuilt(_interpreted(traced, images.device)).to(images.device)
     except Exception:  # tracing runs the module's own code, which may raise anything

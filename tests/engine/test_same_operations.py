@@ -1,0 +1,211 @@
+"""A network whose code asks what it was given is run as it is, not as torch.fx reads it."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import sween
+from sween.bench import calibrate_batch_norm, reference_votes
+from sween.engine.preparation import Preparation
+from sween.engine.prepare import prepare
+from sween.engine.same_operations import is_read_rightly
+from sween.models import create_model
+from tests.engine.kernels import strangers
+
+IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+SIGMA = 0.15
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(16, 32, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+    calibrate_batch_norm(network, (3, 32, 32))
+    return network.eval()
+
+
+class Around(nn.Module):
+    """A network with code before it."""
+
+    def __init__(self, before: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self.before = small(), before
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(self.before(x))
+        return logits
+
+
+def clamped(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(0, 1)
+
+
+def asks_for_the_class(x: torch.Tensor) -> torch.Tensor:
+    return clamped(x) if isinstance(x, torch.Tensor) else x
+
+
+def asks_for_the_type(x: torch.Tensor) -> torch.Tensor:
+    return clamped(x) if type(x) is torch.Tensor else x
+
+
+def asks_torch(x: torch.Tensor) -> torch.Tensor:
+    return clamped(x) if torch.is_tensor(x) else x
+
+
+def asks_for_an_attribute(x: torch.Tensor) -> torch.Tensor:
+    return x if hasattr(x, "images") else clamped(x)
+
+
+def sets_its_data(x: torch.Tensor) -> torch.Tensor:
+    x.data = clamped(x.data)
+    return x
+
+
+def takes_one_of_two(x: torch.Tensor) -> torch.Tensor:
+    """The same operation in both cases, with another number."""
+    return x.clamp(0, 1 if isinstance(x, torch.Tensor) else 1.5)
+
+
+def takes_one_of_two_constants(x: torch.Tensor) -> torch.Tensor:
+    return torch.minimum(x, torch.tensor(1.0 if isinstance(x, torch.Tensor) else 1.5))
+
+
+def takes_one_of_two_inputs(x: torch.Tensor) -> torch.Tensor:
+    low, high = x.clamp(min=0), x.clamp(max=1)
+    return (low if isinstance(x, torch.Tensor) else high) + 0
+
+
+def in_lower_precision(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (x.flatten(2) @ torch.eye(1024)).view_as(x).float()
+
+
+MISREAD = [
+    asks_for_the_class,
+    asks_for_the_type,
+    asks_torch,
+    asks_for_an_attribute,
+    sets_its_data,
+    takes_one_of_two,
+    takes_one_of_two_constants,
+    takes_one_of_two_inputs,
+    in_lower_precision,
+]
+
+
+def with_constants(x: torch.Tensor) -> torch.Tensor:
+    mean = torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1).to(x.device)
+    columns = torch.arange(32, dtype=torch.float32) / 32
+    return (x - mean) * (1 + columns)
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    x = x * 2
+    x -= 0.5
+    x[:, 0].mul_(0.5)
+    return x.clamp_(-1, 1)
+
+
+def by_sizes(x: torch.Tensor) -> torch.Tensor:
+    batch, channels, height, width = x.size()
+    x = x.permute(0, 2, 3, 1).reshape(batch, height * width, channels)
+    return x.transpose(1, 2).view(batch, channels, height, width)
+
+
+def in_parts(x: torch.Tensor) -> torch.Tensor:
+    red, rest = x[:, :1], x[:, 1:]
+    return torch.cat([rest, functional.dropout(red, training=False)], dim=1)
+
+
+@pytest.mark.parametrize("before", MISREAD, ids=lambda own: own.__name__)
+def test_code_that_asks_what_it_was_given_is_not_read_rightly(
+    before: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    assert not is_read_rightly(Around(before), IMAGES)
+
+
+@pytest.mark.parametrize(
+    "before", [with_constants, in_place, by_sizes, in_parts], ids=lambda own: own.__name__
+)
+def test_other_code_is(before: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert is_read_rightly(Around(before), IMAGES)
+
+
+def test_hooks_and_computed_weights_are_read_rightly() -> None:
+    hooked, computed = small(), small()
+    hooked.register_forward_hook(lambda module, given, found: found * 1.5)
+    hooked[0].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    nn.utils.parametrizations.weight_norm(computed[3])
+    assert is_read_rightly(hooked, IMAGES)
+    assert is_read_rightly(computed, IMAGES)
+
+
+REGISTERED = ["resnet20", "resnet20x2", "resnet110", "imagenet-resnet18", "digits-resnet"]
+
+
+@pytest.mark.parametrize("arch", REGISTERED)
+def test_registered_networks_are_read_rightly(arch: str) -> None:
+    shape = (1, 8, 8) if arch.startswith("digits") else (3, 32, 32)
+    network = create_model(arch, num_classes=10, image_shape=shape).eval()
+    assert is_read_rightly(network, torch.rand(2, *shape))
+
+
+@pytest.mark.parametrize("make", [strangers.ResNet])
+def test_networks_by_other_code_are_read_rightly(make: Callable[[], nn.Module]) -> None:
+    assert is_read_rightly(make().eval(), IMAGES)
+
+
+def test_code_that_cannot_be_traced_or_copied_is_not() -> None:
+    assert not is_read_rightly(Around(lambda x: clamped(x) if x.max() > 1 else x), IMAGES)
+    uncopyable = small()
+    uncopyable.handle = (each for each in "generators cannot be copied")  # type: ignore[assignment]
+    assert not is_read_rightly(uncopyable, IMAGES)
+
+
+def test_a_network_for_one_number_of_images_is_read_with_all_of_them() -> None:
+    assert is_read_rightly(Around(lambda x: x.reshape(6, 3, 32, 32)), IMAGES)
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    network = small()
+    before = copy.deepcopy(network.state_dict())
+    images = IMAGES.clone()
+    assert is_read_rightly(network, images)
+    assert torch.equal(images, IMAGES)
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("before", MISREAD, ids=lambda own: own.__name__)
+def test_votes_are_those_of_the_module(before: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """On saturated images, where a lost clamp shows, after a grey one, where it does not."""
+    network = Around(before).eval()
+    smoothed = sween.SmoothedClassifier(network, sigma=SIGMA, num_classes=10)
+    grey, bright = torch.full((3, 32, 32), 0.5), torch.ones(3, 32, 32)
+    bright[1] = 0
+    smoothed.certify(grey[None], n=100)
+    found = torch.tensor(smoothed.certify(bright[None], n=1000)[0].estimation_counts)
+    wanted = reference_votes(network, bright, sigma=SIGMA, num_classes=10, batches=1)
+    apart = (found / found.sum() - torch.from_numpy(wanted) / wanted.sum()).abs().max()
+    assert float(apart) < 0.1
+
+
+def test_a_prepared_network_that_is_misread_is_the_module_itself() -> None:
+    network = Around(asks_for_the_class).eval()
+    images = 3 * torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    prepared = prepare(network, Preparation(), IMAGES)
+    torch.testing.assert_close(prepared.run(images), network(images), rtol=1e-4, atol=1e-5)
