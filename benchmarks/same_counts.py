@@ -9,6 +9,8 @@ training amplifies rounding. The last layer's bias lets the classes share the vo
 the counts of both, each class's z-score and the chi-squared test of all classes together. If both
 vote alike, z-scores are standard normal and p-values uniform.
 
+Another --seed draws other noise for both, so that a suspicious p-value can be tested again.
+
 No network begins after --seconds; call again with the same --out for those that had no turn.
 """
 
@@ -80,18 +82,20 @@ def share_votes(model: nn.Module, image: torch.Tensor) -> None:
     last.bias.sub_(model(noisy).mean(dim=0))
 
 
-def prepared_votes(smoothed: SmoothedClassifier, images: torch.Tensor, n: int) -> Any:
+def prepared_votes(
+    smoothed: SmoothedClassifier, images: torch.Tensor, n: int, *, seed: int = 0
+) -> Any:
     """Counts (images, classes)."""
     smoothed.engine.prepare(images[0])
     examples = list(range(len(images)))
     request = VoteRequest(images, examples, "comparison", [n] * len(images))
-    (votes,) = smoothed.engine.count([request], seed=1)
+    (votes,) = smoothed.engine.count([request], seed=1 + seed)
     return votes.counts[0].numpy()
 
 
-def original_votes(model: nn.Module, images: torch.Tensor, n: int) -> Any:
+def original_votes(model: nn.Module, images: torch.Tensor, n: int, *, seed: int = 0) -> Any:
     """Counts (images, classes) of the untouched module, by the published loop."""
-    torch.manual_seed(2)
+    torch.manual_seed(2 + seed)
     rows = reference_batch(images[0])
     if n % rows:
         raise SystemExit(f"--n: expected a multiple of {rows}, the published batch, got {n}")
@@ -126,9 +130,9 @@ def compare_network(name: str, options: argparse.Namespace) -> list[dict[str, An
     images = torch.rand(options.images, 3, side, side, device=options.device)
     share_votes(model, images[0])
     # First, so that nothing that prepares the network can have touched it.
-    other = original_votes(model, images, options.n)
+    other = original_votes(model, images, options.n, seed=options.seed)
     prepared = SmoothedClassifier(model, sigma=SIGMA, num_classes=CLASSES)
-    own = prepared_votes(prepared, images, options.n)
+    own = prepared_votes(prepared, images, options.n, seed=options.seed)
     arithmetic = prepared.engine.precision
     rows = [
         {"network": name, "arithmetic": arithmetic, "n": options.n, **compare(*pair)}
@@ -145,12 +149,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--network", action="append", choices=[TRAINED, *NETWORKS])
     parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--images", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=420.0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    content = {"n": options.n, "images": options.images}
+    content = {"n": options.n, "images": options.images, "seed": options.seed}
     turns = Turns(options.out, options.network or [TRAINED, *NETWORKS], options.seconds, content)
     for name in turns:
         try:

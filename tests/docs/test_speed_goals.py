@@ -89,13 +89,17 @@ def test_first_votes_are_those_measured(paragraph: str) -> None:
         assert isinstance(found, float)
         return found
 
+    def to_certificate(row: dict[str, Any]) -> float:
+        return float(row["first_vote_seconds"] + row["seconds_per_certificate"])
+
     met, _ = paragraph.split(" Missed: ")
-    assert f"within 15 s ({seconds('imagenet-resnet50', 'first'):.1f})" in met
+    firsts = {row["model"]: to_certificate(row) for row in _rows(LATEST) if row["run"] == "first"}
+    assert firsts["imagenet-resnet50"] <= 15
+    assert f"within 15 s ({firsts['imagenet-resnet50']:.1f})" in met
+    small = [row["model"] for row in _rows(LATEST) if row["image_shape"][1] == 32]
+    assert max(firsts[model] for model in small) == firsts["strangers:wide_resnet28_10"] <= 8
     for model, name in NAMES.items():
-        assert f"{seconds(model, 'first'):.1f} for {name}" in met
-    small = [row for row in _rows(LATEST) if row["image_shape"][1] == 32]
-    assert all(row["first_vote_seconds"] <= 8 for row in small)
-    assert seconds("imagenet-resnet50", "first") <= 15
+        assert f"{firsts[model]:.1f} for {name}" in met
     late = {
         row["model"]
         for row in _rows(LATEST)
