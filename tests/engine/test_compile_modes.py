@@ -135,9 +135,9 @@ def test_single_layers_run_only_where_fused_ones_do_not(
     """Libraries take seconds to find kernels for some of them."""
     calls, right = list[int](), preparing._plain
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
-        return right(*arguments)
+        return right(*arguments, **options)
 
     monkeypatch.setattr(preparing, "_plain", counted)
     model = _network() if whole else OwnConstants().eval()

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,14 @@ from sween.engine.prepare import prepare
 from sween.engine.same_operations import is_read_rightly
 from sween.models import create_model
 from tests.engine.kernels import strangers
+from tests.engine.kernels.networks import norms_of
 
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 SIGMA = 0.15
+
+BRIGHT = torch.ones(3, 32, 32)
+BRIGHT[1] = 0
+"""Under noise half of its values are outside [0, 1]."""
 
 
 def small() -> nn.Sequential:
@@ -25,7 +31,7 @@ def small() -> nn.Sequential:
     network = nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1, bias=False),
         nn.BatchNorm2d(16),
-        nn.ReLU(inplace=True),
+        nn.ReLU(),
         nn.Conv2d(16, 32, 3, 2, 1, bias=False),
         nn.BatchNorm2d(32),
         nn.ReLU(),
@@ -38,12 +44,32 @@ def small() -> nn.Sequential:
     return network.eval()
 
 
+Before = Callable[[torch.Tensor], torch.Tensor]
+
+
+@torch.no_grad()
+def sensitive() -> nn.Sequential:
+    """Takes noisy copies of BRIGHT for class 0 where they are clamped, for class 1 otherwise."""
+    network, generator = small(), torch.Generator().manual_seed(5)
+    noisy = BRIGHT + SIGMA * torch.randn(200, 3, 32, 32, generator=generator)
+    clamped_ones, others = (network[:-1](images) for images in (noisy.clamp(0, 1), noisy))
+    direction = clamped_ones.mean(dim=0) - others.mean(dim=0)
+    heights = [float((part @ direction).mean()) for part in (clamped_ones, others)]
+    head = network[-1]
+    assert isinstance(head, nn.Linear)
+    head.weight.zero_()
+    head.bias.zero_()
+    scale = 10 / abs(heights[0] - heights[1])
+    head.weight[0], head.bias[0] = direction * scale, -scale * sum(heights) / 2
+    return network
+
+
 class Around(nn.Module):
     """A network with code before it."""
 
-    def __init__(self, before: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, before: Before, network: nn.Module | None = None) -> None:
         super().__init__()
-        self.network, self.before = small(), before
+        self.network, self.before = network or small(), before
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.network(self.before(x))
@@ -89,6 +115,56 @@ def takes_one_of_two_inputs(x: torch.Tensor) -> torch.Tensor:
     return (low if isinstance(x, torch.Tensor) else high) + 0
 
 
+def copies_a_sign(x: torch.Tensor) -> torch.Tensor:
+    """0 and -0 are equal."""
+    sign = torch.tensor(-0.0 if isinstance(x, torch.Tensor) else 0.0)
+    return clamped(torch.copysign(x, sign).abs() * x.sign())
+
+
+def asks_for_the_layout(x: torch.Tensor) -> torch.Tensor:
+    return clamped(x) if x.is_contiguous() else x
+
+
+def writes_to_what_may_be_a_copy(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous images are changed, and others are not."""
+    x.contiguous().clamp_(0, 1)
+    return x
+
+
+def writes_to_a_view(x: torch.Tensor) -> torch.Tensor:
+    x.view(x.shape[0], -1).clamp_(0, 1)
+    return x
+
+
+def reads_values_if_it_can(x: torch.Tensor) -> torch.Tensor:
+    try:
+        bright = bool(x.amax() > 1)
+    except Exception:
+        bright = False
+    return clamped(x) if bright else x
+
+
+def reads_an_array_if_it_can(x: torch.Tensor) -> torch.Tensor:
+    try:
+        bright = x.detach().numpy().max() > 1
+    except Exception:
+        bright = False
+    return clamped(x) if bright else x
+
+
+LIMIT = torch.tensor(1.0)
+
+
+def changes_a_constant(x: torch.Tensor) -> torch.Tensor:
+    x = torch.minimum(x, LIMIT.fill_(1.0)).clamp(min=0)
+    return torch.minimum(x, LIMIT.fill_(6.0))
+
+
+def draws_by_a_seed(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return clamped(x) + 1e-3 * torch.rand_like(x)
+
+
 def in_lower_precision(x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return (x.flatten(2) @ torch.eye(1024)).view_as(x).float()
@@ -103,6 +179,14 @@ MISREAD = [
     takes_one_of_two,
     takes_one_of_two_constants,
     takes_one_of_two_inputs,
+    copies_a_sign,
+    asks_for_the_layout,
+    writes_to_what_may_be_a_copy,
+    writes_to_a_view,
+    reads_values_if_it_can,
+    reads_an_array_if_it_can,
+    changes_a_constant,
+    draws_by_a_seed,
     in_lower_precision,
 ]
 
@@ -131,18 +215,54 @@ def in_parts(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([rest, functional.dropout(red, training=False)], dim=1)
 
 
+class Swish(torch.autograd.Function):
+    """As networks write it to save memory in training."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(x)
+
+
+def by_autograd(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = Swish.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
+def flattened(x: torch.Tensor) -> torch.Tensor:
+    """By `view`, which channels-last images do without."""
+    return functional.avg_pool2d(x, 2).view(x.shape[0], 768).view(-1, 3, 16, 16)
+
+
+def rectified(x: torch.Tensor) -> torch.Tensor:
+    return functional.relu(x - 0.5, inplace=True)
+
+
+def masked(x: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(x.masked_fill(x > 1, float("nan")), nan=1.0)
+
+
+def to_bits_and_back(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.int32).view(torch.float32)
+
+
 @pytest.mark.parametrize("before", MISREAD, ids=lambda own: own.__name__)
-def test_code_that_asks_what_it_was_given_is_not_read_rightly(
-    before: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
+def test_code_that_asks_what_it_was_given_is_not_read_rightly(before: Before) -> None:
     assert not is_read_rightly(Around(before), IMAGES)
 
 
-@pytest.mark.parametrize(
-    "before", [with_constants, in_place, by_sizes, in_parts], ids=lambda own: own.__name__
-)
-def test_other_code_is(before: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    assert is_read_rightly(Around(before), IMAGES)
+READ = [with_constants, in_place, by_sizes, in_parts, by_autograd, rectified, masked]
+READ += [to_bits_and_back, flattened]
+
+
+@pytest.mark.parametrize("before", READ, ids=lambda own: own.__name__)
+@torch.no_grad()
+def test_other_code_is(before: Before) -> None:
+    network = Around(before).eval()
+    assert is_read_rightly(network, IMAGES)
+    prepared = prepare(network, Preparation(), IMAGES)
+    assert isinstance(prepared.run, nn.Module)
+    assert norms_of(prepared.run) == []
+    torch.testing.assert_close(prepared.run(IMAGES), network(IMAGES), rtol=1e-4, atol=1e-4)
 
 
 def test_hooks_and_computed_weights_are_read_rightly() -> None:
@@ -190,16 +310,14 @@ def test_the_module_is_left_as_it_was() -> None:
         assert torch.equal(value, before[name])
 
 
-@pytest.mark.parametrize("before", MISREAD, ids=lambda own: own.__name__)
-def test_votes_are_those_of_the_module(before: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """On saturated images, where a lost clamp shows, after a grey one, where it does not."""
-    network = Around(before).eval()
+@pytest.mark.parametrize("before", [*MISREAD, clamped], ids=lambda own: own.__name__)
+def test_votes_are_those_of_the_module(before: Before) -> None:
+    """On an image where a lost clamp shows, after a grey one, where it does not."""
+    network = Around(before, sensitive()).eval()
     smoothed = sween.SmoothedClassifier(network, sigma=SIGMA, num_classes=10)
-    grey, bright = torch.full((3, 32, 32), 0.5), torch.ones(3, 32, 32)
-    bright[1] = 0
-    smoothed.certify(grey[None], n=100)
-    found = torch.tensor(smoothed.certify(bright[None], n=1000)[0].estimation_counts)
-    wanted = reference_votes(network, bright, sigma=SIGMA, num_classes=10, batches=1)
+    smoothed.certify(torch.full((1, 3, 32, 32), 0.5), n=100)
+    found = torch.tensor(smoothed.certify(BRIGHT[None], n=1000)[0].estimation_counts)
+    wanted = reference_votes(network, BRIGHT, sigma=SIGMA, num_classes=10, batches=1)
     apart = (found / found.sum() - torch.from_numpy(wanted) / wanted.sum()).abs().max()
     assert float(apart) < 0.1
 

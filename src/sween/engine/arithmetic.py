@@ -21,13 +21,20 @@ class InArithmetic(nn.Module):
         device: it is on.
         dtype: of convolutions and linear layers, and of other layers as far as autocast uses it.
         whole: of all layers and activations, without autocast.
+        channels_last: whether images may be in that layout, in which convolutions are faster.
 
     Attributes:
         shared: whether it is the module itself.
     """
 
     def __init__(
-        self, module: nn.Module, device: torch.device, dtype: torch.dtype, *, whole: bool = False
+        self,
+        module: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        whole: bool = False,
+        channels_last: bool = True,
     ) -> None:
         super().__init__()
         self.device_type, self.dtype, self.shared = device.type, dtype, False
@@ -49,7 +56,9 @@ class InArithmetic(nn.Module):
         self.takes_images = any(
             isinstance(part, FIRST_LAYERS) and part.by_kernel for part in module.modules()
         )
-        self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
+        self.channels_last = channels_last and any(
+            isinstance(part, nn.Conv2d) for part in module.modules()
+        )
 
     def settle(self, images: torch.Tensor) -> torch.Tensor:
         """Choose a layout that the module's code allows; returns the outputs in it.

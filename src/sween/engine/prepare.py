@@ -48,7 +48,7 @@ from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
-from sween.engine.same_operations import is_read_rightly
+from sween.engine.same_operations import is_read_rightly, is_same_in_any_layout
 from sween.engine.tf32 import without_tf32
 from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
 from sween.precision import WAYS
@@ -113,20 +113,24 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
         return _in_integers(module, preparation, images, wanted)
     allowed = _CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
-    read = folded is module and mode != "fast"  # nothing is made of what torch.fx reads
-    if not (read := read or is_read_rightly(module, few)):
-        folded = module
+    read = (folded is not module or mode == "fast") and is_read_rightly(module, few)
+    folded = folded if read else module
+    # What torch.fx read is the same in any layout; the module itself need not be.
+    any_layout = folded is module and is_same_in_any_layout(module, few)
     # In another arithmetic a network that folding changed could pass for rounding.
     traced = folded is not module
     if traced and dtype != torch.float32 and not _computes_the_same(folded, module, images):
         folded = module
     # Calls that compute several layers at once come first: where all of them run in the arithmetic,
     # nothing else has to, and libraries take seconds to find kernels for single layers.
-    fuse = functools.partial(_fused, module, folded, dtype, images, (few, first), read=read)
+    layouts = {"any_layout": any_layout}
+    fuse = functools.partial(
+        _fused, module, folded, dtype, images, (few, first), read=read, **layouts
+    )
     fused = fuse() if mode == "fast" else None
     plain: InArithmetic | None = None
     if fused is None:
-        plain, folded = _plain(module, folded, dtype, few, first)
+        plain, folded = _plain(module, folded, dtype, few, first, **layouts)
     if mode is None:
         assert plain is not None
         return Prepared(plain, False, preparation.describe(device), plain.shared)
@@ -138,7 +142,8 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
         assert plain is not None
         ready, ways = plain, {"compiled": functools.partial(compiled, plain, images)}
     if dtype == torch.float16 and supports(device):
-        resnet = _as_resnet(module, folded, images)
+        # Not of code that reads the values of pixels, or depends on their layout.
+        resnet = _as_resnet(module, folded, images) if read or any_layout else None
         if resnet is not None and supports(device, shape := shape_for(resnet)):
             ways = {"fused": lambda: FusedResNet(resnet, launcher(device, shape)), **ways}
     for how, make in ways.items():
@@ -148,7 +153,7 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
             if not change <= allowed:
                 raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
-                plain = plain or _plain(module, folded, dtype, few, first)[0]
+                plain = plain or _plain(module, folded, dtype, few, first, **layouts)[0]
                 _check_kernels(run, plain, images)
             shared = ready.shared and how != "fused"
             return Prepared(run, True, preparation.describe(device, how), shared)
@@ -166,26 +171,35 @@ def _plain(
     dtype: torch.dtype,
     images: torch.Tensor,
     wanted: torch.Tensor,
+    *,
+    any_layout: bool,
 ) -> tuple[InArithmetic, nn.Module]:
     """The folded module in this arithmetic, or the module itself where folding changes too much.
 
     Also which of the two it is. A module that cannot run in this arithmetic is refused.
+    `any_layout` is whether the module itself may be given channels-last images.
     """
-    ready, change = _in_arithmetic(folded, dtype, images, wanted)
+    make = functools.partial(_in_arithmetic, dtype=dtype, images=images, wanted=wanted)
+    ready, change = make(folded, channels_last=any_layout or folded is not module)
     if not change <= _CHANGE_ALLOWED[dtype]:
         folded = module
-        ready, change = _in_arithmetic(folded, dtype, images, wanted)
+        ready, change = make(folded, channels_last=any_layout)
         if dtype != torch.float32:
             _refuse_change(change, dtype)
     return ready, folded
 
 
 def _in_arithmetic(
-    module: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor
+    module: nn.Module,
+    dtype: torch.dtype,
+    images: torch.Tensor,
+    wanted: torch.Tensor,
+    *,
+    channels_last: bool,
 ) -> tuple[InArithmetic, float]:
     """The module in this arithmetic, and how far that changes its outputs."""
     try:
-        ready = InArithmetic(module, images.device, dtype)
+        ready = InArithmetic(module, images.device, dtype, channels_last=channels_last)
         change = relative_change(ready.settle(images), wanted)
         if not change <= _CHANGE_ALLOWED[dtype] and ready.channels_last:
             # Code that reads memory in its own order, as `as_strided` does, raises no error.
@@ -331,6 +345,7 @@ def _fused(
     compared: tuple[torch.Tensor, torch.Tensor],
     *,
     read: bool,
+    any_layout: bool,
     autocast: bool = False,
 ) -> InArithmetic | None:
     """The module with fused layers in its arithmetic.
@@ -342,6 +357,7 @@ def _fused(
         images: a batch of the shape that votes.
         compared: a few images and the module's outputs for them.
         read: whether torch.fx reads the module rightly; otherwise nothing is fused.
+        any_layout: whether the module itself may be given channels-last images.
         autocast: where some layers do not run in this arithmetic, leave that to autocast; otherwise
             None is returned.
     """
@@ -351,11 +367,12 @@ def _fused(
     for part in fused.modules():
         if isinstance(part, KERNELS):
             part.let_run(images, dtype)
-    ready = _without_autocast(fused, dtype, *compared)
+    channels_last = any_layout or fused is not module
+    ready = _without_autocast(fused, dtype, *compared, channels_last=channels_last)
     if ready is None:
         if not autocast:
             return None
-        ready = InArithmetic(fused, images.device, dtype)
+        ready = InArithmetic(fused, images.device, dtype, channels_last=channels_last)
         ready.settle(compared[0])
     if not ready.shared and ready.channels_last:
         use_patches(ready)
@@ -383,11 +400,16 @@ def _by_libraries(ready: InArithmetic, images: torch.Tensor) -> dict[str, Callab
 
 
 def _without_autocast(
-    module: nn.Module, dtype: torch.dtype, images: torch.Tensor, wanted: torch.Tensor
+    module: nn.Module,
+    dtype: torch.dtype,
+    images: torch.Tensor,
+    wanted: torch.Tensor,
+    *,
+    channels_last: bool = True,
 ) -> "InArithmetic | None":
     """All layers in this arithmetic, so that none of them moves float32; None if that fails."""
     try:
-        ready = InArithmetic(module, images.device, dtype, whole=True)
+        ready = InArithmetic(module, images.device, dtype, whole=True, channels_last=channels_last)
         change = relative_change(ready.settle(images), wanted)
         return ready if change <= _CHANGE_ALLOWED[dtype] else None
     except Exception as error:  # its code may make tensors of another type

@@ -73,24 +73,24 @@ def trace(module: nn.Module) -> fx.GraphModule:
     `reshape`: the same numbers, for tensors in channels-last layout too. The graph may be another
     function than the module, see `same_operations.py`.
     """
-    traced = trace_unchanged(module)
-    graph, parts = traced.graph, dict(traced.named_modules())
-    for node in list(graph.nodes):
-        if node.op == "call_module" and len(node.args) == 1 and _passes_on(parts[node.target]):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-        elif node.op == "call_method" and node.target == "view":
-            node.target = "reshape"
-    return fx.GraphModule(traced, graph)
-
-
-def trace_unchanged(module: nn.Module) -> fx.GraphModule:
-    """`trace` as torch.fx has it, with every layer."""
     if has_hooks(module):
         module = _Caller(module)
     with TRACING:
         graph = _OneThreadTracer().trace(module)
+    parts = dict(module.named_modules())
+    for node in list(graph.nodes):
+        if node.op == "call_module" and len(node.args) == 1 and _passes_on(parts[node.target]):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.op == "call_method" and node.target == "view" and not _views_type(node):
+            node.target = "reshape"
     return fx.GraphModule(module, graph)
+
+
+def _views_type(node: fx.Node) -> bool:
+    """Whether `view` is asked for the same bytes as another type, not for another shape."""
+    given = (*node.args[1:], *node.kwargs.values())
+    return any(isinstance(own, torch.dtype) for own in given)
 
 
 class _Caller(nn.Module):
@@ -123,11 +123,12 @@ def has_hooks(part: nn.Module) -> bool:
 
 
 def has_own_hooks(part: nn.Module) -> bool:
-    """Whether a module has hooks, or a `forward` in the place of its class's.
+    """Whether a module has hooks, or a method, such as `forward`, in the place of its class's.
 
     torch's older weight norm and spectral norm are such hooks.
     """
-    return bool(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
+    replaced = any(callable(own) and hasattr(type(part), name) for name, own in vars(part).items())
+    return bool(part._forward_hooks or part._forward_pre_hooks or replaced)
 
 
 def count_uses(graph: fx.Graph) -> collections.Counter[str]:
