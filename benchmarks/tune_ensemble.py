@@ -6,12 +6,16 @@
     python benchmarks/tune_ensemble.py score RUNS --sigma 0.5 --beside ENSEMBLE \\
         --partner resnet80 --partner resnet110 --data-root DIR --out rows.jsonl
     python benchmarks/tune_ensemble.py table rows.npz --partner resnet80 --partner resnet110
+    python benchmarks/tune_ensemble.py mirror ENSEMBLE --sigma 0.5 --data-root DIR --out rows.jsonl
 
 All on the weight-solving split, never on test images. `score` evaluates every network once, on the
 same noisy copies, and keeps its outputs: one row for each network, for the mean of each variation's
 networks, and for that mean together with the partners of an ensemble trained before, all weighted
 equally. With --until it waits for more networks until that file exists. The radii of
-all images go into rows.npz, from which `table` compares each variation with the recipe.
+all images go into rows.npz, from which `table` compares each variation with the recipe. `mirror`
+asks what an ensemble gains if its members also see the mirror image of each noisy image, which
+needs no training: each member, the first two, ..., all of them, alone and with their mirrored
+selves.
 """
 
 import argparse
@@ -186,6 +190,32 @@ def score(options: argparse.Namespace) -> None:
         time.sleep(2)
 
 
+class Mirrored(nn.Module):
+    """A network that sees each noisy image in a mirror."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(images.flip(3))
+        return logits
+
+
+def mirror(options: argparse.Namespace) -> None:
+    scorer, ensemble = Scorer(options), load(options.ensemble)
+    names = list(ensemble.member_names)
+    for count, (name, module) in enumerate(zip(names, ensemble.members, strict=True), start=1):
+        scorer.add(name, module)
+        scorer.add(f"{name} mirrored", Mirrored(module))
+        first = names[:count]
+        if count > 1:
+            scorer.write("network", [name])
+        scorer.write("mirrored", [f"{name} mirrored"])
+        scorer.write("together" if count > 1 else "network", first)
+        scorer.write("with mirrored", [*first, *(f"{each} mirrored" for each in first)])
+
+
 def table(options: argparse.Namespace) -> None:
     """Each variation compared with the recipe, with normal 95% intervals over images."""
     radii = dict(np.load(options.radii))
@@ -218,7 +248,7 @@ def main() -> None:
     own.set_defaults(verb=table)
     own.add_argument("radii", type=Path)
     own.add_argument("--partner", dest="partners", action="append", default=[])
-    for verb in (train, score):
+    for verb in (train, score, mirror):
         own = verbs.add_parser(verb.__name__)
         own.set_defaults(verb=verb)
         own.add_argument("--sigma", type=float, required=True)
@@ -230,13 +260,16 @@ def main() -> None:
             own.add_argument("--epochs", type=int, required=True)
             own.add_argument("--seed", dest="seeds", type=int, action="append", required=True)
             own.add_argument("--try", dest="tries", action="append", required=True)
+            continue
+        own.add_argument("--images", type=int, default=2000)
+        own.add_argument("--n", type=int, default=2000)
+        own.add_argument("--dataset", default="cifar10")
+        if verb is mirror:
+            own.add_argument("ensemble")
         else:
             own.add_argument("runs", type=Path)
             own.add_argument("--beside")
             own.add_argument("--partner", dest="partners", action="append", default=[])
-            own.add_argument("--images", type=int, default=2000)
-            own.add_argument("--n", type=int, default=2000)
-            own.add_argument("--dataset", default="cifar10")
             own.add_argument("--until", type=Path)
     options = parser.parse_args()
     options.verb(options)

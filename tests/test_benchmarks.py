@@ -280,6 +280,23 @@ def test_a_convolution_of_blocks_of_pixels(kernel: int, benchmark: Import) -> No
     torch.testing.assert_close(found, conv(x))
 
 
+def test_members_see_mirror_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: Import
+) -> None:
+    tune, out = benchmark("tune_ensemble"), tmp_path / "rows.jsonl"
+    line = f"mirror digits-sween3-gaussian-sigma0.50 --sigma 0.5 --dataset digits --data-root {out}"
+    arguments = f"{line} --images 20 --n 200 --out {out}".split()
+    monkeypatch.setattr(sys, "argv", ["tune_ensemble.py", *arguments])
+    tune.main()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    kinds = ["mirrored", "together", "with mirrored"]
+    assert [row["kind"] for row in rows] == ["mirrored", "network", "with mirrored", *(
+        ["network", *kinds] * 2
+    )]  # fmt: skip
+    assert len(rows[-1]["networks"]) == 6
+    assert rows[1]["acr"] != rows[0]["acr"]
+
+
 def test_every_ingredient_of_the_ablation_can_be_trained(benchmark: Import) -> None:
     ablation = benchmark("ablation")
     options = SimpleNamespace(arch="resnet20x4", sigma=0.5, epochs=None, dataset="cifar10")
