@@ -212,15 +212,9 @@ def _all_the_same(
     runs: Callable[[nn.Module, list[torch.Tensor]], Runs],
 ) -> bool:
     """Whether runs of a copy of the module, for images in both layouts, give one expression."""
-    few = images[:ROWS]
     try:
-        own, given = copy.deepcopy(module).cpu(), few.cpu()
-        try:
-            reads = _reads_values(own, given)
-        except Exception:  # its code may need its device, or fix the number of images
-            own, given = copy.deepcopy(module), images
-            reads = _reads_values(own, given)
-        if reads:
+        own, given = _where_it_runs(module, images)
+        if _reads_values(own, given):
             return False
         expressions = _Expressions(_tensors_of(own))
         first, *others = (
@@ -232,6 +226,22 @@ def _all_the_same(
     except Exception as error:  # a module's own code may raise anything
         refuse_broken_device(error)
         return False
+
+
+def _where_it_runs(module: nn.Module, images: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+    """A copy of the module and images that it runs with: few of them on the CPU, if it can.
+
+    Its code may need its device, or fix the number of images.
+    """
+    own, few = copy.deepcopy(module), images[:ROWS]
+    for device in dict.fromkeys([torch.device("cpu"), images.device]):
+        try:
+            own.to(device)(few.to(device, copy=True))
+        except Exception as error:
+            refuse_broken_device(error)
+        else:
+            return own, few.to(device)
+    return own, images
 
 
 def _layouts(images: torch.Tensor) -> list[torch.Tensor]:
