@@ -2,9 +2,12 @@
 
     python benchmarks/profile_training.py --arch resnet110 --batch-size 256 --out FILE
     python benchmarks/profile_training.py --arch resnet20 --method macer --batch-size 64 --out FILE
+    python benchmarks/profile_training.py --arch resnet20x4 --optimizer muon --copies 2 \\
+        --method consistency --search --out FILE
 
 Steps on random pixels, as `sween train` takes them, after those that compile. Of every kernel its
-share of the time; kernels of torch's compiler are named after what they compute.
+share of the time; kernels of torch's compiler are named after what they compute. --search lets
+cuDNN try its kernels for each convolution, which `sween train` does not.
 """
 
 import argparse
@@ -73,6 +76,9 @@ def main() -> None:
     parser.add_argument("--arch", default="resnet110")
     parser.add_argument("--method", choices=sorted(OBJECTIVES), default="gaussian")
     parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--optimizer", choices=["sgd", "muon"], default="sgd")
+    parser.add_argument("--copies", type=int)
+    parser.add_argument("--search", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     config = TrainConfig(
@@ -82,9 +88,12 @@ def main() -> None:
         sigma=0.5,
         epochs=1,
         batch_size=options.batch_size,
+        optimizer=options.optimizer,
+        copies=options.copies,
         average=0.999,
         nesterov=True,
     )
+    torch.backends.cudnn.benchmark = options.search
     device = torch.device("cuda")
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(config, synthetic_cifar(), Path(folder) / "run", device=device)
