@@ -8,7 +8,9 @@ CIFAR-10's images averaged to 16x16 pixels, 7,680 training images, a network of 
 consistency training unless a try says otherwise. `score` certifies every network, all
 seeds of a try together, and for every two tries the first network of one with the second of the
 other, on 700 other training images, with the same noise for all. Distances halve with the side of
-an image: sigma 0.25 stands for 0.50.
+an image: sigma 0.25 stands for 0.50. With --side 32 the images are whole, and the noise is 0.50;
+with --trained 16640 some 16,000 images are trained on, and a try names its network, such as
+`arch="small_stand_in:full"` and `arch="small_stand_in:half"`.
 """
 
 import argparse
@@ -31,13 +33,10 @@ from sween.models.normalize import Normalize
 from sween.runs import TrainingRun
 from sween.training import TrainConfig, train_many
 
-NAME, ARCH, SIGMA, SIDE = "cifar16", "small_stand_in:network", 0.25, 16
-TRAINED, HELD_OUT = 8_000, range(40_000, 40_700)
+HELD_OUT = range(40_000, 40_700)
 
 RECIPE = {
-    "dataset": NAME,
-    "arch": ARCH,
-    "sigma": SIGMA,
+    "arch": "small_stand_in:network",
     "method": "consistency",
     "regulariser": 10.0,
     "batch_size": 128,
@@ -75,31 +74,67 @@ def network(num_classes: int) -> nn.Module:
     return Network(num_classes)
 
 
-def register(data_root: Path) -> None:
+class Stages(nn.Module):
+    """Stages of residual blocks; each but the first halves the side of its input."""
+
+    def __init__(self, stem: nn.Conv2d, channels: Sequence[int], blocks: int, classes: int) -> None:
+        super().__init__()
+        self.normalize = Normalize((0.5,) * 3, (0.25,) * 3)
+        self.conv, self.norm = stem, nn.BatchNorm2d(channels[0])
+        inside, parts = channels[0], list[nn.Module]()
+        for stage, outside in enumerate(channels):
+            parts.append(BasicBlock(inside, outside, 2 if stage else 1))
+            parts += [BasicBlock(outside, outside, 1) for _ in range(blocks - 1)]
+            inside = outside
+        self.blocks, self.linear = nn.Sequential(*parts), nn.Linear(inside, classes)
+        initialise(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.blocks(functional.relu(self.norm(self.conv(self.normalize(x)))))
+        logits: torch.Tensor = self.linear(out.mean(dim=(2, 3)))
+        return logits
+
+
+def full(num_classes: int) -> nn.Module:
+    """ResNet-20: 16 channels at full resolution, 32 at half of it, 64 at a quarter."""
+    return Stages(nn.Conv2d(3, 16, 3, padding=1, bias=False), (16, 32, 64), 3, num_classes)
+
+
+def half(num_classes: int) -> nn.Module:
+    """As many operations at half of the resolution, with twice the channels."""
+    stem = nn.Conv2d(3, 32, 4, 2, padding=1, bias=False)
+    return Stages(stem, (32, 64, 128), 3, num_classes)
+
+
+def register(options: argparse.Namespace) -> None:
     """Make the stand-in known to this process."""
 
     def load() -> Dataset:
-        cifar = load_dataset("cifar10", data_root).train
+        cifar = load_dataset("cifar10", options.data_root).train
         parts = []
-        for positions in (range(TRAINED), HELD_OUT):
-            small = functional.avg_pool2d(cifar.images(list(positions)), 32 // SIDE)
+        for positions in (range(options.trained), HELD_OUT):
+            images = cifar.images(list(positions))
+            small = functional.avg_pool2d(images, 32 // options.side)
             parts.append((small, cifar.labels[list(positions)]))
-        made = as_dataset(*parts, name=NAME, augmentation="crop-flip", crop_padding=2)
+        padding = options.side // 8
+        made = as_dataset(
+            *parts, name=options.dataset, augmentation="crop-flip", crop_padding=padding
+        )
         # The scored images take the place of the part of the others that is held out.
         return dataclasses.replace(made, weights=made.test)
 
-    sween.register_dataset(NAME, load)
+    sween.register_dataset(options.dataset, load)
 
 
 def train(options: argparse.Namespace) -> None:
     """One after the other on a CPU; those that are done are left out."""
-    dataset = load_dataset(NAME)
+    dataset = load_dataset(options.dataset)
+    given = {"dataset": options.dataset, "sigma": options.sigma, "epochs": options.epochs}
     for text, seed in itertools.product(options.tries, options.seeds):
         out = options.out / folder_of(text, seed)
         out.mkdir(parents=True, exist_ok=True)
         (out / "try.txt").write_text(text, encoding="utf-8")
-        changes = {"epochs": options.epochs, **parse_try(text), "seed": seed}
-        config = TrainConfig(**{**RECIPE, **changes})
+        config = TrainConfig(**{**RECIPE, **given, **parse_try(text), "seed": seed})
         train_many([config], dataset, [out], device=torch.device("cpu"), quiet=True)
         seconds = [row.seconds for row in TrainingRun.read(out).metrics]
         print(f"{text} seed {seed}: {sum(seconds):.0f} s", flush=True)  # noqa: T201
@@ -109,9 +144,9 @@ def score(options: argparse.Namespace) -> None:
     scorer, tries = Scorer(options), dict[str, list[str]]()
     for path in sorted(options.runs.glob("*/model.safetensors")):
         run, text = path.parent, (path.parent / "try.txt").read_text(encoding="utf-8")
-        module, _ = load_checkpoint(run, arch=ARCH)
-        scorer.add(run.name, module)
         content = dict(TrainingRun.read(run).config.content)
+        module, _ = load_checkpoint(run, arch=content["arch"])
+        scorer.add(run.name, module)
         scorer.write("network", [run.name], **{"try": text}, config=content)
         tries.setdefault(text, []).append(run.name)
     for names in tries.values():
@@ -129,6 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         own = steps.add_parser(name)
         own.add_argument("--data-root", type=Path, required=True)
         own.add_argument("--out", type=Path, required=True)
+        own.add_argument("--side", type=int, choices=(16, 32), default=16)
+        own.add_argument("--trained", type=int, default=8_000)
         if name == "train":
             own.add_argument("--epochs", type=int, default=60)
             own.add_argument("--seed", dest="seeds", type=int, action="append", required=True)
@@ -138,8 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             own.add_argument("--images", type=int, default=len(HELD_OUT))
             own.add_argument("--n", type=int, default=2000)
     options = parser.parse_args(arguments)
-    options.sigma, options.dataset = SIGMA, NAME
-    register(options.data_root)
+    options.sigma, options.dataset = options.side / 64, f"cifar{options.side}"
+    register(options)
     if options.step == "train":
         train(options)
     else:

@@ -25,7 +25,7 @@ from sween.engine.kernels import (
     WideShape,
 )
 from sween.errors import BadInput
-from sween.models import ARCHITECTURES
+from sween.models import ARCHITECTURES, count_flops
 from tests.engine.kernels.networks import norms_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -342,9 +342,10 @@ def test_options_are_tried_on_a_small_stand_in(
     monkeypatch.setattr(
         script, "load_dataset", lambda name, *a: cifar if name == "cifar10" else true(name, *a)
     )
-    monkeypatch.setattr(script, "TRAINED", 200)
     monkeypatch.setattr(script, "HELD_OUT", range(200, 220))
-    data, runs, rows = ["--data-root", "unused"], tmp_path / "runs", tmp_path / "rows.jsonl"
+    data, runs, rows = (
+        ["--data-root", "unused", "--trained", "200"], tmp_path / "runs", tmp_path / "rows.jsonl",
+    )  # fmt: skip
     tries = ["--try", "recipe", "--try", "noise_factor=1.5", "--seed", "0", "--seed", "1"]
     script.main(["train", *tries, "--epochs", "1", *data, "--out", str(runs)])
     score = ["score", str(runs), "--images", "20", "--n", "50", *data, "--out", str(rows)]
@@ -354,3 +355,9 @@ def test_options_are_tried_on_a_small_stand_in(
     assert found[-1]["networks"] == ["noise_factor_1.5-seed0", "recipe-seed1"]
     assert {row["config"]["noise_factor"] for row in found[:2]} == {1.5}
     assert all(0 <= row["acr"] < 1 for row in found)
+
+
+@pytest.mark.parametrize("arch", ["full", "half"])
+def test_networks_of_the_whole_stand_in_cost_the_same(benchmark: Import, arch: str) -> None:
+    network = getattr(benchmark("small_stand_in"), arch)(10).eval()
+    assert count_flops(network, (3, 32, 32)) == pytest.approx(41e6, rel=0.02)
