@@ -13,7 +13,7 @@ import sween
 from sween.bench import calibrate_batch_norm, reference_votes
 from sween.engine.preparation import Preparation
 from sween.engine.prepare import prepare
-from sween.engine.same_operations import is_read_rightly
+from sween.engine.same_operations import is_read_rightly, is_same_in_any_layout
 from sween.models import create_model
 from tests.engine.kernels import strangers
 from tests.engine.kernels.networks import norms_of
@@ -152,6 +152,31 @@ def reads_an_array_if_it_can(x: torch.Tensor) -> torch.Tensor:
     return clamped(x) if bright else x
 
 
+def reads_text_if_it_can(x: torch.Tensor) -> torch.Tensor:
+    try:
+        bright = float(f"{x.amax()}") > 1
+    except Exception:
+        bright = False
+    return clamped(x) if bright else x
+
+
+def reads_memory_if_it_can(x: torch.Tensor) -> torch.Tensor:
+    try:
+        bright = x.untyped_storage()[3] > 0  # the exponent of the first value
+    except Exception:
+        bright = False
+    return clamped(x) if bright else x
+
+
+def counts_values_if_it_can(x: torch.Tensor) -> torch.Tensor:
+    """Where the number of bright pixels is the size of a tensor."""
+    try:
+        bright = len(x[x > 1]) > 0
+    except Exception:
+        bright = False
+    return clamped(x) if bright else x
+
+
 LIMIT = torch.tensor(1.0)
 
 
@@ -185,6 +210,9 @@ MISREAD = [
     writes_to_a_view,
     reads_values_if_it_can,
     reads_an_array_if_it_can,
+    reads_text_if_it_can,
+    reads_memory_if_it_can,
+    counts_values_if_it_can,
     changes_a_constant,
     draws_by_a_seed,
     in_lower_precision,
@@ -263,6 +291,60 @@ def test_other_code_is(before: Before) -> None:
     assert isinstance(prepared.run, nn.Module)
     assert norms_of(prepared.run) == []
     torch.testing.assert_close(prepared.run(IMAGES), network(IMAGES), rtol=1e-4, atol=1e-4)
+
+
+class Remembers(Around):
+    """Clamps once it has seen anything but a tensor, as while it is traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.traced = getattr(self, "traced", False) or not isinstance(x, torch.Tensor)
+        return super().forward(clamped(x) if self.traced else x)
+
+
+class Centred(Around):
+    """Keeps the mean of its images in a buffer, and subtracts it."""
+
+    def __init__(self, before: Before) -> None:
+        super().__init__(before)
+        self.register_buffer("mean", torch.zeros(1, 3, 32, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = self.get_buffer("mean")
+        mean.copy_(x.mean(dim=0, keepdim=True))
+        return super().forward(x - mean)
+
+
+class Scaled(Around):
+    """Takes parts of a parameter, and a table that it makes when it runs first."""
+
+    def __init__(self, before: Before) -> None:
+        super().__init__(before)
+        self.scale = nn.Parameter(torch.rand(2, 3, 1, 1))
+        self.columns: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.columns is None:
+            self.columns = torch.linspace(0.5, 1, 32)
+        return super().forward(x * self.columns * self.scale[0] + self.scale[1:])
+
+
+@pytest.mark.parametrize("make", [Remembers, Centred])
+def test_what_a_run_leaves_behind_does_not_hide_what_it_does(make: type[Around]) -> None:
+    network = make(lambda x: x).eval()
+    assert not is_read_rightly(network, IMAGES)
+    assert not is_read_rightly(network, IMAGES)
+
+
+@pytest.mark.parametrize("make", [Around, Scaled])
+def test_parts_of_weights_and_tables_are_read_rightly(make: type[Around]) -> None:
+    network = make(lambda x: x).eval()
+    assert is_read_rightly(network, IMAGES)
+    assert is_same_in_any_layout(network, IMAGES)
+
+
+@pytest.mark.parametrize("before", [writes_to_what_may_be_a_copy, counts_values_if_it_can])
+def test_the_layout_of_images_is_left_where_it_or_values_matter(before: Before) -> None:
+    assert not is_same_in_any_layout(Around(before).eval(), IMAGES)
 
 
 def test_hooks_and_computed_weights_are_read_rightly() -> None:

@@ -5,12 +5,14 @@ Code that asks what it was given (`isinstance(x, torch.Tensor)`, `hasattr`, a co
 autocast) may get another answer than a tensor gives, and then the graph is another function, which
 can agree with the module on some images and not on others. Likewise `contiguous` and `reshape`
 return their input or a copy of it, depending on the layout, which matters to code that then writes
-in place. So both are run in both layouts, and the outputs are written as expressions of the images,
-down to torch's own operations. If all are the same, so is the function, for any images: code that
-reads the values of pixels, which may take another way for others, is refused.
+in place. So both are run in both layouts, on images of other values, and the outputs are written as
+expressions of the images, down to torch's own operations. If all are the same, so is the function,
+for any images: code that reads the values of pixels (`value_reads.py`), which may take another way
+for others, is refused, and so are operations that give shapes which depend on values.
 
 Operations in place are written as what they give (`torch.func.functionalize`): torch.fx reads
-`x -= y` as `x = x - y`, which is the same unless something else still reads `x`.
+`x -= y` as `x = x - y`, which is the same unless something else still reads `x`. Each run is of a
+copy of its own, since code may change the module when it runs, or when it is traced.
 
 All this is about code, not about a device, and is done on the CPU if the module runs there: a GPU's
 libraries have several operations for one layer. It is done with two images: code that goes another
@@ -18,18 +20,18 @@ way for more of them would not be noticed.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sween.engine.model_errors import refuse_broken_device
 from sween.engine.tracing import trace
+from sween.engine.value_reads import ReadsOfValues
 
 ROWS = 2
 """Images that are evaluated."""
@@ -37,16 +39,12 @@ ROWS = 2
 aten = torch.ops.aten
 
 _RESHAPED = (aten.view, aten._unsafe_view, aten._reshape_alias, aten.reshape, aten.view_copy)
+_STRIDED = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
 _COPIED = (aten.clone, aten.alias, aten.detach, aten.contiguous, aten._to_copy, aten.as_strided)
 """Copies, or other names, of their input, if type, shape and values are the same."""
 
 _ABOUT_SHAPES = (aten._fused_sdp_choice, aten.is_same_size)
 """Operations that return numbers which do not depend on the values of a tensor."""
-
-_READS = {"numpy", "tolist", "item", "data_ptr", "equal", "allclose", "is_nonzero"} | {
-    f"__{name}__" for name in ("array", "bool", "int", "float", "complex", "index", "contains")
-}
-"""Functions of a tensor that give Python its values."""
 
 
 class _Differs(Exception):
@@ -56,55 +54,64 @@ class _Differs(Exception):
 class _Expressions:
     """Numbers for expressions: two have the same number if they are the same."""
 
-    def __init__(self, own: Iterable[torch.Tensor]) -> None:
-        """`own` are the module's parameters and buffers, which are known by identity."""
+    def __init__(self, pristine: nn.Module) -> None:
+        """Of copies of `pristine`, which nothing may run or change."""
         self._numbers: dict[Hashable, int] = {}
-        self._tensors = WeakTensorKeyDictionary()
         self._constants: dict[Hashable, list[tuple[torch.Tensor, int]]] = {}
-        for position, tensor in enumerate(own):
-            self.put(tensor, self.of(("own", position)))
+        self.memory = list(_memory_of(pristine).values())
 
     def of(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def put(self, tensor: torch.Tensor, number: int) -> None:
-        """What a tensor stands for, from now on."""
-        self._tensors[tensor] = number
-
-    def forget(self, tensor: torch.Tensor) -> None:
-        """It has other values from now on."""
-        self._tensors.pop(tensor, None)  # type: ignore[no-untyped-call]
-
-    def number(self, tensor: torch.Tensor) -> int:
-        """A tensor that is not made of the images stands for its values."""
-        known = self._tensors.get(tensor)  # type: ignore[no-untyped-call]
-        if known is None:
-            kind = (tensor.dtype, tensor.shape, tensor.device)
-            alike = self._constants.setdefault(kind, [])
-            known = next((own for constant, own in alike if _equal(constant, tensor)), None)
-            if known is None:
-                known = self.of(("constant", kind, len(alike)))
-                alike.append((tensor.detach().clone(), known))  # it may be written to later
-            self.put(tensor, known)
-        return int(known)
+    def constant(self, tensor: torch.Tensor) -> int:
+        """Of the values of a tensor."""
+        kind = (tensor.dtype, tensor.shape, tensor.device)
+        alike = self._constants.setdefault(kind, [])
+        for constant, number in alike:
+            if _equal(constant, tensor):
+                return number
+        number = self.of(("constant", kind, len(alike)))
+        alike.append((tensor.detach().clone(), number))  # it may be written to later
+        return number
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps what tensors that are made of the images stand for.
+    """Keeps what tensors that are made of the images stand for, in one run of a module."""
 
-    Attributes:
-        writes: whether one of them was changed in place.
-    """
-
-    def __init__(self, images: torch.Tensor, expressions: _Expressions) -> None:
+    def __init__(self, module: nn.Module, images: torch.Tensor, expressions: _Expressions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.writes = False
-        self._expressions, self._made = expressions, WeakTensorKeyDictionary()
-        self._make(images, expressions.of("images"))
+        """Whether a tensor that is made of the images was changed in place."""
+        self._expressions = expressions
+        self._own = {
+            place: (position, memory)
+            for position, (place, memory) in enumerate(_memory_of(module).items())
+        }
+        self._made = WeakTensorKeyDictionary()
+        self._constants = WeakTensorKeyDictionary()
+        self._written_to: dict[int, torch.UntypedStorage] = {}
+        self._made[images] = expressions.of("images")
 
-    def _make(self, tensor: torch.Tensor, number: int) -> None:
-        self._made[tensor] = True
-        self._expressions.put(tensor, number)
+    def number(self, tensor: torch.Tensor) -> int:
+        """What a tensor stands for: an expression of the images, or its values.
+
+        A parameter or buffer, or a part of it, is known by its place as long as it is unchanged.
+        """
+        made = self._made.get(tensor)  # type: ignore[no-untyped-call]
+        if made is not None:
+            return int(made)
+        if (known := self._own.get(_place(tensor))) is not None:
+            position, memory = known
+            if torch.equal(memory, self._expressions.memory[position]):
+                part = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+                return self._expressions.of(("own", position, part))
+        return self._expressions.constant(tensor)
+
+    def is_constant(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is known not to be made of the images."""
+        place = _place(tensor)
+        known = tensor in self._constants or place in self._own
+        return known and tensor not in self._made and place not in self._written_to
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -112,23 +119,29 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         leaves, shape = _pytree.tree_flatten((args, kwargs))
         tensors = [own for own in leaves if isinstance(own, torch.Tensor)]
-        of_images = any(own in self._made for own in tensors)
-        if of_images:
-            key = (func, str(shape), *map(self._written, leaves))
-        before = args[0].clone() if func.overloadpacket is aten.as_strided_ else None
+        if not any(own in self._made or _place(own) in self._written_to for own in tensors):
+            found = func(*args, **kwargs)
+            for own in _pytree.tree_leaves(found):
+                if isinstance(own, torch.Tensor):
+                    self._constants[own] = True
+            return found
+        packet = func.overloadpacket
+        key: Hashable = (func, str(shape), *map(self._written, leaves))
+        if packet in _STRIDED:
+            key = (key, args[0].stride(), args[0].storage_offset())
+        before = args[0].clone() if packet is aten.as_strided_ else None
         found = func(*args, **kwargs)
         if before is not None and before.shape == found.shape and torch.equal(before, found):
             return found  # by the pooling of channels-last images: another layout, no other values
-        if func._schema.is_mutable:
-            self.writes |= of_images
-            for own in tensors:
-                if own not in self._made:
-                    self._expressions.forget(own)
-        if of_images:
-            _refuse_values(func, found)
-            for position, own in enumerate(_pytree.tree_leaves(found)):
-                if isinstance(own, torch.Tensor) and own not in self._made:
-                    self._make(own, self._number(func, args, own, (key, position)))
+        _refuse_values(func, args, found)
+        written = _written_by(func, args, kwargs)
+        self.writes |= bool(written)
+        for own in written:
+            if place := _place(own):
+                self._written_to[place] = own.untyped_storage()
+        for position, own in enumerate([*_pytree.tree_leaves(found), *written]):
+            if isinstance(own, torch.Tensor):
+                self._made[own] = self._number(func, args, own, (key, position))
         return found
 
     def _number(self, func: Any, args: tuple[Any, ...], made: torch.Tensor, key: Hashable) -> int:
@@ -136,43 +149,51 @@ class _Recorder(TorchDispatchMode):
         packet, first = func.overloadpacket, args[0] if args else None
         if not isinstance(first, torch.Tensor) or first.dtype != made.dtype:
             return self._expressions.of(key)
-        if packet in _RESHAPED:
-            return self._expressions.of(
-                ("reshape", self._expressions.number(first), tuple(made.shape))
-            )
+        if packet in _RESHAPED and torch.equal(first.reshape(made.shape), made):
+            return self._expressions.of(("reshape", self.number(first), tuple(made.shape)))
         if packet in _COPIED and first.shape == made.shape and torch.equal(first, made):
-            return self._expressions.number(first)
+            return self.number(first)
         return self._expressions.of(key)
 
     def _written(self, value: Any) -> Hashable:
         if isinstance(value, torch.Tensor):
-            return torch.Tensor, self._expressions.number(value)
+            return torch.Tensor, self.number(value)
         return type(value), repr(value) if isinstance(value, float) else value  # NaN, and -0
 
 
-def _refuse_values(func: Any, found: Any) -> None:
-    """Refuse operations whose results are known to Python, or random."""
+def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The arguments that an operation changes in place."""
+    names = [own.name for own in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    changed = [
+        given.get(own.name)
+        for own in func._schema.arguments
+        if own.alias_info is not None and own.alias_info.is_write
+    ]
+    return [own for own in _pytree.tree_leaves(changed) if isinstance(own, torch.Tensor)]
+
+
+def _refuse_values(func: Any, args: tuple[Any, ...], found: Any) -> None:
+    """Refuse operations whose results, or their shapes, are known to Python, or random."""
     random = torch.Tag.nondeterministic_seeded in func.tags
     attention = "scaled_dot_product" in func.name()  # random with dropout alone
     plain = any(type(own) in (bool, int, float) for own in _pytree.tree_leaves(found))
-    if (random and not attention) or (plain and func.overloadpacket not in _ABOUT_SHAPES):
+    if (
+        (random and not attention)
+        or (plain and func.overloadpacket not in _ABOUT_SHAPES)
+        or _has_shape_by_values(func, args)
+    ):
         raise _Differs(func.name())
 
 
-class _Watch(TorchFunctionMode):
-    """Notices code that reads values, even if it goes on after an error; `known` may be read."""
-
-    def __init__(self, known: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        self.reads = False
-        self._known = {id(own) for own in known}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in _READS and id(args[0]) not in self._known:
-            self.reads = True
-        return func(*args, **(kwargs or {}))
+def _has_shape_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    masks = (torch.bool, torch.uint8)
+    return func.overloadpacket is not aten.index or any(
+        isinstance(own, torch.Tensor) and own.dtype in masks
+        for own in _pytree.tree_leaves(args[1:])
+    )
 
 
 def is_read_rightly(module: nn.Module, images: torch.Tensor) -> bool:
@@ -184,43 +205,37 @@ def is_read_rightly(module: nn.Module, images: torch.Tensor) -> bool:
         module: in evaluation mode.
         images: some for it, on its device.
     """
-    return _all_the_same(
-        module,
-        images,
-        lambda own, layouts: [(own, layouts[0]), *((trace(own).forward, each) for each in layouts)],
-    )
+    return _does_the_same(module, images, lambda own: trace(own).forward, graph=True)
 
 
 def is_same_in_any_layout(module: nn.Module, images: torch.Tensor) -> bool:
-    """Whether a module does the same to contiguous and to channels-last images.
-
-    Only those with convolutions are given the latter.
-    """
-    if not any(isinstance(part, nn.Conv2d) for part in module.modules()):
-        return True
-    return _all_the_same(module, images, lambda own, layouts: [(own, each) for each in layouts])
+    """Whether a module does the same to contiguous and to channels-last images."""
+    return _does_the_same(module, images, lambda own: own, graph=False)
 
 
 Run = Callable[[torch.Tensor], Any]
-Runs = Iterable[tuple[Run, torch.Tensor]]
-"""With the images for each."""
 
 
-def _all_the_same(
-    module: nn.Module,
-    images: torch.Tensor,
-    runs: Callable[[nn.Module, list[torch.Tensor]], Runs],
+def _does_the_same(
+    module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run], *, graph: bool
 ) -> bool:
-    """Whether runs of a copy of the module, for images in both layouts, give one expression."""
+    """Whether what `make` makes of a module gives the module's expression.
+
+    A graph is run in both layouts, and the module in one; without a graph the module in both.
+    """
+    if any(type(part).__name__ == "OptimizedModule" for part in module.modules()):
+        return False  # it would be compiled for the CPU, and for other layouts
     try:
-        own, given = _where_it_runs(module, images)
-        if _reads_values(own, given):
+        pristine, given = _where_it_runs(module, images, make)
+        contiguous, other = layouts = _layouts(given)
+        if any(_reads_values(pristine, each) for each in layouts[: 1 if graph else 2]):
             return False
-        expressions = _Expressions(_tensors_of(own))
-        first, *others = (
-            _expressed(run, layout, expressions) for run, layout in runs(own, _layouts(given))
+        expressions = _Expressions(pristine)
+        wanted = _expressed(lambda own: own, pristine, contiguous, expressions)
+        return all(
+            bool(_expressed(make, pristine, each, expressions) == wanted)
+            for each in (layouts if graph else (other,))
         )
-        return all(bool(other == first) for other in others)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module's own code may raise anything
@@ -228,58 +243,84 @@ def _all_the_same(
         return False
 
 
-def _where_it_runs(module: nn.Module, images: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+def _where_it_runs(
+    module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run]
+) -> tuple[nn.Module, torch.Tensor]:
     """A copy of the module and images that it runs with: few of them on the CPU, if it can.
 
-    Its code may need its device, or fix the number of images.
+    Its code may need its device, or fix the number of images. Raises what `make` raises.
     """
-    own, few = copy.deepcopy(module), images[:ROWS]
+    make(copy.deepcopy(module))  # what torch.fx cannot read at all is refused without a run
+    few = images[:ROWS]
     for device in dict.fromkeys([torch.device("cpu"), images.device]):
         try:
-            own.to(device)(few.to(device, copy=True))
+            copy.deepcopy(module).to(device)(few.to(device, copy=True))
         except Exception as error:
             refuse_broken_device(error)
         else:
-            return own, few.to(device)
-    return own, images
+            return copy.deepcopy(module).to(device), few.to(device)
+    return copy.deepcopy(module), images
 
 
-def _layouts(images: torch.Tensor) -> list[torch.Tensor]:
+def _layouts(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contiguous images, and channels-last ones of other values."""
+    other = 0.7 - 3 * images
     if images.ndim != 4:
-        return [images.contiguous()]
-    return [images.contiguous(), images.contiguous(memory_format=torch.channels_last)]
+        return images.contiguous(), other.contiguous()
+    return images.contiguous(), other.contiguous(memory_format=torch.channels_last)
 
 
-def _reads_values(own: nn.Module, images: torch.Tensor) -> bool:
+def _reads_values(pristine: nn.Module, images: torch.Tensor) -> bool:
     """Whether its code reads the values of pixels; raises what it raises."""
-    with _Watch(_tensors_of(own)) as watch:
-        own(images.clone())
-    return bool(watch.reads)
+    own, given = copy.deepcopy(pristine), images.clone()
+    recorder = _Recorder(own, given, _Expressions(pristine))
+    with recorder, ReadsOfValues(recorder.is_constant) as reads:
+        own(given)
+    return bool(reads.found)
 
 
-def _tensors_of(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(), *module.buffers()]
+def _expressed(
+    make: Callable[[nn.Module], Run],
+    pristine: nn.Module,
+    images: torch.Tensor,
+    expressions: _Expressions,
+) -> Any:
+    """The outputs of what is made of a copy of the module, with numbers in the place of tensors."""
 
+    def recorded(around: Callable[[Run], Run]) -> tuple[Any, bool]:
+        own, given = copy.deepcopy(pristine), images.clone()
+        run = around(make(own))
+        with _Recorder(own, given, expressions) as recorder:
+            outputs = run(given)
+        return _pytree.tree_map_only(torch.Tensor, recorder.number, outputs), recorder.writes
 
-def _expressed(run: Run, images: torch.Tensor, expressions: _Expressions) -> Any:
-    """The outputs, with numbers in the place of tensors."""
     try:
-        outputs, _ = _recorded(torch.func.functionalize(run), images, expressions)
+        outputs, _ = recorded(torch.func.functionalize)
     except _Differs:
         raise
     except Exception:  # custom functions of autograd cannot be written in this way
-        outputs, writes = _recorded(run, images, expressions)
+        outputs, writes = recorded(lambda run: run)
         if writes:
             raise _Differs("in place") from None
     return outputs
 
 
-def _recorded(run: Run, images: torch.Tensor, expressions: _Expressions) -> tuple[Any, bool]:
-    """See `_expressed`; also whether something made of the images was changed in place."""
-    given = images.clone()
-    with _Recorder(given, expressions) as recorder:
-        outputs = run(given)
-    return _pytree.tree_map_only(torch.Tensor, expressions.number, outputs), recorder.writes
+def _memory_of(module: nn.Module) -> dict[int, torch.Tensor]:
+    """The memory of its parameters and buffers, as bytes, by its place."""
+    found = dict[int, torch.Tensor]()
+    for own in (*module.parameters(), *module.buffers()):
+        if (place := _place(own)) and place not in found:
+            storage = own.untyped_storage()
+            found[place] = torch.empty(0, dtype=torch.uint8, device=own.device).set_(storage)
+    return found
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where its memory is; 0 of tensors without memory of the usual kind."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
