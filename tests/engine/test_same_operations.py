@@ -1,6 +1,8 @@
 """A network whose code asks what it was given is run as it is, not as torch.fx reads it."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -409,3 +411,17 @@ def test_a_prepared_network_that_is_misread_is_the_module_itself() -> None:
     images = 3 * torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     prepared = prepare(network, Preparation(), IMAGES)
     torch.testing.assert_close(prepared.run(images), network(images), rtol=1e-4, atol=1e-5)
+
+
+def test_it_does_without_the_compiler() -> None:
+    """Importing it takes seconds, and many networks never need it."""
+    script = """
+import sys, torch
+from sween.engine.same_operations import is_read_rightly
+from sween.models import create_model
+
+network = create_model("resnet20", num_classes=10, image_shape=(3, 32, 32)).eval()
+print(is_read_rightly(network, torch.rand(2, 3, 32, 32)), "torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"True False\n"

@@ -116,21 +116,20 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
     read = (folded is not module or mode == "fast") and is_read_rightly(module, few)
     folded = folded if read else module
     # What torch.fx read is the same in any layout; the module itself need not be.
-    any_layout = folded is module and is_same_in_any_layout(module, few)
+    any_layout = functools.cache(functools.partial(is_same_in_any_layout, module, few))
     # In another arithmetic a network that folding changed could pass for rounding.
     traced = folded is not module
     if traced and dtype != torch.float32 and not _computes_the_same(folded, module, images):
         folded = module
     # Calls that compute several layers at once come first: where all of them run in the arithmetic,
     # nothing else has to, and libraries take seconds to find kernels for single layers.
-    layouts = {"any_layout": any_layout}
     fuse = functools.partial(
-        _fused, module, folded, dtype, images, (few, first), read=read, **layouts
+        _fused, module, folded, dtype, images, (few, first), any_layout, read=read
     )
     fused = fuse() if mode == "fast" else None
     plain: InArithmetic | None = None
     if fused is None:
-        plain, folded = _plain(module, folded, dtype, few, first, **layouts)
+        plain, folded = _plain(module, folded, dtype, few, first, any_layout)
     if mode is None:
         assert plain is not None
         return Prepared(plain, False, preparation.describe(device), plain.shared)
@@ -143,7 +142,7 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
         ready, ways = plain, {"compiled": functools.partial(compiled, plain, images)}
     if dtype == torch.float16 and supports(device):
         # Not of code that reads the values of pixels, or depends on their layout.
-        resnet = _as_resnet(module, folded, images) if read or any_layout else None
+        resnet = _as_resnet(module, folded, images) if read or any_layout() else None
         if resnet is not None and supports(device, shape := shape_for(resnet)):
             ways = {"fused": lambda: FusedResNet(resnet, launcher(device, shape)), **ways}
     for how, make in ways.items():
@@ -153,7 +152,7 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
             if not change <= allowed:
                 raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
-                plain = plain or _plain(module, folded, dtype, few, first, **layouts)[0]
+                plain = plain or _plain(module, folded, dtype, few, first, any_layout)[0]
                 _check_kernels(run, plain, images)
             shared = ready.shared and how != "fused"
             return Prepared(run, True, preparation.describe(device, how), shared)
@@ -171,8 +170,7 @@ def _plain(
     dtype: torch.dtype,
     images: torch.Tensor,
     wanted: torch.Tensor,
-    *,
-    any_layout: bool,
+    any_layout: Callable[[], bool],
 ) -> tuple[InArithmetic, nn.Module]:
     """The folded module in this arithmetic, or the module itself where folding changes too much.
 
@@ -180,10 +178,10 @@ def _plain(
     `any_layout` is whether the module itself may be given channels-last images.
     """
     make = functools.partial(_in_arithmetic, dtype=dtype, images=images, wanted=wanted)
-    ready, change = make(folded, channels_last=any_layout or folded is not module)
+    ready, change = make(folded, channels_last=folded is not module or any_layout())
     if not change <= _CHANGE_ALLOWED[dtype]:
         folded = module
-        ready, change = make(folded, channels_last=any_layout)
+        ready, change = make(folded, channels_last=any_layout())
         if dtype != torch.float32:
             _refuse_change(change, dtype)
     return ready, folded
@@ -343,9 +341,9 @@ def _fused(
     dtype: torch.dtype,
     images: torch.Tensor,
     compared: tuple[torch.Tensor, torch.Tensor],
+    any_layout: Callable[[], bool],
     *,
     read: bool,
-    any_layout: bool,
     autocast: bool = False,
 ) -> InArithmetic | None:
     """The module with fused layers in its arithmetic.
@@ -356,8 +354,8 @@ def _fused(
         dtype: of the arithmetic.
         images: a batch of the shape that votes.
         compared: a few images and the module's outputs for them.
-        read: whether torch.fx reads the module rightly; otherwise nothing is fused.
         any_layout: whether the module itself may be given channels-last images.
+        read: whether torch.fx reads the module rightly; otherwise nothing is fused.
         autocast: where some layers do not run in this arithmetic, leave that to autocast; otherwise
             None is returned.
     """
@@ -367,7 +365,7 @@ def _fused(
     for part in fused.modules():
         if isinstance(part, KERNELS):
             part.let_run(images, dtype)
-    channels_last = any_layout or fused is not module
+    channels_last = fused is not module or any_layout()
     ready = _without_autocast(fused, dtype, *compared, channels_last=channels_last)
     if ready is None:
         if not autocast:

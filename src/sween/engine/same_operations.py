@@ -92,6 +92,11 @@ class _Recorder(TorchDispatchMode):
         self._written_to: dict[int, torch.UntypedStorage] = {}
         self._made[images] = expressions.of("images")
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import its compiler, which takes seconds, to keep it out of this class."""
+        return False
+
     def number(self, tensor: torch.Tensor) -> int:
         """What a tensor stands for: an expression of the images, or its values.
 
@@ -226,15 +231,16 @@ def _does_the_same(
     if any(type(part).__name__ == "OptimizedModule" for part in module.modules()):
         return False  # it would be compiled for the CPU, and for other layouts
     try:
-        pristine, given = _where_it_runs(module, images, make)
-        contiguous, other = layouts = _layouts(given)
-        if any(_reads_values(pristine, each) for each in layouts[: 1 if graph else 2]):
+        if (ran := _where_it_runs(module, images, make)) is None:
+            return False
+        pristine, (contiguous, other) = ran
+        if not graph and _reads_values(pristine, other):
             return False
         expressions = _Expressions(pristine)
         wanted = _expressed(lambda own: own, pristine, contiguous, expressions)
         return all(
             bool(_expressed(make, pristine, each, expressions) == wanted)
-            for each in (layouts if graph else (other,))
+            for each in ((contiguous, other) if graph else (other,))
         )
     except torch.OutOfMemoryError:
         raise
@@ -245,21 +251,30 @@ def _does_the_same(
 
 def _where_it_runs(
     module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run]
-) -> tuple[nn.Module, torch.Tensor]:
-    """A copy of the module and images that it runs with: few of them on the CPU, if it can.
+) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]] | None:
+    """A copy of the module and images in both layouts that it runs with; None if it reads values.
 
-    Its code may need its device, or fix the number of images. Raises what `make` raises.
+    Few images on the CPU, if it can run with these: its code may need its device, or fix the number
+    of images. Raises what `make` raises, and what the module raises.
     """
-    make(copy.deepcopy(module))  # what torch.fx cannot read at all is refused without a run
     few = images[:ROWS]
     for device in dict.fromkeys([torch.device("cpu"), images.device]):
         try:
-            copy.deepcopy(module).to(device)(few.to(device, copy=True))
+            return _ran(module, few.to(device), make)
+        except _Differs:
+            raise
         except Exception as error:
             refuse_broken_device(error)
-        else:
-            return copy.deepcopy(module).to(device), few.to(device)
-    return copy.deepcopy(module), images
+    return _ran(module, images, make)
+
+
+def _ran(
+    module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run]
+) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]] | None:
+    pristine = copy.deepcopy(module).to(images.device)
+    make(copy.deepcopy(pristine))  # what torch.fx cannot read at all is refused without a run
+    layouts = _layouts(images)
+    return None if _reads_values(pristine, layouts[0]) else (pristine, layouts)
 
 
 def _layouts(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
