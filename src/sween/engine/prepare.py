@@ -115,8 +115,14 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
     folded = fold_batch_norm(module)
     read = (folded is not module or mode == "fast") and is_read_rightly(module, few)
     folded = folded if read else module
-    # What torch.fx read is the same in any layout; the module itself need not be.
-    any_layout = functools.cache(functools.partial(is_same_in_any_layout, module, few))
+
+    @functools.cache
+    def any_layout() -> bool:
+        # What torch.fx read is the same in any layout; the module itself need not be. Only
+        # convolutions are faster in channels-last layout.
+        convolves = any(isinstance(part, nn.Conv2d) for part in module.modules())
+        return convolves and is_same_in_any_layout(module, few)
+
     # In another arithmetic a network that folding changed could pass for rounding.
     traced = folded is not module
     if traced and dtype != torch.float32 and not _computes_the_same(folded, module, images):
