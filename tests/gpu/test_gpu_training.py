@@ -20,7 +20,7 @@ pytestmark = [
 METHODS: dict[str, dict[str, Any]] = {
     "acr": {"drop_below": 0.0, "reweigh_every": 0, "optimizer": "muon"},
     "catrs": {"votes": 20},
-    "temporal": {"attack_size": 0.25},
+    "temporal": {"attack_size": 0.25, "radius_gain": 0.9, "radius_gain_from": 1},
 }
 
 

@@ -46,12 +46,13 @@ def test_candidates_with_other_options_compile_fixed_shapes(
     for fields in (
         {"method": "consistency"},
         {"method": "temporal"},
-        {"method": "consistency", "regulariser": 5.0},
+        {"method": "consistency", "regulariser": 5.0, "radius_gain": 0.9, "radius_gain_from": 0},
         {"method": "gaussian", "batch_size": 8},
     ):
         wanted = config(**fields)
         step = Trainer(wanted, data, tmp_path / "never", device=device).step
-        step.memory = torch.zeros(40, 10) if fields["method"] == "temporal" else None
+        remembers = fields["method"] == "temporal" or wanted.radius_gain
+        step.memory = torch.rand(40, 10) if remembers else None
         step.options = wanted.options_at(0)
         draws = (*step._draw(), None, None)
         losses["plain"].append(step._forward(*draws)[0].item())
@@ -89,6 +90,8 @@ def test_nothing_in_a_step_waits_for_the_device(
     fields: dict[str, Any] = {"regulariser": 2.0} if OBJECTIVES[method].regularisers else {}
     if OBJECTIVES[method].attack is not None:
         fields |= {"attack_from": 0, "attack_steps": 2, "attack_size": 0.25}
+    if not OBJECTIVES[method].weighs_images:
+        fields |= {"radius_gain": 0.9, "radius_gain_from": 0}
     if OBJECTIVES[method].taught:
         before = config(dataset=dataset.name, arch=arch, epochs=1, batch_size=8)
         train(before, dataset, tmp_path / "teacher", quiet=True)

@@ -23,7 +23,13 @@ from .datasets import config, few_digits, files, interrupted, measured, same, we
 
 ARCHS = ("digits-mlp", "digits-conv", "tests.models.factories:with_dropout")
 METHODS: dict[str, dict[str, Any]] = {
-    "gaussian": {"average": 0.9, "copies": 2, "optimizer": "muon"},
+    "gaussian": {
+        "average": 0.9,
+        "copies": 2,
+        "optimizer": "muon",
+        "radius_gain": 0.9,
+        "radius_gain_from": 2,
+    },
     "macer": {"schedule": "step", "milestones": (3,), "regulariser_from": 3},
     "consistency": {
         "decay_norms": False,

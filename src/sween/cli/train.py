@@ -131,6 +131,17 @@ def run(
             help="of what temporal remembers: below 1 for larger radii of fewer images [1]"
         ),
     ] = None,
+    radius_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="weigh images by the radius they gain per vote; larger probabilities of the true "
+            "class count as this, e.g. 0.97 [off]"
+        ),
+    ] = None,
+    radius_gain_from: Annotated[
+        int | None,
+        typer.Option(help="epoch from which they are weighed [a quarter of the epochs]"),
+    ] = None,
     attack_from: Annotated[
         int | None,
         typer.Option(help="epoch from which the noise is attacked [as published]"),
@@ -211,6 +222,8 @@ def run(
         "regulariser": regulariser,
         "regulariser_from": regulariser_from,
         "temperature": temperature,
+        "radius_gain": radius_gain,
+        "radius_gain_from": radius_gain_from,
         "attack_from": attack_from,
         "attack_steps": attack_steps,
         "attack_size": attack_size,

@@ -11,6 +11,7 @@ from sween.errors import BadInput, UnknownName
 from sween.runs.training import RECORDED_KEYS
 from sween.training.image_weights import ImageWeighing
 from sween.training.objectives import OBJECTIVES, ObjectiveOptions, PublishedAttack
+from sween.training.radius_gains import MOST
 from sween.training.schedules import SCHEDULES
 
 STORES = ("float32", "float16")
@@ -70,6 +71,10 @@ class TrainConfig:
             rate where that is what was published for this method and sigma.
         temperature: of `temporal`; by default 1. What is remembered of an image is raised to the
             power of its inverse: below 1 it is sharpened, for larger radii of fewer images.
+        radius_gain: weigh the losses of images by how much radius they gain per vote, which favours
+            those that the network is almost sure of; larger probabilities of the true class count
+            as this one, such as 0.97. By default all images weigh the same.
+        radius_gain_from: epoch from which they are weighed; by default a quarter of the epochs.
         attack_from: epoch from which the noise is attacked; by default the published share of the
             epochs.
         attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma,
@@ -122,6 +127,8 @@ class TrainConfig:
     regulariser: float | None = None
     regulariser_from: int | None = None
     temperature: float | None = None
+    radius_gain: float | None = None
+    radius_gain_from: int | None = None
     attack_from: int | None = None
     attack_steps: int | None = None
     attack_size: float | None = None
@@ -201,6 +208,12 @@ class TrainConfig:
                 "a positive number",
                 "0.8",
             ),
+            "radius_gain": (
+                self.radius_gain is None or 0.5 < self.radius_gain <= MOST,
+                f"a probability above 0.5 and up to {MOST}",
+                "0.97",
+            ),
+            "radius_gain_from": (0 <= (self.radius_gain_from or 0) < self.epochs, in_time, "0"),
             "regulariser_from": ((self.regulariser_from or 0) >= 0, "an epoch from 0 on", "0"),
             "attack_from": (0 <= (self.attack_from or 0) < self.epochs, in_time, "0"),
             "attack_steps": ((self.attack_steps or 0) >= 0, "at least 0", "4"),
@@ -276,6 +289,28 @@ class TrainConfig:
                         got="none",
                         fix=f"pass `drop_below`, or leave out `{name}`",
                     )
+
+        if self.radius_gain is None and self.radius_gain_from is not None:
+            raise BadInput(
+                "radius_gain",
+                expected="a probability with `radius_gain_from`",
+                got="none",
+                fix="pass `radius_gain`, or leave out `radius_gain_from`",
+            )
+        if self.radius_gain is not None and self.weighing is not None:
+            raise BadInput(
+                "radius_gain",
+                expected="no value where images are dropped or drawn by weight",
+                got=f"{self.radius_gain:g} with {self.method}",
+                fix="set `drop_below` and `reweigh_every` to 0, or leave out `radius_gain`",
+            )
+
+    @property
+    def radius_gain_start(self) -> int:
+        """Epoch from which images are weighed by their gain in radius; `epochs` if never."""
+        if self.radius_gain is None:
+            return self.epochs
+        return self.epochs // 4 if self.radius_gain_from is None else self.radius_gain_from
 
     @property
     def training_sigma(self) -> float:
@@ -415,6 +450,7 @@ class TrainConfig:
             regulariser=self.regulariser_weight if epoch >= self.regulariser_start else 0.0,
             temperature=1.0 if self.temperature is None else self.temperature,
             label_smoothing=self.label_smoothing,
+            largest_share=(self.radius_gain or 0.0) if epoch >= self.radius_gain_start else 0.0,
             attack_steps=steps,
             attack_size=size,
         )

@@ -1,8 +1,9 @@
 """Training objectives: pure functions of the logits on noisy copies, in one registry.
 
-Every objective sees logits of shape (copies, B, M): `copies` noisy versions of each of B images.
-The trainer draws the noise and calls the network; what is here can be tested on its own. What some
-objectives do besides has its own files: `noise_attacks.py` and `image_weights.py`.
+Every objective sees logits of shape (copies, B, M), `copies` noisy versions of each of B images,
+and gives each image a loss; their mean is minimised. The trainer draws the noise and calls the
+network; what is here can be tested on its own. What some objectives do besides has its own files:
+`noise_attacks.py` and `image_weights.py`. `radius_gains.py` weighs the images of any objective.
 """
 
 import dataclasses
@@ -28,6 +29,8 @@ class ObjectiveOptions:
         entropy: eta of consistency: weight of the mean prediction's entropy.
         temperature: of temporal: below 1 sharpens what is remembered.
         label_smoothing: of the cross-entropy.
+        largest_share: largest probability in weights of images, see `radius_gains.py`; 0 for equal
+            weights.
         attack_steps: gradient steps of the attack on the noise; 0 switches it off.
         attack_size: of that attack; see `noise_attacks.py`.
     """
@@ -39,6 +42,7 @@ class ObjectiveOptions:
     entropy: float = 0.5
     temperature: float = 1.0
     label_smoothing: float = 0.0
+    largest_share: float = 0.0
     attack_steps: int = 0
     attack_size: float = 0.0
 
@@ -74,30 +78,40 @@ def remember(memory: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 Loss = Callable[..., torch.Tensor]
-"""Of logits (copies, B, M), labels (B,) and `ObjectiveOptions`; a mean over images. That of a
-`taught` objective takes a `Guide` too, and that of a remembering one its memory of the images,
-(B, M)."""
+"""Of logits (copies, B, M), labels (B,) and `ObjectiveOptions`: (B,). That of a `taught` objective
+takes a `Guide` too, and that of a remembering one its memory of the images, (B, M)."""
 
 
 def gaussian(logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
-    """Cross-entropy, averaged over images and noisy copies (the paper's standard training)."""
-    copies = logits.shape[0]
-    return functional.cross_entropy(
-        logits.flatten(0, 1), labels.repeat(copies), label_smoothing=options.label_smoothing
+    """Cross-entropy, averaged over noisy copies (the paper's standard training)."""
+    return _cross_entropies(logits, labels, options).mean(dim=0)
+
+
+def _cross_entropies(
+    logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions
+) -> torch.Tensor:
+    """Of each noisy copy: (copies, B)."""
+    copies, count = logits.shape[:2]
+    losses: torch.Tensor = functional.cross_entropy(
+        logits.flatten(0, 1),
+        labels.repeat(copies),
+        reduction="none",
+        label_smoothing=options.label_smoothing,
     )
+    return losses.view(copies, count)
 
 
 def macer(logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions) -> torch.Tensor:
     """Zhai et al. 2020: cross-entropy of the mean softmax plus a hinge on the certified radius.
 
     The hinge is (sigma/2) (gamma - (icdf(p1) - icdf(p2))) for images that the mean softmax at
-    inverse temperature beta classifies correctly with a difference of at most gamma; it is summed
-    over them and divided by the number of all images.
+    inverse temperature beta classifies correctly with a difference of at most gamma, and 0 for the
+    others.
     """
     log_mean = torch.logsumexp(torch.log_softmax(logits, dim=2), dim=0) - math.log(len(logits))
-    loss = functional.nll_loss(log_mean, labels)
+    loss = functional.nll_loss(log_mean, labels, reduction="none")
     if options.label_smoothing:
-        evenly = -log_mean.mean(dim=1).mean()
+        evenly = -log_mean.mean(dim=1)
         loss = (1 - options.label_smoothing) * loss + options.label_smoothing * evenly
     if options.regulariser == 0:
         return loss
@@ -107,7 +121,7 @@ def macer(logits: torch.Tensor, labels: torch.Tensor, options: ObjectiveOptions)
     difference = inverse_normal(own) - inverse_normal(rival)
     counted = (own > rival) & (difference <= options.margin)
     hinge = torch.where(counted, options.margin - difference, 0.0)
-    return loss + options.regulariser * options.sigma / 2 * hinge.sum() / len(labels)
+    return loss + options.regulariser * options.sigma / 2 * hinge
 
 
 def consistency(
@@ -121,8 +135,8 @@ def consistency(
     log_each = torch.log_softmax(logits, dim=2)
     mean = log_each.exp().mean(dim=0)
     log_mean = torch.logsumexp(log_each, dim=0) - math.log(len(logits))
-    entropy = -(mean * log_mean).sum(dim=1).mean()
-    divergence = (mean * (log_mean - log_each)).sum(dim=2).mean()
+    entropy = -(mean * log_mean).sum(dim=1)
+    divergence = (mean * (log_mean - log_each)).sum(dim=2).mean(dim=0)
     return (
         gaussian(logits, labels, options)
         + options.regulariser * divergence
@@ -149,14 +163,14 @@ def temporal(
     """
     log_each = torch.log_softmax(logits, dim=2)
     log_mean = torch.logsumexp(log_each, dim=0) - math.log(len(logits))
-    entropy = -(log_mean.exp() * log_mean).sum(dim=1).mean()
+    entropy = -(log_mean.exp() * log_mean).sum(dim=1)
     sharp = memory.pow(1 / options.temperature)
     total = sharp.sum(dim=1, keepdim=True)
     remembered = torch.where(total > 0, sharp / torch.where(total > 0, total, 1.0), 0.0)
     divergence = functional.kl_div(log_each, remembered.expand_as(log_each), reduction="none")
     return (
         gaussian(logits, labels, options)
-        + options.regulariser * divergence.sum(dim=2).mean()
+        + options.regulariser * divergence.sum(dim=2).mean(dim=0)
         + options.entropy * entropy
     )
 
@@ -171,24 +185,18 @@ def catrs(
     term, where K is the number of copies: lambda times the largest KL(target || softmax) over the
     attacked copies.
     """
-    copies, count = logits.shape[:2]
-    losses = functional.cross_entropy(
-        logits.flatten(0, 1),
-        labels.repeat(copies),
-        reduction="none",
-        label_smoothing=options.label_smoothing,
-    ).view(copies, count)
+    copies, losses = len(logits), _cross_entropies(logits, labels, options)
     share_correct = (logits.argmax(dim=2) == labels).float().mean(dim=0)
     accepted = (guide.uniforms < share_correct).sum(dim=0).clamp(min=1)
     places = torch.arange(copies, device=logits.device)[:, None]
     low = torch.where(places < accepted, losses.sort(dim=0).values, 0.0).sum(dim=0) / copies
     if options.regulariser == 0:
-        return low.mean()
+        return low
     log_each = torch.log_softmax(guide.attacked, dim=2)
     targets = guide.targets.expand_as(log_each)
     divergence = functional.kl_div(log_each, targets, reduction="none").sum(dim=2).amax(dim=0)
     high = torch.where(accepted == copies, divergence, 0.0)
-    return (low + options.regulariser * high).mean()
+    return low + options.regulariser * high
 
 
 TAIL = 1e-7

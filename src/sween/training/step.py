@@ -24,6 +24,7 @@ from sween.training.distributed import GlobalBatchStatistics, Processes
 from sween.training.ema import MovingAverage
 from sween.training.keyed_draws import KeyedDraws
 from sween.training.objectives import OBJECTIVES, Guide, ObjectiveOptions, remember
+from sween.training.radius_gains import radius_gains
 
 COMPILE_MODE = "default"
 """torch.compile's mode; "max-autotune-no-cudagraphs" is a little faster and takes minutes."""
@@ -151,7 +152,7 @@ class TrainingStep:
     `processes`, `keyed` draws instead, and the loss and the update are those of the whole batch.
     `targets` are the teacher's probabilities (images, classes) on all training images, for
     objectives that are taught, and `memory` (images, classes) what a step updates for those that
-    remember; they are set before `prepare`.
+    remember and for weights of images; they are set before `prepare`.
     """
 
     def __init__(
@@ -353,17 +354,20 @@ class TrainingStep:
         uniforms: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss, and the memory of the batch after it: nothing without a memory."""
+        assert self.options is not None  # prepare comes first
         own = noise if attacked is None or uniforms is not None else attacked
-        logits = self._logits(drawn, own)
-        remembered = logits.new_zeros(0)
-        if self.memory is not None:
-            memory = self.memory[self.inputs.picks]
-            remembered = remember(memory, logits.detach())
-            loss = self.objective.loss(logits, self._labels(), self.options, memory)
-        elif uniforms is not None:
+        logits, labels = self._logits(drawn, own), self._labels()
+        memory = None if self.memory is None else self.memory[self.inputs.picks]
+        # What an objective needs besides the logits.
+        more: tuple[Guide | torch.Tensor, ...] = ()
+        if uniforms is not None:
             others = logits if attacked is None else self._logits(drawn, attacked)
-            guide = Guide(others, self._batch_targets(), uniforms)
-            loss = self.objective.loss(logits, self._labels(), self.options, guide)
-        else:
-            loss = self.objective.loss(logits, self._labels(), self.options)
-        return loss, remembered
+            more = (Guide(others, self._batch_targets(), uniforms),)
+        elif self.objective.remembers and memory is not None:
+            more = (memory,)
+        losses = self.objective.loss(logits, labels, self.options, *more)
+        if memory is None:
+            return losses.mean(), logits.new_zeros(0)
+        if self.options.largest_share:
+            losses = losses * radius_gains(memory, labels, self.options.largest_share)
+        return losses.mean(), remember(memory, logits.detach())

@@ -112,6 +112,13 @@ class Trainer:
                 got=f"{config.method} under torchrun",
                 fix="train it in one process",
             )
+        if config.radius_gain is not None and processes is not None:
+            raise BadInput(
+                "radius_gain",
+                expected="no value, as every process sees only a part of the images",
+                got=f"{config.radius_gain:g} under torchrun",
+                fix="train it in one process",
+            )
         if config.weighing is not None and processes is not None:
             raise BadInput(
                 "method",
@@ -284,7 +291,7 @@ class Trainer:
 
     def _recall(self) -> None:
         """What the network said about each image in earlier epochs, if its loss needs that."""
-        if not OBJECTIVES[self.config.method].remembers:
+        if not OBJECTIVES[self.config.method].remembers and self.config.radius_gain is None:
             return
         if "memory" not in self.per_image:
             shape = (len(self.dataset.train), self.dataset.num_classes)
