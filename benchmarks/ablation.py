@@ -44,6 +44,8 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gaussian": ("fast/acr", {"method": "gaussian"}),
     "consistency": ("fast/consistency", {}),
+    "consistency by Muon": ("fast/consistency", {"optimizer": "muon"}),
+    "consistency with radius gains": ("fast/consistency", {"radius_gain": 0.97}),
     "catrs": ("fast/catrs", {}),
     "acr without attack": ("fast/acr", {"attack_steps": 0}),
     "acr without new weights of images": ("fast/acr", {"reweigh_every": 0}),

@@ -132,9 +132,10 @@ def _from_patches(channels: int, stride: int, num_classes: int) -> nn.Module:
 
 def register(options: argparse.Namespace) -> None:
     """Make the stand-in known to this process."""
+    root = options.data_root  # which `score` clears
 
     def load() -> Dataset:
-        cifar = load_dataset("cifar10", options.data_root).train
+        cifar = load_dataset("cifar10", root).train
         parts = []
         for positions in (range(options.trained), HELD_OUT):
             images = cifar.images(list(positions))

@@ -339,9 +339,12 @@ def test_options_are_tried_on_a_small_stand_in(
     pixels = torch.randint(0, 256, (240, 3, 32, 32), dtype=torch.uint8, generator=generator)
     cifar = as_dataset((pixels, torch.arange(240) % 10), (pixels[:20], torch.arange(20) % 10))
     true = script.load_dataset
-    monkeypatch.setattr(
-        script, "load_dataset", lambda name, *a: cifar if name == "cifar10" else true(name, *a)
-    )
+
+    def load(name: str, root: Path | None = None) -> Any:
+        assert (name == "cifar10") == (root == Path("unused"))
+        return cifar if name == "cifar10" else true(name, root)
+
+    monkeypatch.setattr(script, "load_dataset", load)
     monkeypatch.setattr(script, "HELD_OUT", range(200, 220))
     data, runs, rows = (
         ["--data-root", "unused", "--trained", "200"], tmp_path / "runs", tmp_path / "rows.jsonl",

@@ -38,7 +38,7 @@ def test_weights_are_the_slope_of_the_radius() -> None:
     assert found.mean().item() == pytest.approx(1)
 
 
-def test_larger_shares_count_as_the_largest() -> None:
+def test_larger_probabilities_count_as_the_largest() -> None:
     found = radius_gains(*remembered([0.9, 0.95, 1.0]), 0.9)
     torch.testing.assert_close(found, torch.ones(3, dtype=torch.float64))
     found = radius_gains(*remembered([0.5, 1.0]), MOST)
@@ -122,16 +122,21 @@ def test_a_step_minimises_the_weighted_losses(tmp_path: Path) -> None:
 
 def test_weights_begin_after_a_quarter_of_the_epochs() -> None:
     own = config(epochs=8, radius_gain=0.97)
-    assert [own.options_at(epoch).largest_share for epoch in (0, 1, 2, 7)] == [0, 0, 0.97, 0.97]
+    assert [own.options_at(epoch).largest_probability for epoch in (0, 1, 2, 7)] == [
+        0,
+        0,
+        0.97,
+        0.97,
+    ]
     late = dataclasses.replace(own, radius_gain_from=7)
-    assert [late.options_at(epoch).largest_share for epoch in (6, 7)] == [0, 0.97]
+    assert [late.options_at(epoch).largest_probability for epoch in (6, 7)] == [0, 0.97]
     never = config(epochs=8)
     assert never.radius_gain_start == 8
-    assert never.options_at(7).largest_share == 0
+    assert never.options_at(7).largest_probability == 0
 
 
 @pytest.mark.parametrize("share", [0.5, 0.0, 0.9991, 1.0, math.nan])
-def test_shares_without_a_weight_are_refused(share: float) -> None:
+def test_probabilities_without_a_weight_are_refused(share: float) -> None:
     with pytest.raises(BadInput, match=r"^radius_gain: .* probability above 0\.5 and up to"):
         config(radius_gain=share)
 

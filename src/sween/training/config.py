@@ -289,7 +289,6 @@ class TrainConfig:
                         got="none",
                         fix=f"pass `drop_below`, or leave out `{name}`",
                     )
-
         if self.radius_gain is None and self.radius_gain_from is not None:
             raise BadInput(
                 "radius_gain",
@@ -450,7 +449,9 @@ class TrainConfig:
             regulariser=self.regulariser_weight if epoch >= self.regulariser_start else 0.0,
             temperature=1.0 if self.temperature is None else self.temperature,
             label_smoothing=self.label_smoothing,
-            largest_share=(self.radius_gain or 0.0) if epoch >= self.radius_gain_start else 0.0,
+            largest_probability=(self.radius_gain or 0.0)
+            if epoch >= self.radius_gain_start
+            else 0.0,
             attack_steps=steps,
             attack_size=size,
         )

@@ -29,7 +29,7 @@ class ObjectiveOptions:
         entropy: eta of consistency: weight of the mean prediction's entropy.
         temperature: of temporal: below 1 sharpens what is remembered.
         label_smoothing: of the cross-entropy.
-        largest_share: largest probability in weights of images, see `radius_gains.py`; 0 for equal
+        largest_probability: that counts in weights of images, see `radius_gains.py`; 0 for equal
             weights.
         attack_steps: gradient steps of the attack on the noise; 0 switches it off.
         attack_size: of that attack; see `noise_attacks.py`.
@@ -42,7 +42,7 @@ class ObjectiveOptions:
     entropy: float = 0.5
     temperature: float = 1.0
     label_smoothing: float = 0.0
-    largest_share: float = 0.0
+    largest_probability: float = 0.0
     attack_steps: int = 0
     attack_size: float = 0.0
 

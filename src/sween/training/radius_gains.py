@@ -13,11 +13,13 @@ correct votes, which makes the weights milder; with the share itself too many im
 import torch
 
 MOST = 0.999
-"""The largest share that can be asked for: the weight of a larger one would be over 100 times that
-of one half."""
+"""The largest probability that can be asked for: a larger one would weigh over 100 times as much as
+one half."""
 
 
-def radius_gains(memory: torch.Tensor, labels: torch.Tensor, largest_share: float) -> torch.Tensor:
+def radius_gains(
+    memory: torch.Tensor, labels: torch.Tensor, largest_probability: float
+) -> torch.Tensor:
     """The weights of some images: (B,), 1 on average.
 
     The rate at which the radius grows with the probability p of the true class, relative to that at
@@ -27,14 +29,14 @@ def radius_gains(memory: torch.Tensor, labels: torch.Tensor, largest_share: floa
         memory: of the images, (B, M), see `remember`; those that were never seen have zeros and
             weigh as much as the average.
         labels: (B,).
-        largest_share: larger probabilities count as this.
+        largest_probability: larger probabilities count as this.
     """
     total = memory.sum(dim=1)
     seen = total > 0
     own = memory.gather(1, labels[:, None])[:, 0]
-    shares = own / torch.where(seen, total, 1.0)
-    quantiles = torch.special.ndtri(shares.clamp(0.5, largest_share))
-    rates = torch.exp(quantiles.square() / 2) * (2 * shares).clamp(max=1.0)
+    probabilities = own / torch.where(seen, total, 1.0)
+    quantiles = torch.special.ndtri(probabilities.clamp(0.5, largest_probability))
+    rates = torch.exp(quantiles.square() / 2) * (2 * probabilities).clamp(max=1.0)
     mean = torch.where(seen, rates, 0.0).sum() / seen.sum().clamp(min=1)
     # If no image has any probability, all weigh the same.
     return torch.where(seen & (mean > 0), rates / torch.where(mean > 0, mean, 1.0), 1.0)

@@ -368,6 +368,6 @@ class TrainingStep:
         losses = self.objective.loss(logits, labels, self.options, *more)
         if memory is None:
             return losses.mean(), logits.new_zeros(0)
-        if self.options.largest_share:
-            losses = losses * radius_gains(memory, labels, self.options.largest_share)
+        if self.options.largest_probability:
+            losses = losses * radius_gains(memory, labels, self.options.largest_probability)
         return losses.mean(), remember(memory, logits.detach())
