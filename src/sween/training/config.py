@@ -74,7 +74,8 @@ class TrainConfig:
         radius_gain: weigh the losses of images by how much radius they gain per vote, which favours
             those that the network is almost sure of; larger probabilities of the true class count
             as this one, such as 0.97. By default all images weigh the same.
-        radius_gain_from: epoch from which they are weighed; by default a quarter of the epochs.
+        radius_gain_from: epoch from which they are weighed; by default a quarter of the epochs. If
+            it is 0, the network settles on the classes that it learns first.
         attack_from: epoch from which the noise is attacked; by default the published share of the
             epochs.
         attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma,
