@@ -23,7 +23,8 @@ def radius_gains(
     """The weights of some images: (B,), 1 on average.
 
     The rate at which the radius grows with the probability p of the true class, relative to that at
-    p = 1/2; below it, in place of nothing, a part that falls with p, so that images can come back.
+    p = 1/2; below it, in place of nothing, a part that falls with the root of p, so that images can
+    come back.
 
     Args:
         memory: of the images, (B, M), see `remember`; those that were never seen have zeros and
@@ -36,7 +37,7 @@ def radius_gains(
     own = memory.gather(1, labels[:, None])[:, 0]
     probabilities = own / torch.where(seen, total, 1.0)
     quantiles = torch.special.ndtri(probabilities.clamp(0.5, largest_probability))
-    rates = torch.exp(quantiles.square() / 2) * (2 * probabilities).clamp(max=1.0)
+    rates = torch.exp(quantiles.square() / 2) * (2 * probabilities).clamp(max=1.0).sqrt()
     mean = torch.where(seen, rates, 0.0).sum() / seen.sum().clamp(min=1)
     # If no image has any probability, all weigh the same.
     return torch.where(seen & (mean > 0), rates / torch.where(mean > 0, mean, 1.0), 1.0)
