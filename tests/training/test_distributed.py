@@ -90,6 +90,32 @@ torchrun.end_process()
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+def test_a_process_leaves_after_the_first_one_has_printed_the_failure() -> None:
+    """torchrun ends all processes when one leaves, and the line would be lost."""
+    script = """
+import os, sys, time
+import torch.distributed as dist
+from sween.training import torchrun
+
+torchrun._POLL = torchrun._GRACE = 0.01
+store, left = dist.HashStore(), []
+os._exit = lambda code: (left.append(code), sys.exit())  # ends the thread that looks
+torchrun._Watch(store, 2)
+store.set("failure", "sween: error: of process 1")
+time.sleep(0.5)
+print(left)
+first = torchrun._Watch(store, 0)
+time.sleep(0.5)
+first.report("sween: error: no answer from another process")
+print(left)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[]\n[2, 2]\n", done.stderr
+    assert done.stderr == "sween: error: of process 1"
+
+
 def assert_same_run(one: Path, other: Path) -> None:
     """One loss curve and the same weights, to float32 tolerance."""
     curves = [torch.tensor(measured(folder), dtype=torch.float64) for folder in (one, other)]

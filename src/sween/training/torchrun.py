@@ -88,6 +88,7 @@ class _Watch:
     def __init__(self, store: Store, rank: int) -> None:
         self.store, self.rank = store, rank
         self.leaving = threading.Event()
+        self._printing, self._printed = threading.Lock(), False
         threading.Thread(target=self._look, daemon=True).start()
 
     def report(self, line: str) -> None:
@@ -111,11 +112,18 @@ class _Watch:
                 return
             if self.rank == 0:
                 self._print(self.store.get(_FAILURE).decode())
+            else:  # torchrun ends all processes once one has left
+                with contextlib.suppress(RuntimeError):  # the first process is gone, or busy
+                    self.store.wait([_PRINTED], datetime.timedelta(seconds=_PATIENCE))
             os._exit(2)  # the main thread waits in a reduction, which cannot be interrupted
 
     def _print(self, line: str) -> None:
-        sys.stderr.write(line)
-        sys.stderr.flush()
+        with self._printing:  # by this thread or the one that looks
+            if self._printed:
+                return
+            self._printed = True
+            sys.stderr.write(line)
+            sys.stderr.flush()
         with contextlib.suppress(RuntimeError):
             self.store.set(_FAILURE, line)
             self.store.set(_PRINTED, "")
