@@ -165,7 +165,7 @@ def test_a_memory_of_images_is_refused(tmp_path: Path, alone: Processes) -> None
     assert not (tmp_path / "run").exists()
 
 
-def test_votes_of_images_are_refused(tmp_path: Path, alone: Processes) -> None:
+def test_radius_gains_are_refused(tmp_path: Path, alone: Processes) -> None:
     asked = config(radius_gain=0.9)
     with pytest.raises(BadInput, match=r"radius_gain: .*got 0\.9 under torchrun; .*one process"):
         train_many([asked], few_digits(50), [tmp_path / "run"], quiet=True, processes=alone)

@@ -134,13 +134,13 @@ def run(
     radius_gain: Annotated[
         float | None,
         typer.Option(
-            help="weigh images by the radius they gain per vote; larger probabilities of the true "
-            "class count as this, e.g. 0.97 [off]"
+            help="weight each image's loss by the radius it gains per vote; probabilities of the "
+            "true class are capped at this, e.g. 0.97 [off]"
         ),
     ] = None,
     radius_gain_from: Annotated[
         int | None,
-        typer.Option(help="epoch from which they are weighed [a quarter of the epochs]"),
+        typer.Option(help="epoch from which these weights apply [a quarter of the epochs]"),
     ] = None,
     attack_from: Annotated[
         int | None,

@@ -71,11 +71,11 @@ class TrainConfig:
             rate where that is what was published for this method and sigma.
         temperature: of `temporal`; by default 1. What is remembered of an image is raised to the
             power of its inverse: below 1 it is sharpened, for larger radii of fewer images.
-        radius_gain: weigh the losses of images by how much radius they gain per vote, which favours
-            those that the network is almost sure of; larger probabilities of the true class count
-            as this one, such as 0.97. By default all images weigh the same.
-        radius_gain_from: epoch from which they are weighed; by default a quarter of the epochs. If
-            it is 0, the network settles on the classes that it learns first.
+        radius_gain: weight each image's loss by how fast its radius grows with its votes, which
+            favours images that the network is almost sure of. Probabilities of the true class above
+            this one, such as 0.97, count as this one. By default all images have equal weights.
+        radius_gain_from: epoch from which the weights apply; by default a quarter of the epochs. If
+            it is 0, training collapses to the classes that the network learns first.
         attack_from: epoch from which the noise is attacked; by default the published share of the
             epochs.
         attack_steps: gradient steps of the attack, 0 for none; by default as published for sigma,

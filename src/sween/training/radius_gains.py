@@ -4,17 +4,16 @@ An image of which the share p of noisy copies is classified correctly has the ra
 and nothing below p = 1/2. So the average certified radius grows with p at the rate
 sigma / density(icdf(p)), which is 6 times as large at p = 0.97 as at p = 1/2, where cross-entropy
 counts all misclassified copies alike. Weighted by that rate, images that the network is almost sure
-of become surer, and hard ones, which would not be certified anyway, are given up. As p serves the
-probability that the network gave the true class in earlier epochs. It is smaller than the share of
-correct votes, which makes the weights milder; with the share itself too many images are given up
+of become surer, and hard ones, which would not be certified anyway, are given up. The probability
+that the network gave the true class in earlier epochs stands in for p. It is smaller than the share
+of correct votes, which makes the weights milder; with the share itself too many images are given up
 (results/tuning).
 """
 
 import torch
 
 MOST = 0.999
-"""The largest probability that can be asked for: a larger one would weigh over 100 times as much as
-one half."""
+"""The largest cap: such an image weighs 118 times as much as one with probability one half."""
 
 
 def radius_gains(

@@ -124,9 +124,10 @@ class _Watch:
             self._printed = True
             sys.stderr.write(line)
             sys.stderr.flush()
-        with contextlib.suppress(RuntimeError):
-            self.store.set(_FAILURE, line)
-            self.store.set(_PRINTED, "")
+            # Whoever finds it printed may end this process at once.
+            with contextlib.suppress(RuntimeError):
+                self.store.set(_FAILURE, line)
+                self.store.set(_PRINTED, "")
 
 
 _watch: _Watch | None = None
