@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,7 @@ def run_folder(
     config: Mapping[str, Any],
     *,
     rows: str,
+    others: Sequence[str] = (),
     lock: FolderLock | None = None,
     finished: bool = False,
 ) -> Iterator[Path]:
@@ -207,6 +208,7 @@ def run_folder(
         folder: of the run, new or to be resumed.
         config: of the run.
         rows: name of the file.
+        others: names of other files that the block may write before its first row.
         lock: on that folder, if the caller already holds it; otherwise taken for the block.
         finished: see `start_run`.
 
@@ -216,7 +218,7 @@ def run_folder(
     with FolderLock(folder) if lock is None else contextlib.nullcontext():
         path = folder / rows
         _check_rows(path)
-        made = (path, folder / "config.toml", folder / "environment.json")
+        made = [folder / own for own in (rows, "config.toml", "environment.json", *others)]
         new_files = [file for file in made if not file.exists()]
         try:
             start_run(folder, config, finished=finished)

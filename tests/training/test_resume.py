@@ -70,7 +70,7 @@ def test_states_that_take_long_to_save_are_saved_less_often(
     """By a clock on which an epoch takes a second."""
     now, saved = 0.0, list[int]()
 
-    def save(folder: Path, state: TrainingState) -> None:
+    def save(folder: Path, state: TrainingState, *, run: str) -> None:
         nonlocal now
         now += cost
         saved.append(state.epochs_done)
@@ -279,6 +279,24 @@ def test_an_invalid_request_is_refused_before_the_others_train(tmp_path: Path) -
     with pytest.raises(BadInput, match=r"outs: expected a different folder for each, got .*run 2"):
         train_many(configs, few_digits(), outs, quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_in_its_first_epoch_leaves_no_state(tmp_path: Path, teacher: str) -> None:
+    """What its teacher said is kept before; the corrected command must not start from there."""
+    wanted = {"method": "catrs", "teacher": teacher, **METHODS["catrs"]}
+    with pytest.raises(BadInput, match="diverged"):
+        train(config(**wanted, learning_rate=1e30), few_digits(50), tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_state_that_was_left_by_another_config_is_refused(tmp_path: Path) -> None:
+    interrupted(config(), few_digits(50), tmp_path / "run", 4)
+    (tmp_path / "other").mkdir()
+    state = (tmp_path / "run" / STATE_FILE).read_bytes()
+    (tmp_path / "other" / STATE_FILE).write_bytes(state)
+    with pytest.raises(CheckpointError, match=rf"{STATE_FILE}: .*this run, got .*delete"):
+        train(config(seed=1), few_digits(50), tmp_path / "other", quiet=True)
+    assert list(files(tmp_path / "other")) == [STATE_FILE]
 
 
 @pytest.mark.usefixtures("save_every_epoch")

@@ -21,6 +21,9 @@ from sween.run_folder import check_config, read_config, run_folder, write_text
 
 METRICS = "metrics.jsonl"
 
+STATE_FILE = "state.safetensors"
+"""What an unfinished run resumes from."""
+
 DATA_KEYS = ("image_shape", "train_data", "weights_data")
 """Keys of config.toml that describe the training images; older versions did not record them."""
 
@@ -260,7 +263,9 @@ def writing(
     """
     known = check_resumable(folder, content, class_names)
     done = is_finished(folder)
-    with run_folder(folder, known, rows=METRICS, lock=lock, finished=done) as path:
+    with run_folder(
+        folder, known, rows=METRICS, others=[STATE_FILE], lock=lock, finished=done
+    ) as path:
         yield path
 
 

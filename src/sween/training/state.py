@@ -1,4 +1,6 @@
-"""What an interrupted run needs to resume: weights, momentum, average, image weights, epoch.
+"""What an interrupted run needs to resume: weights, momentum, average, epoch, and per-image tensors.
+
+The last are image weights, the memory of predictions of earlier epochs, and the teacher's targets.
 
 Loading runs no code.
 
@@ -19,8 +21,8 @@ from torch import nn
 
 from sween.errors import CheckpointError
 from sween.run_folder import atomic_path
+from sween.runs.training import STATE_FILE
 
-STATE_FILE = "state.safetensors"
 _FIX = "delete that file to train from the start"
 
 
@@ -32,22 +34,26 @@ class TrainingState:
     tensors: dict[str, torch.Tensor]
 
 
-def save_state(folder: Path, state: TrainingState) -> None:
-    """Write the state atomically: a kill leaves either the old state or the new one."""
+def save_state(folder: Path, state: TrainingState, *, run: str = "") -> None:
+    """Write the state atomically: a kill leaves either the old state or the new one.
+
+    `run` is the tag of the run's config, for `load_state`.
+    """
     tensors = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()
     }
     epochs = json.dumps(state.epochs_done)
-    metadata = {"epochs_done": epochs, "checksum": _checksum(epochs, tensors)}
+    metadata = {"epochs_done": epochs, "checksum": _checksum(epochs, run, tensors)}
+    metadata |= {"run": run} if run else {}
     # Written as bytes, so that a full disk raises an OSError.
     content = save(tensors, metadata=metadata)
     with atomic_path(folder / STATE_FILE) as temporary:
         temporary.write_bytes(content)
 
 
-def _checksum(epochs_done: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """BLAKE2b over the epochs and the name, type, shape and bytes of each tensor."""
-    hasher = hashlib.blake2b(f"{epochs_done}|".encode(), digest_size=32)
+def _checksum(epochs_done: str, run: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """BLAKE2b over the epochs, the run, and the name, type, shape and bytes of each tensor."""
+    hasher = hashlib.blake2b(f"{epochs_done}|{run}".encode(), digest_size=32)
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         hasher.update(f"{name!r}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -55,8 +61,12 @@ def _checksum(epochs_done: str, tensors: Mapping[str, torch.Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def load_state(folder: Path) -> TrainingState | None:
-    """The saved state, or None if there is none; refuses one whose checksum does not match."""
+def load_state(folder: Path, *, run: str = "") -> TrainingState | None:
+    """The saved state, or None if there is none.
+
+    Refuses one whose checksum does not match, and one of another run, by the tags of both (states
+    of older versions have none).
+    """
     path = folder / STATE_FILE
     if not path.exists():
         return None
@@ -64,15 +74,24 @@ def load_state(folder: Path) -> TrainingState | None:
         with safe_open(path, framework="pt") as stream:
             metadata = stream.metadata() or {}
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-        found = _checksum(metadata["epochs_done"], tensors)
+        known = metadata.get("run", "")
+        found = _checksum(metadata["epochs_done"], known, tensors)
         if found != metadata["checksum"]:
             raise ValueError(f"checksum {found[:16]} instead of {metadata['checksum'][:16]}")
-        return TrainingState(int(json.loads(metadata["epochs_done"])), tensors)
+        saved = TrainingState(int(json.loads(metadata["epochs_done"])), tensors)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         got = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise CheckpointError(
             str(path), expected="a complete training state", got=got, fix=_FIX
         ) from None
+    if known and run and known != run:
+        raise CheckpointError(
+            str(path),
+            expected="a training state of this run",
+            got="that of a run with another config",
+            fix=_FIX,
+        )
+    return saved
 
 
 def parts_of(

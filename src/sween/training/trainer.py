@@ -19,6 +19,7 @@ from sween.models import Manifest, check_member, create_model, save_checkpoint
 from sween.models.checkpoint import CHECKPOINT
 from sween.models.source_code import source_digest
 from sween.paths import AnyPath
+from sween.run_folder import run_tag
 from sween.runs.training import (
     CODE_KEY,
     DRAWS_KEY,
@@ -164,12 +165,17 @@ class Trainer:
         return f"{self.config.arch} seed {self.config.seed}"
 
     @property
+    def _tag(self) -> str:
+        """Of the run's config, by which its saved state is known."""
+        return run_tag(self.recorded)
+
+    @property
     def steps_left(self) -> int:
         """Steps left in this run, or in the one to resume; a damaged state is refused later."""
         done = self.config.epochs if is_finished(self.out) else self.epochs_done
         if not done and self.out.is_dir():
             with contextlib.suppress(SweenError):
-                state = load_state(self.out)
+                state = load_state(self.out, run=self._tag)
                 done = 0 if state is None else state.epochs_done
         return (self.config.epochs - done) * self.steps_per_epoch
 
@@ -195,7 +201,7 @@ class Trainer:
             self._recall()
             if self._ask_teacher():  # which may take longer than an epoch
                 with self._on_stream():
-                    save_state(self.out, self._state())
+                    save_state(self.out, self._state(), run=self._tag)
             with (
                 append_metrics(path, epochs_done=self.epochs_done) as metrics,
                 contextlib.closing(TensorBoardLog(self.out, self.epochs_done)) as board,
@@ -207,7 +213,7 @@ class Trainer:
                     metrics.append([dataclasses.asdict(row)])
                     board.add(row)
                     if (began := time.monotonic()) > due:
-                        save_state(self.out, self._state())
+                        save_state(self.out, self._state(), run=self._tag)
                         ended = time.monotonic()
                         due = ended + SECONDS_BETWEEN_STATES * max(
                             1.0, (ended - began) / SECONDS_TO_SAVE
@@ -427,7 +433,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Resume from the saved state, if there is one."""
-        state = load_state(self.out)
+        state = load_state(self.out, run=self._tag)
         if state is not None:
             self._restore(state)
 
