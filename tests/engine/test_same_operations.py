@@ -1,5 +1,6 @@
 """A network whose code asks what it was given is run as it is, not as torch.fx reads it."""
 
+import contextlib
 import copy
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sween.bench import calibrate_batch_norm, reference_votes
 from sween.engine.preparation import Preparation
 from sween.engine.prepare import prepare
 from sween.engine.same_operations import is_read_rightly, is_same_in_any_layout
+from sween.errors import ContractWarning
 from sween.models import create_model
 from tests.engine.kernels import strangers
 from tests.engine.kernels.networks import norms_of
@@ -399,7 +401,10 @@ def test_votes_are_those_of_the_module(before: Before) -> None:
     """On an image where a lost clamp shows, after a grey one, where it does not."""
     network = Around(before, sensitive()).eval()
     smoothed = sween.SmoothedClassifier(network, sigma=SIGMA, num_classes=10)
-    smoothed.certify(torch.full((1, 3, 32, 32), 0.5), n=100)
+    reads = before.__name__.startswith(("reads_", "counts_"))
+    said = pytest.warns(ContractWarning, match="one at a time")
+    with said if reads else contextlib.nullcontext():
+        smoothed.certify(torch.full((1, 3, 32, 32), 0.5), n=100)
     found = torch.tensor(smoothed.certify(BRIGHT[None], n=1000)[0].estimation_counts)
     wanted = reference_votes(network, BRIGHT, sigma=SIGMA, num_classes=10, batches=1)
     apart = (found / found.sum() - torch.from_numpy(wanted) / wanted.sum()).abs().max()

@@ -15,8 +15,11 @@ from sween.smoothing import SmoothedClassifier
 ZOO = "digits-sween3-gaussian-sigma0.50"
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
-PROBED = 7
-"""Forward passes before the first vote: three to prepare a member, four for its batch-mates."""
+PROBED = 12
+"""Forward passes before the first vote: four to prepare a member, four that show what its code
+does, four for its batch-mates."""
+FEW = 4
+"""Of these, passes of two images."""
 
 
 def images(count: int = 3) -> torch.Tensor:

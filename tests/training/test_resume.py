@@ -14,9 +14,10 @@ import torch
 from sween.data import load_dataset
 from sween.errors import BadInput, CheckFailed, CheckpointError, UnknownName
 from sween.records import read_rows
+from sween.runs.training import STATE_FILE
 from sween.training import TrainConfig, train, train_many
 from sween.training import trainer as trainer_module
-from sween.training.state import STATE_FILE, TrainingState, load_state, save_state
+from sween.training.state import TrainingState, load_state, save_state
 from sween.training.trainer import Trainer
 
 from .datasets import config, few_digits, files, interrupted, measured, same, weights

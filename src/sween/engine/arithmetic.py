@@ -22,6 +22,7 @@ class InArithmetic(nn.Module):
         dtype: of convolutions and linear layers, and of other layers as far as autocast uses it.
         whole: of all layers and activations, without autocast.
         channels_last: whether images may be in that layout, in which convolutions are faster.
+        copied: whether to copy it.
 
     Attributes:
         shared: whether it is the module itself.
@@ -35,11 +36,12 @@ class InArithmetic(nn.Module):
         *,
         whole: bool = False,
         channels_last: bool = True,
+        copied: bool = True,
     ) -> None:
         super().__init__()
-        self.device_type, self.dtype, self.shared = device.type, dtype, False
+        self.device_type, self.dtype, self.shared = device.type, dtype, not copied
         try:
-            module = copy.deepcopy(module)
+            module = copy.deepcopy(module) if copied else module
         except Exception:  # a user's module may hold anything, such as a lock
             if dtype != torch.float32:
                 raise

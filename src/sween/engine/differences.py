@@ -28,15 +28,45 @@ def largest_difference(outputs: torch.Tensor, wanted: torch.Tensor, scales: torc
     return float(torch.where(difference == 0, 0.0, difference / scales).max())
 
 
+FAR_BELOW = 3.0
+"""A class is masked if its outputs are below those of all others by more than this many times their
+range: it is not in `relative_change`'s range, where it would make any change look small."""
+
+
 def relative_change(outputs: object, wanted: object) -> float:
-    """The largest difference between two outputs, relative to the range of `wanted`."""
+    """The largest difference between two outputs, relative to the range of `wanted`.
+
+    That of masked classes, see `FAR_BELOW`, is relative to how far they are behind.
+    """
     if not isinstance(outputs, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         return 0.0  # such outputs are refused later, with a better message
     if outputs.shape != wanted.shape:
         return math.inf
     if not torch.isfinite(wanted).all():
-        return 0.0
-    return ratio(float((outputs - wanted).abs().max()), float(wanted.max() - wanted.min()))
+        return 0.0  # likewise
+    difference = (outputs - wanted).abs()
+    if wanted.ndim != 2:
+        return ratio(float(difference.max()), float(wanted.max() - wanted.min()))
+    kept = _not_masked(wanted)
+    own = wanted[:, kept]
+    change = ratio(float(difference[:, kept].max()), float(own.max() - own.min()))
+    if kept.all():
+        return change
+    behind = (own.max() - wanted[:, ~kept]).abs()
+    return max(change, float((difference[:, ~kept] / behind).nan_to_num(math.inf).max()))
+
+
+def _not_masked(outputs: torch.Tensor) -> torch.Tensor:
+    """Which classes of outputs (B, M) are not masked, two at least: (M,) of bool."""
+    tops, order = outputs.amax(dim=0).sort(descending=True)
+    lowest = outputs.amin(dim=0)[order].cummin(dim=0).values
+    # The range of the first classes, and whether the next one is far below all of them.
+    far = tops[1:] < lowest[:-1] - FAR_BELOW * (tops[0] - lowest[:-1])
+    far[:1] = False
+    first_far = int(far.int().argmax()) + 1 if far.any() else len(tops)
+    kept = torch.zeros_like(tops, dtype=torch.bool)
+    kept[order[:first_far]] = True
+    return kept
 
 
 def ratio(difference: float, spread: float) -> float:

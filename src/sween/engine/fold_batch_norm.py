@@ -26,7 +26,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
         traced = trace(copy.deepcopy(module))
     except Exception:  # tracing runs the module's own code, which may raise anything
         return module
-    parts, uses = dict(traced.named_modules()), count_uses(traced.graph)
+    parts, uses = dict(traced.named_modules()), count_uses(traced)
     for node in list(traced.graph.nodes):
         before = _layer_before(node, parts)
         if before is not None and uses[name := str(before.target)] == 1:
@@ -55,9 +55,11 @@ def _layer_before(node: fx.Node, parts: dict[str, nn.Module]) -> fx.Node | None:
     layer = parts.get(str(before.target)) if before.op == "call_module" else None
     if layer is None or type(layer) not in _LAYERS or has_hooks(layer) or len(before.users) > 1:
         return None
-    assert isinstance(layer.weight, torch.Tensor)
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, torch.Tensor):  # it was assigned while the module was traced
+        return None
     # Other numbers of channels: it is a norm of tokens, not of features.
-    return before if len(layer.weight) == norm.num_features else None
+    return before if len(weight) == norm.num_features else None
 
 
 def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:

@@ -17,19 +17,37 @@ _PRODUCTS = (torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm")
 _SOFTMAXES = (torch.softmax, functional.softmax, "softmax")
 _TIMES, _BY = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "div")
 _LAST_TWO = ({-1, -2}, {2, 3}, {1, 2})
-"""Axes of a transposition: by their numbers from the end, of four or of three."""
+"""Axes of a transposition: by their numbers from the end, of four or of three. Of how many is known
+only when the network runs, see `attention`."""
 
 
 class Scores(NamedTuple):
     """Products of queries and keys, times a number.
 
-    `product` is the node that multiplies them, before the number.
+    `product` is the node that multiplies them, before the number, and `axes` are those in which
+    the keys are transposed.
     """
 
     product: fx.Node
     queries: fx.Node
     keys: fx.Node
+    axes: tuple[int, int]
     scale: float
+
+
+def attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    axes: tuple[int, int],
+    scale: float,
+) -> torch.Tensor:
+    """softmax(scale q k^T) v, by the fused kernel if `axes` are the last two of the keys."""
+    last_two = {keys.ndim - 2, keys.ndim - 1}
+    if {axis % keys.ndim for axis in axes} == last_two:
+        return functional.scaled_dot_product_attention(queries, keys, values, scale=scale)
+    scores: torch.Tensor = queries @ keys.transpose(*axes) * scale
+    return scores.softmax(dim=-1) @ values
 
 
 def fuse_attention(traced: fx.GraphModule) -> int:
@@ -44,9 +62,8 @@ def fuse_attention(traced: fx.GraphModule) -> int:
             continue
         with traced.graph.inserting_after(product):
             node = traced.graph.call_function(
-                functional.scaled_dot_product_attention,
-                (scores.queries, scores.keys, values),
-                {"scale": scores.scale},
+                attention,
+                (scores.queries, scores.keys, values, scores.axes, scores.scale),
             )
         product.replace_all_uses_with(node)
         _erase_chain(traced.graph, product, scores)
@@ -102,18 +119,22 @@ def _scores(node: fx.Node | None) -> Scores | None:
     if node is None:
         return None
     queries, transposed = _operands(node, _PRODUCTS)
-    keys = None if transposed is None else _transposed(transposed)
-    return None if queries is None or keys is None else Scores(node, queries, keys, scale)
+    keys, axes = (None, None) if transposed is None else _transposed(transposed)
+    if queries is None or keys is None or axes is None:
+        return None
+    return Scores(node, queries, keys, axes, scale)
 
 
-def _transposed(node: fx.Node) -> fx.Node | None:
-    """What a node transposes in its last two axes."""
+def _transposed(node: fx.Node) -> tuple[fx.Node | None, tuple[int, int] | None]:
+    """What a node transposes, and in which axes, if these may be its last two."""
     of, *axes = node.args or (None,)
+    if not isinstance(of, fx.Node):
+        return None, None
     if _calls(node, (torch.transpose, "transpose", "swapaxes")) and not node.kwargs:
-        swapped = {*axes} in _LAST_TWO
-    else:
-        swapped = _calls(node, (getattr,)) and axes == ["mT"]
-    return of if swapped and isinstance(of, fx.Node) else None
+        numbers = [axis for axis in axes if isinstance(axis, int)]
+        known = len(axes) == 2 and {*numbers} in _LAST_TWO
+        return (of, (numbers[0], numbers[1])) if known else (None, None)
+    return (of, (-2, -1)) if _calls(node, (getattr,)) and axes == ["mT"] else (None, None)
 
 
 def _operands(node: fx.Node, targets: tuple[Any, ...]) -> tuple[fx.Node | None, fx.Node | None]:

@@ -20,7 +20,7 @@ from sween.engine.tracing import (
 
 def fuse_convolutions(traced: fx.GraphModule) -> int:
     """Fuse convolutions with the relus after them; returns how many."""
-    parts, uses = dict(traced.named_modules()), count_uses(traced.graph)
+    parts, uses = dict(traced.named_modules()), count_uses(traced)
     fused = 0
     for relu in list(traced.graph.nodes):
         if not is_relu(relu, parts):

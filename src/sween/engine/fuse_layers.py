@@ -11,7 +11,7 @@ from sween.engine.added_convolutions import AddedConvolutions
 from sween.engine.batch_norm_relu import BatchNormRelu, fuse_batch_norms
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.depthwise_convolution import DepthwiseConvolution, fuse_depthwise
-from sween.engine.fuse_attention import fuse_attention
+from sween.engine.fuse_attention import attention, fuse_attention
 from sween.engine.fuse_convolutions import fuse_convolutions
 from sween.engine.fuse_first_layers import FIRST_LAYERS, fuse_first_layers
 from sween.engine.layer_norm import KernelLayerNorm, fuse_layer_norms
@@ -32,7 +32,7 @@ _CALLS = (
 )
 _FUNCTIONS = (
     *(torch.mean, "mean", functional.adaptive_avg_pool2d),
-    functional.scaled_dot_product_attention,
+    *(functional.scaled_dot_product_attention, attention),
     *(operator.getitem, getattr, torch.flatten, "flatten", "reshape", torch.reshape, "size"),
     *("permute", torch.permute, "transpose", torch.transpose, "unbind", torch.unbind),
     *("chunk", torch.chunk, "expand"),

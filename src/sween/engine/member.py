@@ -71,7 +71,8 @@ class Member:
         """Prepare the module, which is in evaluation mode, unless nothing changed since last time.
 
         Args:
-            images: a batch of the only shape that will be evaluated.
+            images: a batch of the only shape that will be evaluated; of the only size of images
+                if the prepared form is not compiled.
         """
         if self.is_current(images.shape):
             return
@@ -85,7 +86,12 @@ class Member:
 
     def is_current(self, shape: Sequence[int]) -> bool:
         """Whether the module is prepared in its current state, for batches of this shape."""
-        if self._prepared is None or (self._prepared.compiled and tuple(shape) != self._shape):
+        if self._prepared is None:
+            return False
+        same_size = tuple(shape[1:]) == self._shape[1:]
+        if (self._prepared.compiled and tuple(shape) != self._shape) or (
+            self._prepared.rewritten and not same_size
+        ):
             return False
         parts, tensors = state_of(self.module)
         return same_parts(parts, self._parts) and same_tensors(tensors, self._state)

@@ -23,11 +23,11 @@ from sween.engine.differences import (
     SAME_OUTPUT,
     class_scales,
     largest_difference,
-    ratio,
     relative_change,
 )
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
+from sween.engine.inspection import ROWS, inspect_module
 from sween.engine.kernels import (
     INTEGER_WIDTHS,
     WIDTHS,
@@ -45,12 +45,19 @@ from sween.engine.kernels import (
     supports,
 )
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
+from sween.engine.module_state import same_tensors
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
 from sween.engine.same_operations import is_read_rightly, is_same_in_any_layout
 from sween.engine.tf32 import without_tf32
-from sween.errors import ContractError, describe_error, is_out_of_memory, warn_fallback
+from sween.errors import (
+    ContractError,
+    describe_error,
+    is_out_of_memory,
+    warn_contract,
+    warn_fallback,
+)
 from sween.precision import WAYS
 
 KERNEL_TOLERANCE = 0.02
@@ -76,12 +83,30 @@ class Prepared:
         compiled: whether it was compiled.
         arithmetic: for records.
         shared: whether it uses the module's own parameters, so that it changes with them.
+        rewritten: whether it runs what torch.fx read for images of one size.
+        form: the module that is run, unless it is custom kernels.
     """
 
     run: Forward
     compiled: bool
     arithmetic: str
     shared: bool = False
+    rewritten: bool = False
+    form: nn.Module | None = None
+
+
+class OneAtATime(nn.Module):
+    """A module that is given its images one at a time, whatever their number.
+
+    Its output for an image is then a function of that image, whatever its code does to a batch.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.module(image) for image in torch.split(images, 1)])
 
 
 @torch.no_grad()
@@ -93,18 +118,86 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         preparation: how to prepare it.
         images: a batch of the only shape that will be evaluated.
     """
-    prepared = _prepared(module, preparation, images)
-    if prepared is None:  # not in an `except`, whose frames keep the memory of what failed
-        prepared = _prepared(module, dataclasses.replace(preparation, compile=False), images)
+    with explain_model_errors(module, images.shape[1:]):
+        wanted = module(images.clone())  # it may work in place
+    copies, reads_values = inspect_module(module, images)
+    if reads_values:
+        _warn_of_reads()
+        module, preparation = OneAtATime(module), dataclasses.replace(preparation, compile=False)
+        with explain_model_errors(module, images.shape[1:]):
+            wanted = module(images)
+    if not copies:
+        prepared: Prepared | None = _itself(module, preparation, images, wanted)
+    else:
+        prepared = _prepared(module, preparation, images, wanted)
+        if prepared is None:  # not in an `except`, whose frames keep the memory of what failed
+            plain = dataclasses.replace(preparation, compile=False)
+            prepared = _prepared(module, plain, images, wanted)
     assert prepared is not None  # it is not compiled
+    with explain_model_errors(module, images.shape[1:]):
+        _refuse_leftovers(module, prepared, preparation.dtype(images.device), images, wanted)
     return prepared
 
 
-def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor) -> Prepared | None:
-    """See `prepare`; None if no compiled form works."""
+def _warn_of_reads() -> None:
+    warn_contract(
+        "model",
+        expected="code that treats each image of a batch by itself",
+        got="code that reads the values of pixels, as `if x.max() > 1` does; so it is given its "
+        "images one at a time, which is slow",
+        fix="write it with operations on tensors, such as torch.where with a maximum over each "
+        "image",
+    )
+
+
+def _refuse_leftovers(
+    module: nn.Module,
+    prepared: Prepared,
+    dtype: torch.dtype,
+    images: torch.Tensor,
+    wanted: torch.Tensor,
+) -> None:
+    """Refuse a form whose outputs depend on earlier passes, of its own or of the module.
+
+    The module runs on other images, of which nothing may show; neither its pass nor one of the form
+    may change buffers.
+    """
+    buffers = [*module.buffers(), *([] if prepared.form is None else prepared.form.buffers())]
+    before = [own.clone() for own in buffers]
+    _run_on_few(module, 0.7 - 3 * images)
+    change = relative_change(prepared.run(images), wanted)
+    if not change <= _CHANGE_ALLOWED[dtype]:
+        raise ContractError(
+            "model",
+            expected="an output for each image that does not depend on earlier calls",
+            got=f"outputs that change by {change:.2g} of their range after the model saw other "
+            "images",
+            fix="compute everything from the arguments of forward, and keep nothing between calls "
+            "in globals, closures or other objects",
+        )
+    if not same_tensors(buffers, before):
+        raise ContractError(
+            "model",
+            expected="buffers that stay as they are in evaluation mode",
+            got="buffers that a forward pass changes",
+            fix="change them in training mode alone: a certificate is about one function",
+        )
+
+
+def _run_on_few(module: nn.Module, images: torch.Tensor) -> None:
+    """A run for what it leaves behind; on all images where the code fixes their number."""
+    try:
+        module(images[:ROWS])
+    except Exception as error:  # a user's module may raise anything
+        refuse_broken_device(error)
+        module(images.clone())
+
+
+def _prepared(
+    module: nn.Module, preparation: Preparation, images: torch.Tensor, wanted: torch.Tensor
+) -> Prepared | None:
+    """See `prepare`; None if no compiled form works. `wanted` are the module's outputs."""
     device, dtype = images.device, preparation.dtype(images.device)
-    with explain_model_errors(module, images.shape[1:]):
-        wanted = module(images.clone())  # it may work in place
     mode = preparation.compile_mode(device)
     # Without a compiled form, what is compared now is what votes.
     few, first = (images, wanted) if mode is None else _on_few(module, images, wanted)
@@ -115,13 +208,18 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
     folded = fold_batch_norm(module)
     read = (folded is not module or mode == "fast") and is_read_rightly(module, few)
     folded = folded if read else module
+    # Runs replace what a hook may have kept while the module was traced, which cannot be copied.
+    _run_on_few(module, images)
 
     @functools.cache
     def any_layout() -> bool:
         # What torch.fx read is the same in any layout; the module itself need not be. Only
         # convolutions are faster in channels-last layout.
-        convolves = any(isinstance(part, nn.Conv2d) for part in module.modules())
-        return convolves and is_same_in_any_layout(module, few)
+        if not any(isinstance(part, nn.Conv2d) for part in module.modules()):
+            return False
+        same = is_same_in_any_layout(module, few)
+        _run_on_few(module, images)
+        return same
 
     # In another arithmetic a network that folding changed could pass for rounding.
     traced = folded is not module
@@ -136,9 +234,11 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
     plain: InArithmetic | None = None
     if fused is None:
         plain, folded = _plain(module, folded, dtype, few, first, any_layout)
+    rewritten = folded is not module
     if mode is None:
         assert plain is not None
-        return Prepared(plain, False, preparation.describe(device), plain.shared)
+        arithmetic = preparation.describe(device)
+        return Prepared(plain, False, arithmetic, plain.shared, rewritten, plain)
     if mode == "fast":
         ready = fused or fuse(autocast=True)
         assert ready is not None
@@ -161,13 +261,33 @@ def _prepared(module: nn.Module, preparation: Preparation, images: torch.Tensor)
                 plain = plain or _plain(module, folded, dtype, few, first, any_layout)[0]
                 _check_kernels(run, plain, images)
             shared = ready.shared and how != "fused"
-            return Prepared(run, True, preparation.describe(device, how), shared)
+            form = ready if how != "fused" else None
+            return Prepared(run, True, preparation.describe(device, how), shared, rewritten, form)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways, and all of them mean: fall back
             refuse_broken_device(error)
             warn_fallback(f"the model cannot be {WAYS[how]}", error)
     return None
+
+
+def _itself(
+    module: nn.Module, preparation: Preparation, images: torch.Tensor, wanted: torch.Tensor
+) -> Prepared:
+    """A module of which a copy computes something else, in its own arithmetic alone."""
+    dtype = preparation.dtype(images.device)
+    if dtype != torch.float32:
+        raise ContractError(
+            "model",
+            expected="a module that can be copied, to vote in another arithmetic than its own",
+            got="one of which a copy computes something else: a hook or a layer of it reaches the "
+            "original, by a closure or a weak reference",
+            fix="keep what layers share in their arguments, or use float32 precision",
+        )
+    _refuse_random(wanted, module(images.clone()))
+    plain = InArithmetic(module, images.device, dtype, copied=False, channels_last=False)
+    arithmetic = preparation.describe(images.device)
+    return Prepared(plain, False, arithmetic, shared=True, form=plain)
 
 
 def _plain(
@@ -439,12 +559,9 @@ def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> No
 
     The arithmetic is the same but for the order of sums, so the outputs must be close to torch's.
     """
-    outputs, wanted = _check_order(run, images), plain(images)
-    spread = float(wanted.max() - wanted.min())
-    difference = float((outputs - wanted).abs().max())
-    if difference > KERNEL_TOLERANCE * spread:
-        raise RuntimeError(f"its outputs differ from torch's by {ratio(difference, spread):.2g} "
-                           "of their range")  # fmt: skip
+    change = relative_change(_check_order(run, images), plain(images))
+    if not change <= KERNEL_TOLERANCE:
+        raise RuntimeError(f"its outputs differ from torch's by {change:.2g} of their range")
 
 
 def _check_order(run: FusedResNet, images: torch.Tensor) -> torch.Tensor:

@@ -131,11 +131,20 @@ def has_own_hooks(part: nn.Module) -> bool:
     return bool(part._forward_hooks or part._forward_pre_hooks or replaced)
 
 
-def count_uses(graph: fx.Graph) -> collections.Counter[str]:
-    """By a module's dotted name: how often it is called or one of its tensors read by itself."""
-    calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
-    reads = [str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
-    return collections.Counter(calls + reads)
+def count_uses(traced: fx.GraphModule) -> collections.Counter[str]:
+    """By a module's dotted name: how often it is called or one of its tensors read by itself.
+
+    torch.fx does not look into layers of torch, such as DataParallel: a call of one is a use of
+    everything in it, which the network may also call by itself.
+    """
+    nodes, uses = list(traced.graph.nodes), collections.Counter[int]()
+    for node in nodes:
+        if node.op == "call_module":
+            uses.update(map(id, traced.get_submodule(str(node.target)).modules()))
+    owners = [str(node.target).rpartition(".")[0] for node in nodes if node.op == "get_attr"]
+    uses.update(id(traced.get_submodule(owner)) for owner in owners)
+    named = traced.named_modules(remove_duplicate=False)
+    return collections.Counter({name: uses[id(part)] for name, part in named})
 
 
 _RELUS = (functional.relu, torch.relu, torch.relu_, functional.relu_, "relu", "relu_")
@@ -243,7 +252,7 @@ def only_called(traced: fx.GraphModule) -> list[str]:
     plain = collections.Counter(
         str(node.target) for node in calls if len(node.args) == 1 and not node.kwargs
     )
-    uses = count_uses(traced.graph)
+    uses = count_uses(traced)
     return [name for name, count in plain.items() if uses[name] == count]
 
 

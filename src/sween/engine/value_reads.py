@@ -27,12 +27,14 @@ class ReadsOfValues(TorchFunctionMode):
 
     Attributes:
         found: whether it read values, even if it goes on after an error.
+        replaced: whether it set a tensor's `data`, from where on the tensor stands for something
+            else.
     """
 
     def __init__(self, is_constant: Callable[[torch.Tensor], bool]) -> None:
         """`is_constant` is true for tensors that are known not to be made of the images."""
         super().__init__()
-        self.found = False
+        self.found = self.replaced = False
         self._is_constant = is_constant
 
     def __torch_function__(
@@ -44,7 +46,9 @@ class ReadsOfValues(TorchFunctionMode):
         except Exception:
             self.found |= self._takes_images((args, kwargs))
             raise
-        if not self.found and _may_read(func, args, result):
+        if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
+            self.replaced |= self._takes_images((args, kwargs))
+        elif not self.found and _may_read(func, args, result):
             self.found = self._takes_images((args, kwargs))
         return result
 
@@ -57,8 +61,6 @@ class ReadsOfValues(TorchFunctionMode):
 
 def _may_read(func: Any, args: tuple[Any, ...], result: Any) -> bool:
     """Whether a function gives Python values of the tensors among its arguments."""
-    if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
-        return True  # from now on the tensor stands for something else
     if func in _OF_LISTS and any(isinstance(own, list | tuple) for own in args[:2]):
         return True
     if getattr(func, "__name__", "") in _METADATA:

@@ -135,12 +135,16 @@ class Voters:
         model = self.model
         if not isinstance(model, WeightedEnsemble):
             return [model]
-        if has_own_hooks(model) or type(model).forward is not WeightedEnsemble.forward:
+        own_code = any(
+            getattr(type(model), name) is not getattr(WeightedEnsemble, name)
+            for name in ("forward", "__call__", "_wrapped_call_impl", "_call_impl")
+        )
+        if has_own_hooks(model) or own_code:
             # Its members are evaluated one by one, so such code would never run.
             raise ContractError(
                 self.name,
                 expected="a WeightedEnsemble whose members and weights say all of what it computes",
-                got="one with forward hooks or a forward of its own",
+                got="one with forward hooks, or a forward or __call__ of its own",
                 fix="move them into a member, or wrap the ensemble in a module of your own",
             )
         return list(model.members)

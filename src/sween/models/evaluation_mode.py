@@ -33,7 +33,7 @@ class _Modes:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # restoring may run a module's own code
         self._saved = weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]]()
 
     def enter(self, parts: list[nn.Module]) -> bool:
@@ -49,13 +49,29 @@ class _Modes:
 
     def leave(self, parts: list[nn.Module]) -> None:
         with self._lock:
+            wanted = list[bool]()
             for part in parts:
                 # A part that is collected together with an abandoned generator has no entry left.
                 users, mode = self._saved.pop(part, (1, part.training))
                 if users > 1:
                     self._saved[part] = (users - 1, mode)
-                else:
-                    part.training = mode
+                wanted.append(mode and users <= 1)
+            _set_modes(parts, wanted)
+
+
+def _set_modes(parts: list[nn.Module], modes: list[bool]) -> None:
+    """Give every part its mode, containers first.
+
+    A part may do more than note its mode: low-rank layers merge their weights in evaluation mode,
+    and take them apart in training mode. So its own `train` is called where it has one.
+    """
+    try:
+        for part, mode in zip(parts, modes, strict=True):
+            if part.training != mode and type(part).train is not nn.Module.train:
+                part.train(mode)
+    finally:
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
 
 
 _MODES = _Modes()

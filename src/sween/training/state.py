@@ -1,6 +1,6 @@
-"""What an interrupted run needs to resume: weights, momentum, average, epoch, and per-image tensors.
+"""What an interrupted run needs to resume: weights, momentum, average, epoch, tensors per image.
 
-The last are image weights, the memory of predictions of earlier epochs, and the teacher's targets.
+The last are weights of images, the memory of earlier predictions, and the teacher's targets.
 
 Loading runs no code.
 

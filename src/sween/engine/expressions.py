@@ -1,0 +1,231 @@
+"""What a module computes, written as expressions of its images, down to torch's own operations.
+
+Two runs whose outputs are the same expressions compute the same function of the images, whatever
+their values, unless the module's code reads these.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+aten = torch.ops.aten
+
+_RESHAPED = (aten.view, aten._unsafe_view, aten._reshape_alias, aten.reshape, aten.view_copy)
+_STRIDED = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
+_COPIED = (aten.clone, aten.alias, aten.detach, aten.contiguous, aten._to_copy, aten.as_strided)
+"""Copies, or other names, of their input, if type, shape and values are the same."""
+
+_ABOUT_SHAPES = (aten._fused_sdp_choice, aten.is_same_size)
+"""Operations that return numbers which do not depend on the values of a tensor."""
+
+
+class Differs(Exception):
+    """The outputs cannot be written as one expression for all images."""
+
+
+class Expressions:
+    """Numbers for expressions: two have the same number if they are the same."""
+
+    def __init__(self, pristine: nn.Module) -> None:
+        """Of copies of `pristine`, which nothing may run or change."""
+        self._numbers: dict[Hashable, int] = {}
+        self._constants: dict[Hashable, list[tuple[torch.Tensor, int]]] = {}
+        self.memory = list(memory_of(pristine).values())
+
+    def of(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def constant(self, tensor: torch.Tensor) -> int:
+        """Of the values of a tensor."""
+        kind = (tensor.dtype, tensor.shape, tensor.device)
+        alike = self._constants.setdefault(kind, [])
+        for constant, number in alike:
+            if _equal(constant, tensor):
+                return number
+        number = self.of(("constant", kind, len(alike)))
+        alike.append((tensor.detach().clone(), number))  # it may be written to later
+        return number
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps what tensors that are made of the images stand for, in one run of a module.
+
+    Args:
+        module: that is run.
+        images: it is run on.
+        expressions: shared with the runs that this one is compared with.
+        original: whose parameters and buffers count as those of the same places in the module, if
+            it is a copy: its code may still reach them.
+        strict: refuse code that reads values, or draws random numbers, by raising `Differs`.
+
+    Attributes:
+        writes: whether a tensor that is made of the images was changed in place.
+        reads: whether an operation gave Python a number or a shape by their values.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        images: torch.Tensor,
+        expressions: Expressions,
+        *,
+        original: nn.Module | None = None,
+        strict: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.writes = self.reads = False
+        self._expressions, self._strict = expressions, strict
+        self._own = {
+            place: (position, memory)
+            for own in (module, original or module)
+            for position, (place, memory) in enumerate(memory_of(own).items())
+        }
+        self._made = WeakTensorKeyDictionary()
+        self._constants = WeakTensorKeyDictionary()
+        self._written_to: dict[int, torch.UntypedStorage] = {}
+        self._made[images] = expressions.of("images")
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import its compiler, which takes seconds, to keep it out of this class."""
+        return False
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """What a tensor stands for: an expression of the images, or its values.
+
+        A parameter or buffer, or a part of it, is known by its place as long as it is unchanged.
+        """
+        made = self._made.get(tensor)  # type: ignore[no-untyped-call]
+        if made is not None:
+            return int(made)
+        if (known := self._own.get(_place(tensor))) is not None:
+            position, memory = known
+            if torch.equal(memory, self._expressions.memory[position]):
+                part = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+                return self._expressions.of(("own", position, part))
+        return self._expressions.constant(tensor)
+
+    def is_constant(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is known not to be made of the images."""
+        place = _place(tensor)
+        known = tensor in self._constants or place in self._own
+        return known and tensor not in self._made and place not in self._written_to
+
+    def is_made(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is known to be made of the images."""
+        return tensor in self._made or _place(tensor) in self._written_to
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        leaves, shape = _pytree.tree_flatten((args, kwargs))
+        tensors = [own for own in leaves if isinstance(own, torch.Tensor)]
+        if not any(map(self.is_made, tensors)):
+            found = func(*args, **kwargs)
+            for own in _pytree.tree_leaves(found):
+                if isinstance(own, torch.Tensor):
+                    self._constants[own] = True
+            return found
+        packet = func.overloadpacket
+        key: Hashable = (func, str(shape), *map(self._written, leaves))
+        if packet in _STRIDED:
+            key = (key, args[0].stride(), args[0].storage_offset())
+        before = args[0].clone() if packet is aten.as_strided_ else None
+        found = func(*args, **kwargs)
+        if before is not None and before.shape == found.shape and torch.equal(before, found):
+            return found  # by the pooling of channels-last images: another layout, no other values
+        if self._strict:
+            _refuse_values(func, args, found)
+        self.reads |= _reads(func, args, found)
+        written = _written_by(func, args, kwargs)
+        self.writes |= bool(written)
+        for own in written:
+            if place := _place(own):
+                self._written_to[place] = own.untyped_storage()
+        for position, own in enumerate([*_pytree.tree_leaves(found), *written]):
+            if isinstance(own, torch.Tensor):
+                self._made[own] = self._number(func, args, own, (key, position))
+        return found
+
+    def _number(self, func: Any, args: tuple[Any, ...], made: torch.Tensor, key: Hashable) -> int:
+        """Of a result, whose layout does not matter."""
+        packet, first = func.overloadpacket, args[0] if args else None
+        if not isinstance(first, torch.Tensor) or first.dtype != made.dtype:
+            return self._expressions.of(key)
+        if packet in _RESHAPED and torch.equal(first.reshape(made.shape), made):
+            return self._expressions.of(("reshape", self.number(first), tuple(made.shape)))
+        if packet in _COPIED and first.shape == made.shape and torch.equal(first, made):
+            return self.number(first)
+        return self._expressions.of(key)
+
+    def _written(self, value: Any) -> Hashable:
+        if isinstance(value, torch.Tensor):
+            return torch.Tensor, self.number(value)
+        return type(value), repr(value) if isinstance(value, float) else value  # NaN, and -0
+
+
+def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The arguments that an operation changes in place."""
+    names = [own.name for own in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    changed = [
+        given.get(own.name)
+        for own in func._schema.arguments
+        if own.alias_info is not None and own.alias_info.is_write
+    ]
+    return [own for own in _pytree.tree_leaves(changed) if isinstance(own, torch.Tensor)]
+
+
+def _refuse_values(func: Any, args: tuple[Any, ...], found: Any) -> None:
+    """Refuse operations whose results, or their shapes, are known to Python, or random."""
+    random = torch.Tag.nondeterministic_seeded in func.tags
+    attention = "scaled_dot_product" in func.name()  # random with dropout alone
+    if (random and not attention) or _reads(func, args, found):
+        raise Differs(func.name())
+
+
+def _reads(func: Any, args: tuple[Any, ...], found: Any) -> bool:
+    """Whether Python knows the results, or their shapes."""
+    plain = any(type(own) in (bool, int, float) for own in _pytree.tree_leaves(found))
+    return (plain and func.overloadpacket not in _ABOUT_SHAPES) or _has_shape_by_values(func, args)
+
+
+def _has_shape_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    masks = (torch.bool, torch.uint8)
+    return func.overloadpacket is not aten.index or any(
+        isinstance(own, torch.Tensor) and own.dtype in masks
+        for own in _pytree.tree_leaves(args[1:])
+    )
+
+
+def memory_of(module: nn.Module) -> dict[int, torch.Tensor]:
+    """The memory of its parameters and buffers, as bytes, by its place."""
+    found = dict[int, torch.Tensor]()
+    for own in (*module.parameters(), *module.buffers()):
+        if (place := _place(own)) and place not in found:
+            storage = own.untyped_storage()
+            found[place] = torch.empty(0, dtype=torch.uint8, device=own.device).set_(storage)
+    return found
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where its memory is; 0 of tensors without memory of the usual kind."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """To the bit."""
+    return torch.equal(
+        *(own.detach().contiguous().flatten().view(torch.uint8) for own in (one, other))
+    )
