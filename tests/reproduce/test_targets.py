@@ -221,6 +221,9 @@ class _Slow(Step):
     def is_done(self) -> bool:
         return False
 
+    def check(self) -> None:
+        pass
+
     def run(self) -> None:
         self.done += self.finishes
         time.sleep(30)

@@ -80,6 +80,7 @@ def run(
         return
     outcome = carry_out(steps, device=devices[0].type, time_limit=limit, say=typer.echo)
     for space in opened.spaces:
+        space.unfinished |= {path for step in outcome.left for path in step.makes}
         _write(space, out / "tables")
     if outcome.left:
         typer.echo(f"{len(outcome.left)} of {len(steps)} steps are left:")

@@ -39,7 +39,7 @@ def attack_records(space: Workspace) -> Iterator[Record]:
 def _attacked(space: Workspace, sigma: float) -> Iterator[tuple[str, _Outcomes]]:
     assert space.plan.attack is not None
     for model in space.plan.attack.models:
-        if (run := complete_attack(space.attacked(model, sigma))) is not None:
+        if (run := complete_attack(space, space.attacked(model, sigma))) is not None:
             by_eps = {
                 eps: [row for row in run.rows if row.eps == eps] for eps in space.plan.attack.eps
             }
@@ -49,7 +49,7 @@ def _attacked(space: Workspace, sigma: float) -> Iterator[tuple[str, _Outcomes]]
 def _accuracies(
     space: Workspace, sigma: float, attacked: Mapping[str, _Outcomes]
 ) -> Iterator[Record]:
-    certified = complete_certification(space.certificates(sigma))
+    certified = complete_certification(space, space.certificates(sigma))
     for model, outcomes in attacked.items():
         record = {"sigma": sigma, "model": model, "source": OURS}
         if certified is not None and model in certified.config.voters:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sween.bench import measure
-from sween.ensemble import LoadedEnsemble, load_members, weigh
+from sween.ensemble import LoadedEnsemble, weigh
 from sween.models import count_flops, count_parameters
 from sween.reproduce.plan import Candidate, Ensemble
 from sween.reproduce.rates import Kind, Work, training_work, weighing_work
@@ -40,6 +40,9 @@ class _Measured(Step):
     @property
     def makes(self) -> tuple[Path, ...]:
         return (self.file,)
+
+    def check(self) -> None:
+        """Nothing: measurements of other settings are made anew."""
 
     @abc.abstractmethod
     def subject(self) -> dict[str, Any]:
@@ -104,9 +107,9 @@ class NetworkCost(_Measured):
             quiet=self.space.quiet,
         )
         seconds = [row.seconds for row in TrainingRun.read(self.folder).metrics]
-        epoch = statistics.median(seconds[1:])
+        epoch = mean_epoch(config, statistics.median(seconds[1:]))
         row = {"epochs": config.epochs, "seconds_per_epoch": epoch, "measured": seconds}
-        self.keep(row | speed(self.space, load_members([self.folder])))
+        self.keep(row | speed(self.space, self.space.load_members([self.folder])))
 
 
 class EnsembleCost(_Measured):
@@ -143,7 +146,7 @@ class EnsembleCost(_Measured):
             cost_file(self.space, self.sigma, name).with_suffix("")
             for name in self.ensemble.members
         ]
-        loaded = load_members(folders).to(self.space.devices[0])
+        loaded = self.space.load_members(folders).to(self.space.devices[0])
         began = time.perf_counter()
         weigh(
             loaded,
@@ -158,10 +161,22 @@ class EnsembleCost(_Measured):
 
 
 def short(config: TrainConfig) -> TrainConfig:
-    """The same work per epoch, for a few epochs."""
-    return dataclasses.replace(
-        config, epochs=EPOCHS, schedule="constant", milestones=(), warmup=0.0, regulariser_from=0
-    )
+    """The work of its last epochs, for a few epochs: everything that starts late starts at once."""
+    late = {"regulariser_from": 0}
+    if config.options_at(config.epochs - 1).attack_steps:
+        late["attack_from"] = 0
+    if config.weighing is not None:
+        late["reweigh_from"] = 0
+    if config.radius_gain is not None:
+        late["radius_gain_from"] = 0
+    shortened: dict[str, Any] = {"schedule": "constant", "milestones": (), "warmup": 0.0, **late}
+    return dataclasses.replace(config, epochs=EPOCHS, **shortened)
+
+
+def mean_epoch(config: TrainConfig, last: float) -> float:
+    """Seconds of an epoch on average, if one of the last takes `last`: attacks begin late."""
+    passes = [config.passes_at(epoch) for epoch in range(config.epochs)]
+    return last * statistics.mean(passes) / passes[-1]
 
 
 def speed(space: Workspace, loaded: LoadedEnsemble) -> dict[str, Any]:

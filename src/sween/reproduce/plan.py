@@ -40,20 +40,24 @@ exit = "exact"
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import re
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from sween.bounds.radius import smallest_certifiable_n
 from sween.engine import PRECISIONS
 from sween.ensemble import METHODS, ExitPolicy
-from sween.ensemble.early_exit import EXITS
-from sween.errors import BadInput, UnknownName, refuse_duplicates
+from sween.ensemble.early_exit import read_exit
+from sween.errors import BadInput, SmallSampleWarning, UnknownName, refuse_duplicates
 from sween.paths import AnyPath
 from sween.runs.attack_settings import AttackSettings
+from sween.sampling import CertifySettings
 from sween.sampling.settings import ALPHA, N
 from sween.training.recipes import configs_folder, list_recipes
 
@@ -123,6 +127,15 @@ class Certify:
         """Of the paper's exit at a noise level."""
         return self.exit_thresholds.get(f"{sigma:.2f}", self.exit_threshold)
 
+    def policy(self, exit: str, sigma: float) -> ExitPolicy:
+        """An exit of this name at a noise level."""
+        return read_exit(exit, threshold=self.threshold(sigma), alpha=self.exit_alpha)
+
+    @property
+    def settings(self) -> CertifySettings:
+        """Of the sampling."""
+        return CertifySettings(n0=self.n0, n=self.n, alpha=self.alpha)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attack:
@@ -138,6 +151,17 @@ class Attack:
     n: int = AttackSettings.n
     batch_size: int = AttackSettings.batch_size
 
+    @property
+    def settings(self) -> AttackSettings:
+        """Of the attack."""
+        return AttackSettings(
+            attack=self.attack,
+            eps=tuple(sorted(self.eps)),
+            samples=self.samples,
+            n=self.n,
+            batch_size=self.batch_size,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
@@ -145,12 +169,12 @@ class Record:
 
     Attributes:
         indices: test images, all by default.
-        sampling: as in `CertifySettings`, with its `tolerance`.
+        sampling: `fixed` or `tolerance`, as in `CertifySettings`.
         tolerance: of `tolerance`.
         n: votes for a bound, at most; alpha is that of `Certify`.
         exit: of the ensemble.
         held_out_n: votes on each image of the weight-solving split, on which the noise level for
-            each radius is chosen.
+            each radius is chosen, by their shares.
     """
 
     indices: str | None = None
@@ -159,6 +183,16 @@ class Record:
     n: int = N
     exit: str = "none"
     held_out_n: int = 10_000
+
+    def settings(self, *, alpha: float, held_out: bool) -> CertifySettings:
+        """Of the sampling, on test images or on the weight-solving split."""
+        if held_out:
+            # Another seed: noise is keyed by position, and votes that choose a noise level must not
+            # share theirs with the votes that are then reported.
+            return CertifySettings(n=self.held_out_n, alpha=alpha, seed=1)
+        return CertifySettings(
+            n=self.n, alpha=alpha, sampling=self.sampling, tolerance=self.tolerance
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -415,12 +449,31 @@ def _value(where: str, hint: Any, value: Any) -> Any:
 def _check(where: str, plan: Plan) -> None:
     if plan.table not in TABLES:
         raise UnknownName(f"{where}: table", plan.table, TABLES)
-    for method in plan.weigh.methods:
-        if method not in METHODS:
-            raise UnknownName(f"{where}: weigh.methods", method, METHODS)
     for name in ("sigmas", "candidates", "ensembles", "recipes"):
         if not getattr(plan, name):
             raise BadInput(f"{where}: {name}", expected="at least one", got="none", fix="add one")
+    if any(sigma <= 0 for sigma in plan.sigmas):
+        raise BadInput(
+            f"{where}: sigmas",
+            expected="noise levels above 0",
+            got=", ".join(f"{sigma:g}" for sigma in plan.sigmas),
+            fix="try 0.5",
+        )
+    refuse_duplicates(
+        f"{where}: sigmas",
+        [f"{sigma:.2f}" for sigma in plan.sigmas],
+        expected="distinct noise levels to two decimals, by which folders are named",
+        fix="drop one, or use two plans",
+    )
+    for sigma in plan.attack.sigmas if plan.attack else ():
+        if sigma not in plan.sigmas:
+            raise BadInput(
+                f"{where}: attack.sigmas",
+                expected=f"some of {', '.join(f'{own:g}' for own in plan.sigmas)}",
+                got=f"{sigma:g}",
+                fix="choose one of them",
+            )
+    _check_weighing(where, plan.weigh)
     refuse_duplicates(
         f"{where}: candidates",
         [one.folder for one in plan.candidates],
@@ -443,6 +496,54 @@ def _check(where: str, plan: Plan) -> None:
     for model in plan.attack.models if plan.attack else ():
         if model not in (*names, *known):
             raise UnknownName(f"{where}: attack.models", model, (*names, *known))
+
+
+def _check_weighing(where: str, weigh: Weigh) -> None:
+    if not weigh.methods:
+        raise BadInput(
+            f"{where}: weigh.methods", expected="at least one", got="none", fix="add one"
+        )
+    for method in weigh.methods:
+        if method not in METHODS:
+            raise UnknownName(f"{where}: weigh.methods", method, METHODS)
+    least = smallest_certifiable_n(ALPHA) if "acr" in weigh.methods else 1
+    if weigh.samples < least:
+        raise BadInput(
+            f"{where}: weigh.samples",
+            expected=f"at least {least}",
+            got=weigh.samples,
+            fix=f"write samples = {Weigh.samples}",
+        )
+
+
+def _check_settings(where: str, plan: Plan) -> None:
+    """Of the sampling, the exits and the attack: whether they can be made."""
+    certify, record = plan.certify, plan.record
+    assert certify is not None
+    exits = [("certify.exits", text) for text in certify.exits]
+    if record is not None:
+        if record.sampling not in ("fixed", "tolerance"):
+            raise UnknownName(f"{where}: record.sampling", record.sampling, ("fixed", "tolerance"))
+        exits.append(("record.exit", record.exit))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallSampleWarning)  # it comes with the certificates
+        _make(f"{where}: certify", lambda: certify.settings)
+        for (name, text), sigma in itertools.product(exits, plan.sigmas):
+            _make(f"{where}: {name}", functools.partial(certify.policy, text, sigma))
+        if record is not None:
+            settings = functools.partial(record.settings, alpha=certify.alpha)
+            _make(f"{where}: record", functools.partial(settings, held_out=False))
+            _make(f"{where}: record.held_out_n", functools.partial(settings, held_out=True))
+        if plan.attack is not None:
+            attack = plan.attack
+            _make(f"{where}: attack", lambda: attack.settings)
+
+
+def _make(where: str, make: Callable[[], object]) -> None:
+    try:
+        make()
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
 
 
 def _check_options_by_sigma(where: str, plan: Plan) -> None:
@@ -500,10 +601,11 @@ def _check_certification(where: str, plan: Plan) -> None:
             got=", ".join(plan.whole.members),
             fix="put the largest ensemble last, and drop candidates that it does not have",
         )
-    for text in (*plan.certify.exits, *([] if plan.record is None else [plan.record.exit])):
-        kind = text.partition("(")[0]
-        if kind not in EXITS:
-            raise UnknownName(f"{where}: exit", kind, tuple(EXITS))
+    if not plan.certify.exits:
+        raise BadInput(
+            f"{where}: certify.exits", expected="at least one", got="none", fix='write ["none"]'
+        )
+    _check_settings(where, plan)
     if (plan.certify.indices is None) == (plan.certify.every is None):
         raise BadInput(
             f"{where}: certify",

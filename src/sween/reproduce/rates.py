@@ -41,7 +41,8 @@ class Work:
     """Multiply-adds, in all and already done, and the seconds that the latter took.
 
     `unit` is the part that is kept if it is finished before an interruption: an epoch, an image or
-    a batch; 0 if only all of it is kept.
+    a batch; 0 if only all of it is kept. `evaluated` are the multiply-adds that those seconds took,
+    where these are fewer than `done`, as with early exits.
 
     Example:
         See `Rates`.
@@ -52,6 +53,7 @@ class Work:
     done: float = 0.0
     seconds: float = 0.0
     unit: float = 0.0
+    evaluated: float | None = None
 
 
 def training_work(multiply_adds: float, *, images: int, copies: float, epochs: int) -> float:
@@ -103,7 +105,8 @@ class Rates:
     def learn(self, work: Work) -> None:
         """Use the rate of work that was done on this machine."""
         if work.done and work.seconds:
-            self._rates[work.kind] = work.done / work.seconds
+            evaluated = work.done if work.evaluated is None else work.evaluated
+            self._rates[work.kind] = evaluated / work.seconds
             self._machines[work.kind] = _HERE
 
     def seconds_left(self, work: Work) -> float:

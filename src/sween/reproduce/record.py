@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sween.bounds.radius import radius_cohen
 from sween.evaluation import (
     average_certified_radius,
     bootstrap_interval,
@@ -143,7 +144,7 @@ def _table(
 
 
 def _run(space: Workspace, sigma: float, *, held_out: bool = False) -> CertificationRun | None:
-    return complete_certification(space.recorded(sigma, held_out=held_out))
+    return complete_certification(space, space.record(sigma, held_out=held_out))
 
 
 def _rows(space: Workspace, runs: Mapping[float, CertificationRun]) -> Iterator[dict[str, Any]]:
@@ -163,7 +164,7 @@ def _rows(space: Workspace, runs: Mapping[float, CertificationRun]) -> Iterator[
                 "lead": _interval(float(radii.mean()) - row["acr"], low, high),
             }
         yield _measured(sigma, run, whole)
-        fixed = complete_certification(space.certificates(sigma))
+        fixed = complete_certification(space, space.certificates(sigma))
         for voter in () if fixed is None else fixed.config.voters:
             assert fixed is not None
             yield _measured(sigma, fixed, voter)
@@ -198,13 +199,16 @@ def _envelope(space: Workspace, runs: Mapping[float, CertificationRun]) -> Itera
     """For each radius the noise level that is best on the weight-solving split, on test images."""
     whole, chosen = space.plan.whole.name, dict[float, float]()
     held_out = {sigma: _run(space, sigma, held_out=True) for sigma in runs}
+    assert space.plan.record is not None
+    n = space.plan.record.n
     shares = {
-        sigma: certified_accuracy(run.of(whole), DEFAULT_RADII)
+        sigma: expected_accuracy(run.of(whole), sigma=sigma, n=n)
         for sigma, run in held_out.items()
         if run is not None
     }
     for place, radius in enumerate(DEFAULT_RADII if shares else ()):
-        chosen[radius] = max(shares, key=lambda sigma: float(shares[sigma][place]))
+        # The larger one of two that certify nothing: its radii reach farther.
+        chosen[radius] = max(shares, key=lambda sigma: (shares[sigma][place], sigma))
     if not chosen:
         return
     columns = _aligned({sigma: runs[sigma].of(whole) for sigma in dict.fromkeys(chosen.values())})
@@ -227,12 +231,23 @@ def _envelope(space: Workspace, runs: Mapping[float, CertificationRun]) -> Itera
         }
 
 
+def expected_accuracy(rows: Sequence[Certificate], *, sigma: float, n: int) -> list[float]:
+    """Certified accuracy at each radius if `n` votes had the shares of the rows' fewer ones.
+
+    By the rows' own bounds no radius reaches as far as n votes can, so that a noise level would
+    lose the radii next to its largest to a larger one. No certificate comes from this.
+    """
+    votes = np.array([round(_true_share(row) * n) for row in rows])
+    radii = np.asarray(radius_cohen(votes, n, alpha=rows[0].alpha, sigma=sigma))
+    return [float(((radii > 0) & (radii >= radius)).mean()) for radius in DEFAULT_RADII]
+
+
 def _probabilities(
     space: Workspace, runs: Mapping[float, CertificationRun]
 ) -> Iterator[dict[str, Any]]:
     """How the votes for the true class are distributed over images, also of candidates."""
     for sigma, run in runs.items():
-        fixed = complete_certification(space.certificates(sigma))
+        fixed = complete_certification(space, space.certificates(sigma))
         voters = [(run, space.plan.whole.name)]
         voters += [(fixed, name) for name in fixed.config.members] if fixed is not None else []
         for own, name in voters:

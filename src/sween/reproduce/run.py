@@ -127,6 +127,7 @@ def carry_out(
 
     Raises:
         BadInput: the time limit is too short for any step.
+        CheckpointError: a folder holds something else than a step would make; no step has run.
 
     Example:
         >>> from pathlib import Path
@@ -154,6 +155,8 @@ def carry_out(
         ('Two networks on digits (fast)', ['mine-fast-sigma0.50'])
     """
     ends = None if time_limit is None else time.monotonic() + time_limit
+    for step in steps:
+        step.check()
     rates, new = Rates(device), list[Step]()
     for place, step in enumerate(steps):
         seconds = seconds_left(step, rates)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from sween.attack import AttackSettings, attack_dataset, refuse_alarms
+from sween.attack import attack_dataset, refuse_alarms
 from sween.data.dataset import ImageSet
-from sween.ensemble import ExitPolicy, LoadedEnsemble, load_ensemble, load_members, weigh
-from sween.ensemble.early_exit import read_exit
+from sween.ensemble import ExitPolicy, LoadedEnsemble, weigh
 from sween.ensemble.folder import new_ensemble, write_ensemble
 from sween.ensemble.quantize import quantize, write_quantized
+from sween.errors import CheckpointError
 from sween.models.byte_weights import round_weights
 from sween.records import Certificate, read_rows
 from sween.reproduce.plan import Ensemble, Plan
@@ -25,13 +25,21 @@ from sween.reproduce.rates import (
     weighing_work,
 )
 from sween.reproduce.workspace import Workspace
-from sween.run_folder import read_config
-from sween.runs import CertificationRun
+from sween.run_folder import config_differences, read_config
+from sween.runs import CertificationConfig, CertificationRun
 from sween.runs.attack import AttackRun
-from sween.runs.training import RECORDED_KEYS, TrainingRun, is_finished
+from sween.runs.training import (
+    DRAWS_KEY,
+    RECORDED_KEYS,
+    TrainingRun,
+    check_resumable,
+    is_finished,
+)
 from sween.sampling import CertifySettings
 from sween.smoothing import SmoothedClassifier, certify_dataset
 from sween.training import TrainConfig, train_many
+
+_NOT_OPTIONS = (*RECORDED_KEYS, "activation_ranges")
 
 RANGE_IMAGES = 250
 """Training images on which the ranges of int8 are measured."""
@@ -61,6 +69,10 @@ class Step(abc.ABC):
     @abc.abstractmethod
     def is_done(self) -> bool:
         """Whether it is complete, with the settings of the plan and of the networks at hand."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Refuse what is known to fail before any work is done, such as a folder of another run."""
 
     @abc.abstractmethod
     def run(self) -> None:
@@ -112,14 +124,23 @@ class Train(Step):
             if not TrainingRun.is_at(folder) or not is_finished(folder):
                 return False
             content = TrainingRun.read(folder).config.content
-            options = {key: own for key, own in content.items() if key not in RECORDED_KEYS}
-            config = self.space.config(candidate, self.sigma)
-            if TrainConfig.from_dict(options) != config:
+            if _options(content) != self.space.config(candidate, self.sigma):
                 return False
-            images = self.space.training_images(config)
-            if any(content.get(key, own) != own for key, own in images.items()):
+            recorded = self.space.recorded(candidate, self.sigma)
+            if any(content.get(key, own) != own for key, own in recorded.items()):
                 return False
         return True
+
+    def check(self) -> None:
+        """Refuse folders of other runs before any network is trained, at any noise level."""
+        for candidate in self.space.plan.candidates:
+            folder = self.space.training(candidate, self.sigma)
+            config = self.space.config(candidate, self.sigma)
+            if (folder / "config.toml").is_file():
+                content = config.as_dict() | self.space.recorded(candidate, self.sigma)
+                if (draws := read_config(folder).get(DRAWS_KEY)) is not None:
+                    content[DRAWS_KEY] = draws
+                check_resumable(folder, content, self.space.dataset.class_names)
 
     def run(self) -> None:
         space, sigma = self.space, self.sigma
@@ -163,19 +184,49 @@ class WeighStep(Step):
         if not all((run / "model.safetensors").is_file() for run in runs):
             return False
         known = read_config(self.folder)
-        members = load_members(runs).manifests
-        wanted = {
-            "method": self.method,
-            "samples": self.space.plan.weigh.samples,
-            "seed": 0,
-            "fingerprints": [manifest.fingerprint for manifest in members],
-        }
+        members = self.space.load_members(runs).manifests
+        fingerprints = [manifest.fingerprint for manifest in members]
+        wanted = {**self._settings, "fingerprints": fingerprints}
         return all(known.get(name) == value for name, value in wanted.items())
+
+    def check(self) -> None:
+        """Refuse weights of networks that are trained in another way, and other weights.
+
+        New ones would replace them, and the certificates that were made of them would be refused
+        only after all networks are trained.
+        """
+        if not (self.folder / "config.toml").is_file():
+            return
+        known = read_config(self.folder)
+        found = [_options(own.training) for own in self.space.load_ensemble(self.folder).manifests]
+        named = self.space.plan.named
+        wanted = [self.space.config(named[name], self.sigma) for name in self.ensemble.members]
+        for name, own, other in zip(self.ensemble.members, found, wanted, strict=True):
+            if own != other:
+                changes = config_differences(own.as_dict(), other.as_dict())
+                self._refuse(f"a {name} that was trained otherwise ({'; '.join(changes)})")
+        for name, value in self._settings.items():
+            if known.get(name) != value:
+                self._refuse(f"weights that were solved otherwise ({name} {known.get(name)})")
+
+    def _refuse(self, got: str) -> None:
+        raise CheckpointError(
+            str(self.folder),
+            expected=f"{self.ensemble.name} of the plan {self.space.plan.name}",
+            got=got,
+            fix="choose another `out`, or delete the ensembles and certificates of that name",
+        )
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"method": self.method, "samples": self.space.plan.weigh.samples, "seed": 0}
 
     def run(self) -> None:
         runs = self.space.runs(self.ensemble, self.sigma)
+        if (self.folder / "config.toml").is_file():
+            self._refuse("one of other networks, or of other weights")
         with new_ensemble(self.folder) as building:
-            loaded = load_members(runs).to(self.space.devices[0])
+            loaded = self.space.load_members(runs).to(self.space.devices[0])
             solution = weigh(
                 loaded,
                 self.space.dataset,
@@ -208,15 +259,19 @@ class RoundStep(Step):
         """Whether the folder holds these very members, rounded, with their weights."""
         if not all((own / "config.toml").is_file() for own in (self.folder, self.weighed)):
             return False
-        rounded, weighed = load_ensemble(self.folder), load_ensemble(self.weighed)
+        load = self.space.load_ensemble
+        rounded, weighed = load(self.folder), load(self.weighed)
         origins = [own.training["activation_ranges"]["of"] for own in rounded.manifests]
         return origins == [own.fingerprint for own in weighed.manifests] and torch.equal(
             rounded.weights, weighed.weights
         )
 
+    def check(self) -> None:
+        """Nothing: it is made of another folder, and made anew if that changed."""
+
     def run(self) -> None:
         with new_ensemble(self.folder) as building:
-            loaded = load_ensemble(self.weighed).to(self.space.devices[0])
+            loaded = self.space.load_ensemble(self.weighed).to(self.space.devices[0])
             round_weights(loaded)
             images = min(RANGE_IMAGES, len(self.space.dataset.train))
             quantize(loaded, self.space.dataset, images=images, quiet=self.space.quiet)
@@ -264,11 +319,34 @@ class CertifyStep(Step):
 
     @property
     def settings(self) -> CertifySettings:
-        return CertifySettings(n0=self.plan.n0, n=self.plan.n, alpha=self.plan.alpha)
+        return self.plan.settings
+
+    def check(self) -> None:
+        """Refuse certificates of other images or with other settings, and wrong positions."""
+        positions, settings = self.positions, self.settings
+        if not (self.folder / "config.toml").is_file():
+            return
+        config = CertificationRun.read(self.folder).config
+        changes = config_differences(
+            {**config.settings.as_dict(), "precision": config.content["precision"]},
+            {**settings.as_dict(), "precision": self._precision(config)},
+        )
+        changes += ["indices"] if list(config.indices) != positions else []
+        if changes:
+            raise CheckpointError(
+                f"{self.folder} holds certificates with other settings ({'; '.join(changes)})",
+                fix="choose another `out`, or delete that folder",
+            )
+
+    def _precision(self, config: CertificationConfig) -> str:
+        """What a run must have as its precision: its own, if it is that of the plan."""
+        recorded, asked = str(config.content["precision"]), self.plan.precision
+        found = {own.partition("+")[0].replace("tf32", "float32") for own in recorded.split(", ")}
+        return recorded if asked == "auto" or found == {asked} else asked
 
     def classifier(self) -> SmoothedClassifier:
         """The ensemble of all candidates, with everything that is certified in the same pass."""
-        plan, loaded = self.space.plan, load_ensemble(self.space.certified(self.sigma))
+        plan, loaded = self.space.plan, self.space.load_ensemble(self.space.certified(self.sigma))
         policy, *others = self._exits()
         several = len(loaded.member_names) > 1
         return SmoothedClassifier(
@@ -285,8 +363,7 @@ class CertifyStep(Step):
         )
 
     def _exits(self) -> list[ExitPolicy]:
-        threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
-        return [read_exit(text, threshold=threshold, alpha=alpha) for text in self.plan.exits]
+        return [self.plan.policy(text, self.sigma) for text in self.plan.exits]
 
     def _weightings(self) -> Iterator[tuple[str, tuple[float, ...]]]:
         """The other ensembles and methods as weights of all candidates, 0 for those left out."""
@@ -294,7 +371,7 @@ class CertifyStep(Step):
         for ensemble, method in plan.solutions:
             if (ensemble, method) == (plan.whole, plan.weigh.methods[0]):
                 continue
-            own = load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
+            own = self.space.load_ensemble(self.space.ensemble(ensemble, method, self.sigma))
             weights = dict(zip(ensemble.members, own.weights.tolist(), strict=True))
             yield (
                 weighting_name(ensemble.name, method, plan),
@@ -308,7 +385,7 @@ class CertifyStep(Step):
         if not all((folder / "config.toml").is_file() for folder in folders):
             return False
         run = CertificationRun.read(self.folder)
-        config, loaded = run.config, load_ensemble(self.space.certified(self.sigma))
+        config, loaded = run.config, self.space.load_ensemble(self.space.certified(self.sigma))
         weightings = {name: own for name, own in config.weightings.items() if name != config.model}
         return (
             len(run.rows) == config.rows
@@ -316,6 +393,7 @@ class CertifyStep(Step):
             and _same_images(config.content, self.space.dataset.test, self.positions)
             and list(config.indices) == self.positions
             and config.settings == self.settings
+            and config.content["precision"] == self._precision(config)
             and weightings == dict(self._weightings())
             and {*config.exits.values()} == {"none", *(own.describe() for own in self._exits())}
         )
@@ -332,7 +410,7 @@ class RecordStep(CertifyStep):
         super().__init__(space, sigma)
         assert space.plan.record is not None
         self.record, self.held_out = space.plan.record, held_out
-        self.folder = space.recorded(sigma, held_out=held_out)
+        self.folder = space.record(sigma, held_out=held_out)
         images = "weight-solving" if held_out else "test"
         self.name = f"certify {space.plan.whole.name} on {images} images at sigma {sigma:.2f}"
 
@@ -345,16 +423,7 @@ class RecordStep(CertifyStep):
 
     @property
     def settings(self) -> CertifySettings:
-        if self.held_out:
-            # Another seed: noise is keyed by position, and votes that choose a noise level must not
-            # share theirs with the votes that are then reported.
-            return CertifySettings(n=self.record.held_out_n, alpha=self.plan.alpha, seed=1)
-        return CertifySettings(
-            n=self.record.n,
-            alpha=self.plan.alpha,
-            sampling=self.record.sampling,
-            tolerance=self.record.tolerance,
-        )
+        return self.record.settings(alpha=self.plan.alpha, held_out=self.held_out)
 
     def work(self) -> Work:
         """Of n votes on each image, of which `tolerance` and exits need fewer."""
@@ -363,7 +432,9 @@ class RecordStep(CertifyStep):
         rows = _rows(self.folder / "certificates.jsonl")
         seconds = sum(float(row["seconds"]) for row in rows)
         total = len(self.positions) * image
-        return Work("certify", total, len(rows) * image, seconds, unit=image)
+        evaluations = sum(int(row["member_evaluations"]) for row in rows)
+        evaluated = evaluations * passes / len(self.space.plan.whole.members)
+        return Work("certify", total, len(rows) * image, seconds, image, evaluated)
 
     def run(self) -> None:
         dataset = self.space.dataset
@@ -379,7 +450,7 @@ class RecordStep(CertifyStep):
         )
 
     def classifier(self) -> SmoothedClassifier:
-        loaded = load_ensemble(self.space.certified(self.sigma))
+        loaded = self.space.load_ensemble(self.space.certified(self.sigma))
         return SmoothedClassifier(
             loaded.to(self.space.devices[0]),
             sigma=loaded.sigma,
@@ -396,8 +467,7 @@ class RecordStep(CertifyStep):
 
     @property
     def _exit(self) -> ExitPolicy:
-        threshold, alpha = self.plan.threshold(self.sigma), self.plan.exit_alpha
-        return read_exit(self.record.exit, threshold=threshold, alpha=alpha)
+        return self.plan.policy(self.record.exit, self.sigma)
 
     def is_done(self) -> bool:
         ensemble = self.space.certified(self.sigma)
@@ -406,10 +476,11 @@ class RecordStep(CertifyStep):
         run = CertificationRun.read(self.folder)
         return (
             len(run.rows) == run.config.rows
-            and run.config.fingerprint == load_ensemble(ensemble).fingerprint
+            and run.config.fingerprint == self.space.load_ensemble(ensemble).fingerprint
             and _same_images(run.config.content, self._images, self.positions)
             and list(run.config.indices) == self.positions
             and run.config.settings == self.settings
+            and run.config.content["precision"] == self._precision(run.config)
             and {*run.config.exits.values()} == {self._exit.describe()}
         )
 
@@ -456,7 +527,7 @@ class AttackStep(Step):
             and run.config.fingerprint == self._loaded().fingerprint
             and _same_images(run.config.content, self.space.dataset.test, self.positions)
             and list(run.config.indices) == self.positions
-            and run.config.settings == self._settings
+            and run.config.settings == self.plan.settings
             and not any(row.alarm for row in run.rows)  # fails each time, not only the first
         )
 
@@ -466,18 +537,12 @@ class AttackStep(Step):
         folder = space.ensemble(
             named.get(self.model, plan.whole), plan.weigh.methods[0], self.sigma
         )
-        loaded = load_ensemble(folder)
+        loaded = self.space.load_ensemble(folder)
         return loaded if self.model in named else loaded.alone(self.model)
 
-    @property
-    def _settings(self) -> AttackSettings:
-        return AttackSettings(
-            attack=self.plan.attack,
-            eps=tuple(sorted(self.plan.eps)),
-            samples=self.plan.samples,
-            n=self.plan.n,
-            batch_size=self.plan.batch_size,
-        )
+    def check(self) -> None:
+        """Refuse wrong positions."""
+        self.positions  # noqa: B018  which reads them
 
     def run(self) -> None:
         space, loaded = self.space, self._loaded()
@@ -493,7 +558,7 @@ class AttackStep(Step):
             loaded,
             space.dataset,
             self.positions,
-            self._settings,
+            self.plan.settings,
             self.folder,
             classifier=classifier,
             certificates=self._certificates(),
@@ -509,6 +574,11 @@ class AttackStep(Step):
         known = {row.index: row for row in run.of(self.model)}
         own = {index: known[index] for index in self.positions if index in known}
         return own if len(own) == len(self.positions) else None
+
+
+def _options(content: Mapping[str, Any]) -> TrainConfig:
+    """The training options in a run's config, or in the manifest of its checkpoint."""
+    return TrainConfig.from_dict({k: own for k, own in content.items() if k not in _NOT_OPTIONS})
 
 
 def weighting_name(ensemble: str, method: str, plan: Plan) -> str:

@@ -9,13 +9,16 @@ import torch
 
 from sween.data import Dataset, load_dataset, parse_indices
 from sween.engine import prepared_ensemble
-from sween.ensemble import LoadedEnsemble, WeightedEnsemble
+from sween.ensemble import LoadedEnsemble, WeightedEnsemble, load_ensemble, load_members
 from sween.errors import BadInput
 from sween.models import count_flops, create_model
+from sween.models.source_code import source_digest
 from sween.paths import AnyPath
 from sween.reproduce.plan import Candidate, Ensemble, Plan
+from sween.runs.training import CODE_KEY, TEACHER_KEY
 from sween.training import TrainConfig, make_configs, read_recipe
 from sween.training.recipes import list_recipes
+from sween.training.teacher import load_teacher
 from sween.training.training_images import augmented, describe_images
 
 
@@ -47,6 +50,8 @@ class Workspace:
         self.plan, self.recipe, self.out = plan, recipe, Path(out)
         self.data_root, self.devices, self.quiet = data_root, devices, quiet
         self._described = dict[str | None, dict[str, Any]]()
+        self.unfinished = set[Path]()
+        """What steps that are not done make: tables and figures leave it out."""
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -93,8 +98,32 @@ class Workspace:
         recipe = read_recipe(self.plan.recipe_of(candidate, self.recipe, sigma))
         # A recipe may list candidates of its own; the plan's replace them.
         options = {"dataset": self.plan.dataset, "sigma": sigma}
-        (config,) = make_configs(recipe, options, archs=[candidate.arch], seeds=[candidate.seed])
-        return config
+        configs = make_configs(recipe, options, archs=[candidate.arch], seeds=[candidate.seed])
+        if any(config != configs[0] for config in configs):
+            raise BadInput(
+                f"recipe of {candidate.folder}",
+                expected="one whose candidates differ in architecture and seed alone, which the "
+                "plan names",
+                got=f"{len(configs)} different ones",
+                fix="write a recipe for each of them",
+            )
+        return configs[0]
+
+    def recorded(self, candidate: Candidate, sigma: float) -> dict[str, Any]:
+        """What a training run of a candidate records besides its options, as far as is known.
+
+        Its images, custom code and teacher.
+        """
+        config, dataset = self.config(candidate, sigma), self.dataset
+        found = dict(self.training_images(config))
+        model = create_model(
+            config.arch, num_classes=dataset.num_classes, image_shape=dataset.image_shape
+        )
+        if (code := source_digest(model, [config.arch])) is not None:
+            found[CODE_KEY] = code
+        if (teacher := load_teacher(config, dataset)) is not None:
+            found[TEACHER_KEY] = teacher.fingerprint
+        return found
 
     def ensemble(self, ensemble: Ensemble, method: str, sigma: float) -> Path:
         return self._of(sigma, "ensembles") / f"{ensemble.name}-{method}"
@@ -107,7 +136,7 @@ class Workspace:
     def certificates(self, sigma: float) -> Path:
         return self._of(sigma, "certificates")
 
-    def recorded(self, sigma: float, *, held_out: bool = False) -> Path:
+    def record(self, sigma: float, *, held_out: bool = False) -> Path:
         """The certificates of the largest ensemble alone."""
         return self._of(sigma, "held-out" if held_out else "record")
 
@@ -116,6 +145,18 @@ class Workspace:
 
     def _of(self, sigma: float, kind: str) -> Path:
         return self.out / kind / f"{self.plan.shared}-{self.recipe}-sigma{sigma:.2f}"
+
+    def load_members(self, runs: Sequence[Path]) -> LoadedEnsemble:
+        """The members of run folders; architectures that the plan names may be imported."""
+        return load_members(runs, archs=self._archs)
+
+    def load_ensemble(self, folder: Path) -> LoadedEnsemble:
+        """An ensemble folder, likewise."""
+        return load_ensemble(folder, archs=self._archs)
+
+    @property
+    def _archs(self) -> list[str]:
+        return [candidate.arch for candidate in self.plan.candidates]
 
     def prepared(self, loaded: LoadedEnsemble) -> WeightedEnsemble:
         """Members as they are evaluated to solve for their weights."""
