@@ -235,6 +235,8 @@ def test_a_sigma_without_published_attack_needs_every_value(name: str) -> None:
         ("acr", "teacher", "runs/teacher"),
         ("macer", "reweigh_every", 0),
         ("consistency", "temperature", 0.8),
+        ("gaussian", "regulariser", 5.0),
+        ("acr", "regulariser_from", 3),
     ],
 )
 def test_an_option_of_another_method_is_refused(method: str, name: str, value: object) -> None:

@@ -1,6 +1,8 @@
 """Muon compared with a slow transcription, and with SGD for what it leaves to it."""
 
 import copy
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from sween.training import many, muon
 from sween.training.config import TrainConfig
 from sween.training.muon import Muon, matrices_of, orthogonalise
 from sween.training.optimizers import make_optimizer
+from sween.training.trainer import Trainer
+from tests.training.datasets import few_digits
 
 RATE, MATRIX_RATE, MOMENTUM, DECAY = 0.1, 0.02, 0.9, 5e-4
 
@@ -213,6 +217,33 @@ def test_the_last_layer_and_frozen_weights_are_left_out() -> None:
     assert len(matrices_of(nn.Sequential(twice, twice, nn.Linear(4, 2)))) == 1
 
 
+class HeadFirst(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, num_classes)
+        self.inside, self.norm = nn.Linear(64, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.inside(x.flatten(1))))  # type: ignore[no-any-return]
+
+
+def head_first(num_classes: int) -> nn.Module:
+    return HeadFirst(num_classes)
+
+
+def test_the_last_layer_is_the_one_that_runs_last(tmp_path: Path) -> None:
+    model = HeadFirst(3).train()
+    (found,) = matrices_of(model, torch.zeros(2, 1, 8, 8))
+    assert found is model.inside.weight
+    assert model.training
+    assert int(model.norm.get_buffer("num_batches_tracked")) == 0
+    assert not any(part._forward_hooks for part in model.modules())
+    own = dataclasses.replace(config(), arch=f"{__name__}:head_first")
+    trainer = Trainer(own, few_digits(50), tmp_path, device=torch.device("cpu"))
+    moved = [group for group in trainer.optimizer.param_groups if group["matrices"]]
+    assert [own.shape for own in moved[0]["params"]] == [(4, 64)]
+
+
 def test_a_network_of_one_layer_trains_by_sgd() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     optimizer = make_optimizer(config(), model, rate=None)
@@ -246,6 +277,8 @@ def test_processes_with_muon_need_devices_of_one_kind(monkeypatch: pytest.Monkey
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     kinds = {"processor": "one", "gpu": "NVIDIA H200"}
     monkeypatch.setattr(many, "describe_environment", lambda: kinds)
+    # Of the process's own GPU: a machine may have several kinds.
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: kinds["gpu"])
     assert many.same_everywhere([config(optimizer=None)], cpu) == {"device": "cpu", "candidates": 1}
     on_cpu, on_gpu = (many.same_everywhere([config()], device) for device in (cpu, cuda))
     kinds |= {"processor": "other", "gpu": "NVIDIA H100"}

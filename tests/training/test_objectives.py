@@ -305,6 +305,19 @@ def test_a_memory_is_the_mean_of_what_was_said_lately() -> None:
     torch.testing.assert_close(memory.sum(dim=1), torch.full((3,), 1 - 0.9**4).double())
 
 
+@pytest.mark.parametrize("temperature", [0.02, 0.05])
+def test_temporal_keeps_its_regulariser_at_low_temperatures(temperature: float) -> None:
+    """Small probabilities to a high power are 0 in float32, which reads as never seen."""
+    z, y = torch.randn(2, 4, 1000), torch.arange(4)
+    memory = torch.full((4, 1000), 1e-4)
+    memory[:, 0] = 2e-4
+    cold = dataclasses.replace(OPTIONS, temperature=temperature)
+    found, without = (temporal(z, y, cold, own) for own in (memory, torch.zeros(4, 1000)))
+    towards_the_first = -torch.log_softmax(z, dim=2)[:, :, 0].mean(dim=0)
+    gained = (found - without) / cold.regulariser
+    torch.testing.assert_close(gained, towards_the_first, rtol=1e-2, atol=0.01)
+
+
 def test_temporal_agrees_with_consistency_where_the_memory_is_the_mean_copy() -> None:
     z, y = logits(2), labels()
     seen = torch.softmax(z, dim=2).mean(dim=0).detach()

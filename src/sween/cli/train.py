@@ -149,7 +149,8 @@ def run(
     attack_steps: Annotated[
         int | None,
         typer.Option(
-            help="steps of that attack (not of gaussian and macer), 0 for none [as published]"
+            help="steps of the attack on the noise, 0 for none; not of gaussian and macer [as "
+            "published: none for consistency and temporal]"
         ),
     ] = None,
     attack_size: Annotated[
@@ -158,11 +159,11 @@ def run(
     ] = None,
     drop_below: Annotated[
         float | None,
-        typer.Option(help="drop images of which fewer copies are correct [as published]"),
+        typer.Option(help="drop images of which fewer copies are correct [as published for acr]"),
     ] = None,
     reweigh_from: Annotated[
         int | None,
-        typer.Option(help="epoch from which images are dropped and weighed [as published]"),
+        typer.Option(help="epoch from which images are dropped and weighed [as published for acr]"),
     ] = None,
     reweigh_every: Annotated[
         int | None,

@@ -214,8 +214,12 @@ class TrainConfig:
                 f"a probability above 0.5 and up to {MOST}",
                 "0.97",
             ),
-            "radius_gain_from": (0 <= (self.radius_gain_from or 0) < self.epochs, in_time, "0"),
-            "regulariser_from": ((self.regulariser_from or 0) >= 0, "an epoch from 0 on", "0"),
+            "radius_gain_from": (
+                0 <= (self.radius_gain_from or 0) < self.epochs,
+                in_time,
+                f"{max(1, self.epochs // 4)}",
+            ),
+            "regulariser_from": (0 <= (self.regulariser_from or 0) < self.epochs, in_time, "0"),
             "attack_from": (0 <= (self.attack_from or 0) < self.epochs, in_time, "0"),
             "attack_steps": ((self.attack_steps or 0) >= 0, "at least 0", "4"),
             "attack_size": (
@@ -270,6 +274,14 @@ class TrainConfig:
                         got=getattr(self, name),
                         fix=f"leave out `{name}`, or choose another `method`",
                     )
+        for name in ("regulariser", "regulariser_from"):
+            if getattr(self, name) and not objective.regularisers:
+                raise BadInput(
+                    name,
+                    expected=f"no value, as {self.method} has no regulariser",
+                    got=getattr(self, name),
+                    fix=f"leave out `{name}`, or choose another `method`",
+                )
         if self.attack_steps is None and objective.attack is not None and not objective.attacks:
             for name in ("attack_from", "attack_size"):
                 if getattr(self, name) is not None:
@@ -310,7 +322,8 @@ class TrainConfig:
         """Epoch from which images are weighed by their gain in radius; `epochs` if never."""
         if self.radius_gain is None:
             return self.epochs
-        return self.epochs // 4 if self.radius_gain_from is None else self.radius_gain_from
+        own = self.radius_gain_from
+        return max(1, self.epochs // 4) if own is None else own
 
     @property
     def training_sigma(self) -> float:
@@ -344,9 +357,9 @@ class TrainConfig:
         if self.sigma not in published:
             raise BadInput(
                 "regulariser",
-                expected=f"a value, as {self.method} has none published for sigma {self.sigma}",
+                expected=f"a value, as {self.method} has no default for sigma {self.sigma}",
                 got="none",
-                fix=f"pass `regulariser`; published: {dict(published)}",
+                fix=f"pass `regulariser`; known: {dict(published)}",
             )
         return published[self.sigma]
 

@@ -134,8 +134,10 @@ def same_everywhere(configs: Sequence[TrainConfig], device: torch.device) -> dic
     """
     found: dict[str, Any] = {"device": device.type, "candidates": len(configs)}
     if any(config.optimizer == "muon" for config in configs):
-        kind = "gpu" if device.type == "cuda" else "processor"
-        found |= {f"{kind} for muon": describe_environment()[kind]}
+        if device.type == "cuda":
+            found["gpu for muon"] = torch.cuda.get_device_name(device)
+        else:
+            found["processor for muon"] = describe_environment()["processor"]
     return found
 
 

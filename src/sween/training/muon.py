@@ -5,6 +5,7 @@ it along all of them alike, which takes fewer epochs to the same loss. What is n
 batch norms) and the last layer move by SGD.
 """
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 from torch.nn import functional
+
+from sween.models.evaluation_mode import evaluating
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the published quintic, whose five iterations bring singular values into about [0.7, 1.2]."""
@@ -25,8 +28,9 @@ class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised for matrices and plain for all else.
 
     A matrix is first scaled back to the Frobenius norm of an orthogonal one, so that `rate` is the
-    length of a step relative to it: before a batch norm its scale has no effect, and elsewhere the
-    last layer takes its place. It has no other weight decay.
+    length of a step relative to it: before a batch norm its scale has no effect, and in front of
+    other layers these can take its place (of queries and keys in attention, nothing does). It has
+    no other weight decay.
 
     Args:
         matrices: weights of two dimensions or more; a filter bank is a matrix with a row for each
@@ -154,19 +158,41 @@ def orthogonalise_all(
     ]
 
 
-def matrices_of(model: nn.Module) -> list[torch.Tensor]:
+def matrices_of(model: nn.Module, images: torch.Tensor | None = None) -> list[torch.Tensor]:
     """Weights of convolutions and linear layers, without those of the last one.
 
     A weight that is computed from other parameters, as by weight normalisation, is not among them.
+
+    Args:
+        model: in any mode.
+        images: a batch for it, which shows which layer runs last; without, the last one that the
+            model has.
     """
-    weights: list[torch.Tensor] = [
-        module.weight
+    layers = [
+        module
         for module in model.modules()
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
         and isinstance(module.weight, nn.Parameter)
         and module.weight.requires_grad
     ]
-    return list(dict.fromkeys(weights[:-1]))  # a weight may be shared by several layers
+    last = layers[-1:] if images is None else _last_to_run(model, layers, images)
+    weights: list[torch.Tensor] = [own.weight for own in layers if own not in last]
+    return list(dict.fromkeys(weights))  # a weight may be shared by several layers
+
+
+@torch.no_grad()
+def _last_to_run(
+    model: nn.Module, layers: Sequence[nn.Module], images: torch.Tensor
+) -> list[nn.Module]:
+    """The layer that gives the logits; a model may declare it before others."""
+    ran = list[nn.Module]()
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            hook = layer.register_forward_hook(lambda module, given, out: ran.append(module))
+            stack.callback(hook.remove)
+        stack.enter_context(evaluating(model))
+        model(images)
+    return ran[-1:]
 
 
 def _scaled_back(matrices: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,8 @@ class ObjectiveOptions:
 
     Attributes:
         sigma: noise level.
-        regulariser: lambda, the weight of the robustness term; 0 switches it off.
+        regulariser: lambda, the weight of the robustness term; 0 switches it off, but for the
+            entropy of `consistency` and `temporal`, which has a weight of its own.
         margin: gamma of MACER: images with a larger margin do not contribute.
         sharpness: beta of MACER: inverse temperature of the softmax in the robustness term.
         entropy: eta of consistency: weight of the mean prediction's entropy.
@@ -164,7 +165,8 @@ def temporal(
     log_each = torch.log_softmax(logits, dim=2)
     log_mean = torch.logsumexp(log_each, dim=0) - math.log(len(logits))
     entropy = -(log_mean.exp() * log_mean).sum(dim=1)
-    sharp = memory.pow(1 / options.temperature)
+    largest = memory.amax(dim=1, keepdim=True)  # a small probability to a high power would be 0
+    sharp = (memory / torch.where(largest > 0, largest, 1.0)).pow(1 / options.temperature)
     total = sharp.sum(dim=1, keepdim=True)
     remembered = torch.where(total > 0, sharp / torch.where(total > 0, total, 1.0), 0.0)
     divergence = functional.kl_div(log_each, remembered.expand_as(log_each), reduction="none")

@@ -10,7 +10,11 @@ from sween.training.muon import Muon, matrices_of
 
 
 def make_optimizer(
-    config: TrainConfig, model: nn.Module, *, rate: torch.Tensor | None
+    config: TrainConfig,
+    model: nn.Module,
+    *,
+    rate: torch.Tensor | None,
+    images: torch.Tensor | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer of a config, for all parameters of a model.
 
@@ -19,8 +23,9 @@ def make_optimizer(
         model: whose parameters it moves.
         rate: the learning rate on the device, for a step that is captured; None for plain steps,
             whose rate is set in the parameter groups.
+        images: a batch for the model, which shows which of its layers is the last one.
     """
-    matrices = matrices_of(model) if config.optimizer == "muon" else []
+    matrices = matrices_of(model, images) if config.optimizer == "muon" else []
     apart = {id(one) for one in matrices}
     decayed: dict[str, Any] = {"params": [], "weight_decay": config.weight_decay}
     spared: dict[str, Any] = {"params": [], "weight_decay": 0.0}

@@ -154,7 +154,8 @@ class Trainer:
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.rate = torch.zeros((), device=device) if self.fast else None
-        self.optimizer = make_optimizer(config, self.model, rate=self.rate)
+        blank = torch.zeros(2, *dataset.image_shape, device=device)
+        self.optimizer = make_optimizer(config, self.model, rate=self.rate, images=blank)
         self.average = MovingAverage(self.model, config.average) if config.average else None
         self.step = self._make_step(self._make_inputs(images or training_images(dataset, device)))
         self.per_image: dict[str, torch.Tensor] = {}  # a row for each training image
