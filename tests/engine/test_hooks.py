@@ -50,6 +50,25 @@ class Net(nn.Module):
         return self.head(self.gelu(self.linear(x)))  # type: ignore[no-any-return]
 
 
+def test_layers_are_left_as_they_are_where_torch_is_patched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As libraries do that round weights in every convolution."""
+    plain = nn.Conv2d._conv_forward
+
+    def rounded(
+        self: nn.Conv2d, images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        found: torch.Tensor = plain(self, images, (weight * 64).round() / 64, bias)
+        return found
+
+    net = Net().eval()
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", rounded)
+    with torch.no_grad():
+        torch.testing.assert_close(fold_batch_norm(net)(IMAGES), net(IMAGES))
+        torch.testing.assert_close(fuse_layers(net)(IMAGES), net(IMAGES))
+
+
 def _after(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
     return output + SHIFT * output.detach().square()
 

@@ -114,12 +114,22 @@ def _passes_on(part: nn.Module) -> bool:
 
 
 def has_hooks(part: nn.Module) -> bool:
-    """Whether something else than the code of its class runs when a module is called.
+    """Whether something else than the code of its class, or of torch, runs when it is called.
 
     torch can also register hooks for all modules of the process.
     """
     of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
-    return has_own_hooks(part) or bool(of_all)
+    return has_own_hooks(part) or bool(of_all) or _is_patched(type(part))
+
+
+def _is_patched(kind: type[nn.Module]) -> bool:
+    """Whether code of another library has been put into a class of torch, as for quantisation."""
+    if not kind.__module__.startswith("torch.nn."):
+        return False
+    methods = (getattr(kind, name, None) for name in ("forward", "_conv_forward", "__call__"))
+    return any(
+        not str(getattr(own, "__module__", None)).startswith("torch.") for own in methods if own
+    )
 
 
 def has_own_hooks(part: nn.Module) -> bool:
