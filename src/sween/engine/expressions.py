@@ -24,6 +24,11 @@ _ABOUT_SHAPES = (aten._fused_sdp_choice, aten.is_same_size)
 """Operations that return numbers which do not depend on the values of a tensor."""
 
 
+_READ_VALUES = (aten._local_scalar_dense, aten.item, aten.equal, aten.is_nonzero, aten.allclose)
+"""Operations that give Python values of a tensor. Others may return numbers of their shapes, as
+attention does on a GPU."""
+
+
 class Differs(Exception):
     """The outputs cannot be written as one expression for all images."""
 
@@ -142,7 +147,7 @@ class Recorder(TorchDispatchMode):
             return found  # by the pooling of channels-last images: another layout, no other values
         if self._strict:
             _refuse_values(func, args, found)
-        self.reads |= _reads(func, args, found)
+        self.reads |= packet in _READ_VALUES or _has_shape_by_values(func, args)
         written = _written_by(func, args, kwargs)
         self.writes |= bool(written)
         for own in written:
@@ -186,14 +191,13 @@ def _refuse_values(func: Any, args: tuple[Any, ...], found: Any) -> None:
     """Refuse operations whose results, or their shapes, are known to Python, or random."""
     random = torch.Tag.nondeterministic_seeded in func.tags
     attention = "scaled_dot_product" in func.name()  # random with dropout alone
-    if (random and not attention) or _reads(func, args, found):
-        raise Differs(func.name())
-
-
-def _reads(func: Any, args: tuple[Any, ...], found: Any) -> bool:
-    """Whether Python knows the results, or their shapes."""
     plain = any(type(own) in (bool, int, float) for own in _pytree.tree_leaves(found))
-    return (plain and func.overloadpacket not in _ABOUT_SHAPES) or _has_shape_by_values(func, args)
+    if (
+        (random and not attention)
+        or (plain and func.overloadpacket not in _ABOUT_SHAPES)
+        or _has_shape_by_values(func, args)
+    ):
+        raise Differs(func.name())
 
 
 def _has_shape_by_values(func: Any, args: tuple[Any, ...]) -> bool:
