@@ -1,8 +1,10 @@
 """Networks whose code reaches outside of a copy, or decides by a whole batch, vote as they are."""
 
 import copy
+import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,3 +302,174 @@ class Unnormalised(nn.Module):
 def test_a_network_that_overflows_is_refused_although_a_class_is_masked() -> None:
     with pytest.raises(ContractError, match=r"differ from those .* use float32 precision"):
         prepare(Unnormalised().eval(), Preparation("float16"), IMAGES)
+
+
+class ByNumbers(DayNight):
+    """Keeps its gain as a number of Python, which stands in no expression."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(dim=(1, 2, 3), keepdim=True)
+        self.gain = torch.tensor(4.0 if float(mean.mean()) < 0.3 else 1.0)
+        score = self.layer(self.brightness(mean)).flatten() - 0.6
+        return torch.stack([score, -score], dim=1)
+
+
+@pytest.mark.parametrize("how", ["hook", "weak reference", "closure"])
+@pytest.mark.parametrize("images", [(DARK, BRIGHT), (BRIGHT, DARK)], ids=["dark", "bright"])
+def test_numbers_that_a_copy_cannot_see_are_not_left_either(
+    how: str, images: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    smoothed = sween.SmoothedClassifier(ByNumbers(how).eval(), sigma=0.25, num_classes=2)
+    with pytest.warns(ContractWarning, match="one at a time"):
+        found = [smoothed.certify_one(image, n=200).prediction for image in images]
+    assert found == [0 if image is DARK else 1 for image in images]
+
+
+def test_models_that_cannot_be_copied_are_not_copied_to_devices(tmp_path: Path) -> None:
+    model, labels = DayNight("closure").eval(), torch.tensor([0, 1])
+    smoothed = sween.SmoothedClassifier(model, sigma=0.25, num_classes=2)
+    data = (torch.stack([DARK, BRIGHT]), labels)
+    run = sween.certify_dataset(smoothed, data, out=tmp_path / "own", n=100, quiet=True)
+    assert [row.prediction for row in run.certificates] == [0, 1]
+    with pytest.raises(ContractError, match=r"copied to other devices.*leave out `devices`"):
+        sween.certify_dataset(
+            smoothed, data, out=tmp_path / "copies", n=100, devices=[torch.device("cpu")]
+        )
+    assert not (tmp_path / "copies").exists()
+
+
+@torch.no_grad()
+def test_threads_take_turns_where_a_module_votes_itself() -> None:
+    """It keeps the features of one pass until its head has read them."""
+    module = Features().eval()
+    members = [prepare(module, Preparation(), IMAGES).run for _ in range(2)]
+    wanted = [module(IMAGES), module(IMAGES.flip(0))]
+    failed = list[int]()
+
+    def evaluate(which: int) -> None:
+        for _ in range(60):
+            if not torch.equal(members[which](IMAGES.flip(0) if which else IMAGES), wanted[which]):
+                failed.append(which)
+
+    threads = [threading.Thread(target=evaluate, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+class Replaced(Calibrated):
+    """Puts another tensor in the place of its buffer, in code that torch.fx cannot read."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        logits: torch.Tensor = self.network(x)
+        return torch.where(self.calls > 60, -logits, logits) * len([*range(len(x))]) / len(x)
+
+
+class Counts(nn.Module):
+    """Counts its passes in a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.calls, self.size = small(), 0, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls, self.size = self.calls + 1, x.shape[-1]
+        logits: torch.Tensor = self.network(x)
+        return -logits if self.calls > 1000 else logits
+
+
+def test_buffers_that_are_replaced_and_numbers_that_change_are_seen() -> None:
+    with pytest.raises(ContractError, match="buffers that a forward pass changes"):
+        prepare(Replaced().eval(), Preparation(), IMAGES)
+    with pytest.warns(ContractWarning, match="got calls, which each pass changes"):
+        prepare(Counts().eval(), Preparation(), IMAGES)
+
+
+class First(nn.Module):
+    """Takes its scale from the first images that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = small()
+        self.scale: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is None:
+            self.scale = 0.5 / x.mean()
+        return self.network(x * self.scale)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def test_what_is_taken_over_from_the_first_images_is_refused() -> None:
+    module = First().eval()
+    with pytest.raises(ContractError, match="whatever images it has seen first"):
+        prepare(module, Preparation(), IMAGES)
+    assert prepare(module, Preparation(), IMAGES)  # which it has seen by now
+
+
+class Unlike(nn.Module):
+    """Has a buffer that nothing uses and is not a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = small()
+        self.register_buffer("last", torch.full((2,), float("nan")))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.network(x)  # type: ignore[no-any-return]
+
+
+class Tied(nn.Module):
+    """Has weights that are parts of one tensor, and scores in memory that nobody has set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.other = small(), small()
+        weights = torch.cat([own.flatten() for own in self.network.parameters()])
+        nn.utils.vector_to_parameters(weights, self.network.parameters())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.network(x)[:, :, None]
+        return torch.baddbmm(torch.empty(len(x), 10, 10), z, z.mT, beta=0).mean(dim=2)
+
+
+def scripted() -> nn.Module:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(inplace=True), nn.Flatten(2))
+    return torch.jit.script(nn.Sequential(network, nn.Linear(225, 4), nn.Flatten()).eval())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", [Unlike, Tied, scripted])
+@torch.no_grad()
+def test_ordinary_networks_are_copied(make: Callable[[], nn.Module]) -> None:
+    module = make().eval()
+    module(IMAGES)
+    assert inspect_module(module, IMAGES) == Inspection()
+    prepared = prepare(module, Preparation(), IMAGES)
+    assert not prepared.shared
+    torch.testing.assert_close(prepared.run(IMAGES), module(IMAGES), rtol=1e-4, atol=1e-4)
+
+
+class Frozen(nn.Module):
+    """One object for all, as its copies are the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Frozen":
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.network(x)  # type: ignore[no-any-return]
+
+
+def test_a_module_whose_copy_is_itself_keeps_its_weights() -> None:
+    module = Frozen().eval()
+    with pytest.raises(ContractError, match=r"shares parts with it.*float32 precision"):
+        prepare(module, Preparation("bfloat16"), IMAGES)
+    assert {own.dtype for own in module.parameters()} == {torch.float32}
+    assert prepare(module, Preparation(), IMAGES).shared

@@ -10,6 +10,7 @@ from sween.sampling import CertifySettings
 from sween.seeding import NOISE_BLOCK
 from sween.smoothing import SmoothedClassifier, pipeline
 from tests.smoothing.small import (
+    FEW,
     PROBED,
     SETTINGS,
     Computed,
@@ -19,12 +20,15 @@ from tests.smoothing.small import (
     smoothed,
 )
 
+BEFORE = PROBED - len(FEW)
+"""Passes of all rows before the first vote."""
+
 
 def _limited(room: int, fits: int = 0, forward_rows: int = NOISE_BLOCK) -> SmoothedClassifier:
     return smoothed(SmallMemory(room, fits), num_classes=2, forward_rows=forward_rows)
 
 
-@pytest.mark.parametrize("fits", [0, PROBED + 4, PROBED + 12])
+@pytest.mark.parametrize("fits", [0, BEFORE + 4, BEFORE + 12])
 @pytest.mark.parametrize(
     "options", [{}, {"sampling": "budget", "budget": 4_000}], ids=["fixed", "budget"]
 )

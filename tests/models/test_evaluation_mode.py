@@ -56,3 +56,35 @@ def test_a_part_that_others_still_evaluate_stays_merged() -> None:
         assert not layer.training
     assert not layer.merged
     assert other.training
+
+
+class Freezes(nn.Sequential):
+    """Keeps its norms in evaluation mode, as networks that are fine-tuned do."""
+
+    def train(self, mode: bool = True) -> "Freezes":
+        super().train(mode)
+        for part in self.modules():
+            if isinstance(part, nn.BatchNorm1d):
+                part.eval()
+        return self
+
+
+def test_a_part_that_others_evaluate_never_leaves_evaluation_mode() -> None:
+    """Not for a moment: another thread may be in the middle of a pass."""
+    seen = list[bool]()
+
+    class Watched(nn.Dropout):
+        def train(self, mode: bool = True) -> "Watched":
+            seen.append(mode)
+            super().train(mode)
+            return self
+
+    body = Watched()
+    one, other = nn.Sequential(body), Freezes(body, nn.BatchNorm1d(4)).train()
+    with evaluating(one):
+        seen.clear()
+        with evaluating(other):
+            pass
+        assert True not in seen
+        assert not body.training
+    assert body.training

@@ -15,11 +15,10 @@ from sween.smoothing import SmoothedClassifier
 ZOO = "digits-sween3-gaussian-sigma0.50"
 SHAPE = (1, 8, 8)
 SETTINGS = CertifySettings(n0=130, n=750)
-PROBED = 12
-"""Forward passes before the first vote: four to prepare a member, four that show what its code
-does, four for its batch-mates."""
-FEW = 4
-"""Of these, passes of two images."""
+FEW = (2, 2, 2, 2, 2, 2, 2, 16)
+"""Rows of the passes that show what a member's code does."""
+PROBED = len(FEW) + 7
+"""Forward passes before the first vote: three more to prepare it, four for its batch-mates."""
 
 
 def images(count: int = 3) -> torch.Tensor:

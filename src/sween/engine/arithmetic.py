@@ -10,6 +10,15 @@ from sween.engine.model_errors import refuse_broken_device
 from sween.errors import is_out_of_memory
 
 
+def _copy_of(module: nn.Module) -> nn.Module:
+    """A copy that shares nothing with the module; raises if there is none."""
+    copied = copy.deepcopy(module)
+    if shared := {*module.modules()} & {*copied.modules()}:
+        names = ", ".join(sorted(type(own).__name__ for own in shared))
+        raise TypeError(f"a copy of {type(module).__name__} shares parts with it: {names}")
+    return copied
+
+
 class InArithmetic(nn.Module):
     """A copy of a module in a given arithmetic: float32 images in, float32 outputs out.
 
@@ -41,7 +50,7 @@ class InArithmetic(nn.Module):
         super().__init__()
         self.device_type, self.dtype, self.shared = device.type, dtype, not copied
         try:
-            module = copy.deepcopy(module) if copied else module
+            module = _copy_of(module) if copied else module
         except Exception:  # a user's module may hold anything, such as a lock
             if dtype != torch.float32:
                 raise

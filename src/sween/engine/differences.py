@@ -9,6 +9,10 @@ SAME_OUTPUT = 1e-4
 mixes its batch, by far more."""
 
 
+CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3, torch.int8: 0.3}
+"""How far preparation may change outputs, relative to their range: more is not just rounding."""
+
+
 def class_scales(outputs: torch.Tensor) -> torch.Tensor:
     """By how much each class's output (B, M) varies, relative to its row's largest output: (M,).
 

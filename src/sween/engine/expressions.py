@@ -24,6 +24,9 @@ _ABOUT_SHAPES = (aten._fused_sdp_choice, aten.is_same_size)
 """Operations that return numbers which do not depend on the values of a tensor."""
 
 
+_UNINITIALISED = (aten.empty, aten.empty_strided, aten.new_empty, aten.new_empty_strided)
+"""Operations that return whatever is in memory."""
+
 _READ_VALUES = (aten._local_scalar_dense, aten.item, aten.equal, aten.is_nonzero, aten.allclose)
 """Operations that give Python values of a tensor. Others may return numbers of their shapes, as
 attention does on a GPU."""
@@ -66,6 +69,8 @@ class Recorder(TorchDispatchMode):
         expressions: shared with the runs that this one is compared with.
         original: whose parameters and buffers count as those of the same places in the module, if
             it is a copy: its code may still reach them.
+        by_values: know parameters and buffers by their values alone, where a copy has them in
+            other places, such as those that share memory.
         strict: refuse code that reads values, or draws random numbers, by raising `Differs`.
 
     Attributes:
@@ -80,6 +85,7 @@ class Recorder(TorchDispatchMode):
         expressions: Expressions,
         *,
         original: nn.Module | None = None,
+        by_values: bool = False,
         strict: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -87,7 +93,7 @@ class Recorder(TorchDispatchMode):
         self._expressions, self._strict = expressions, strict
         self._own = {
             place: (position, memory)
-            for own in (module, original or module)
+            for own in (() if by_values else (module, original or module))
             for position, (place, memory) in enumerate(memory_of(own).items())
         }
         self._made = WeakTensorKeyDictionary()
@@ -105,6 +111,10 @@ class Recorder(TorchDispatchMode):
 
         A parameter or buffer, or a part of it, is known by its place as long as it is unchanged.
         """
+        with torch._C.DisableTorchFunction():  # what is done here is not what the module does
+            return self._number_of(tensor)
+
+    def _number_of(self, tensor: torch.Tensor) -> int:
         made = self._made.get(tensor)  # type: ignore[no-untyped-call]
         if made is not None:
             return int(made)
@@ -128,11 +138,17 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        # Of TorchScript, these calls come while modes for functions are on.
+        with torch._C.DisableTorchFunction():
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, shape = _pytree.tree_flatten((args, kwargs))
         tensors = [own for own in leaves if isinstance(own, torch.Tensor)]
         if not any(map(self.is_made, tensors)):
             found = func(*args, **kwargs)
+            if func.overloadpacket in _UNINITIALISED:
+                found.zero_()  # which nobody reads, but constants are known by their values
             for own in _pytree.tree_leaves(found):
                 if isinstance(own, torch.Tensor):
                     self._constants[own] = True

@@ -13,13 +13,14 @@ time.
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils import _pytree
 
-from sween.engine.expressions import Expressions, Recorder
+from sween.engine.expressions import Expressions, Recorder, memory_of
 from sween.engine.model_errors import refuse_broken_device
 from sween.engine.value_reads import ReadsOfValues
 
@@ -61,21 +62,53 @@ def is_compiled(module: nn.Module) -> bool:
     return any(type(part).__name__ == "OptimizedModule" for part in module.modules())
 
 
+OTHERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda images: 0.7 - 3 * images,
+    torch.zeros_like,
+    torch.ones_like,
+    lambda images: 3 * images,
+)
+"""Images of the same shape that code may well treat in another way."""
+
+
 def _inspected(module: nn.Module, images: torch.Tensor) -> Inspection:
     try:
-        copied, pristine = copy.deepcopy(module), copy.deepcopy(module)
+        copied, pristine = _copied(module), _copied(module)
     except Exception:  # it is used itself
         return Inspection(reads_values=_run(module, images, Expressions(module))[1])
+    by_values = _sizes(module) != _sizes(copied)
     expressions = Expressions(pristine)
-    wanted, reads_values = _run(module, images, expressions)
-    try:
-        found, _ = _run(copied, images, expressions, original=module)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # where the original runs
-        refuse_broken_device(error)
-        return Inspection(copies=False, reads_values=reads_values)
-    return Inspection(bool(found == wanted), reads_values)
+    wanted, reads_values = _run(module, images, expressions, by_values=by_values)
+    # A number that code has read stands in no expression: it has to be another one.
+    for make in OTHERS if reads_values else [None]:
+        try:
+            if make is not None:
+                module(make(images))
+        except Exception as error:  # its code may refuse such images
+            refuse_broken_device(error)
+            continue
+        try:
+            found, _ = _run(copied, images, expressions, original=module, by_values=by_values)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # where the original runs
+            refuse_broken_device(error)
+            return Inspection(copies=False, reads_values=reads_values)
+        if found != wanted:
+            return Inspection(copies=False, reads_values=reads_values)
+    return Inspection(True, reads_values)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    copied = copy.deepcopy(module)
+    for own, other in zip(module.parameters(), copied.parameters(), strict=True):
+        other.requires_grad_(own.requires_grad)  # TorchScript forgets it, and computes otherwise
+    return copied
+
+
+def _sizes(module: nn.Module) -> list[int]:
+    """Of the memory of its parameters and buffers: those that share some do not in a copy."""
+    return [len(own) for own in memory_of(module).values()]
 
 
 def _run(
@@ -84,10 +117,13 @@ def _run(
     expressions: Expressions,
     *,
     original: nn.Module | None = None,
+    by_values: bool = False,
 ) -> tuple[Any, bool]:
     """The outputs as expressions, and whether the code read values."""
     given = images.clone()
-    recorder = Recorder(module, given, expressions, original=original, strict=False)
+    recorder = Recorder(
+        module, given, expressions, original=original, by_values=by_values, strict=False
+    )
     with recorder, ReadsOfValues(lambda own: not recorder.is_made(own)) as reads:
         outputs = module(given)
     numbers = _pytree.tree_map_only(torch.Tensor, recorder.number, outputs)

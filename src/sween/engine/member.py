@@ -50,6 +50,11 @@ class Member:
         return self._ready.shared
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Whether the images of a batch are run one by one; known after `refresh`."""
+        return self._ready.one_at_a_time
+
+    @property
     def fused(self) -> FusedResNet | None:
         """The prepared form, if it runs on custom kernels."""
         run = None if self._prepared is None else self._prepared.run

@@ -30,6 +30,15 @@ def same_parts(now: list[object], then: list[object]) -> bool:
 def same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
     # `torch.equal` raises for tensors on two devices, and ignores the dtype.
     return len(now) == len(then) and all(
-        own.dtype == other.dtype and own.device == other.device and torch.equal(own, other)
+        own.dtype == other.dtype
+        and own.device == other.device
+        and (torch.equal(own, other) or _same_but_for_nan(own, other))
         for own, other in zip(now, then, strict=True)
     )
+
+
+def _same_but_for_nan(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are equal where NaN counts as equal to itself."""
+    if not one.is_floating_point() or one.shape != other.shape:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())

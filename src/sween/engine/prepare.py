@@ -8,6 +8,7 @@ prepared one, in the arithmetic named in its records; prediction, attacks and se
 it in the same way.
 """
 
+import copy
 import dataclasses
 import functools
 import math
@@ -20,6 +21,7 @@ from sween.engine.after_images import captured_after_images
 from sween.engine.arithmetic import InArithmetic
 from sween.engine.cuda_graph import Forward, captured, compiled
 from sween.engine.differences import (
+    CHANGE_ALLOWED,
     SAME_OUTPUT,
     class_scales,
     largest_difference,
@@ -27,7 +29,7 @@ from sween.engine.differences import (
 )
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
-from sween.engine.inspection import ROWS, inspect_module
+from sween.engine.inspection import inspect_module, is_compiled
 from sween.engine.kernels import (
     INTEGER_WIDTHS,
     WIDTHS,
@@ -44,8 +46,9 @@ from sween.engine.kernels import (
     shape_for,
     supports,
 )
+from sween.engine.leftovers import refuse_first_images, refuse_leftovers, run_on_few
 from sween.engine.model_errors import explain_model_errors, refuse_broken_device
-from sween.engine.module_state import same_tensors
+from sween.engine.module_itself import Exclusive, OneAtATime, lock_of
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
@@ -63,12 +66,12 @@ from sween.precision import WAYS
 KERNEL_TOLERANCE = 0.02
 """How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
 
-_CHANGE_ALLOWED = {torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3, torch.int8: 0.3}
-"""How far preparation may change outputs, relative to their range: more is not just rounding."""
-
 ROWS_COMPARED = 256
 """Of a batch, on which the module is called twice, and forms of it are compared with it, some in
 full float32, which is slow on a GPU; the outputs of the form that votes are compared on all."""
+
+ROWS_ONE_AT_A_TIME = 32
+"""Of a batch, on which a module is prepared that is given one image at a time."""
 
 ROWS_SIMULATED = 8
 """Of a batch, on which kernels in integers are compared with the exact simulation on the CPU."""
@@ -85,6 +88,7 @@ class Prepared:
         shared: whether it uses the module's own parameters, so that it changes with them.
         rewritten: whether it runs what torch.fx read for images of one size.
         form: the module that is run, unless it is custom kernels.
+        one_at_a_time: whether the images of a batch are run one by one.
     """
 
     run: Forward
@@ -93,20 +97,7 @@ class Prepared:
     shared: bool = False
     rewritten: bool = False
     form: nn.Module | None = None
-
-
-class OneAtATime(nn.Module):
-    """A module that is given its images one at a time, whatever their number.
-
-    Its output for an image is then a function of that image, whatever its code does to a batch.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.module(image) for image in torch.split(images, 1)])
+    one_at_a_time: bool = False
 
 
 @torch.no_grad()
@@ -118,14 +109,22 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
         preparation: how to prepare it.
         images: a batch of the only shape that will be evaluated.
     """
+    with lock_of(module):
+        return _prepare(module, preparation, images)
+
+
+def _prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -> Prepared:
+    new = _unused_copy(module)
     with explain_model_errors(module, images.shape[1:]):
         wanted = module(images.clone())  # it may work in place
     copies, reads_values = inspect_module(module, images)
+    dtype, original = preparation.dtype(images.device), module
     if reads_values:
         _warn_of_reads()
         module, preparation = OneAtATime(module), dataclasses.replace(preparation, compile=False)
+        images = images[:ROWS_ONE_AT_A_TIME]
         with explain_model_errors(module, images.shape[1:]):
-            wanted = module(images)
+            wanted = module(images.clone())
     if not copies:
         prepared: Prepared | None = _itself(module, preparation, images, wanted)
     else:
@@ -135,62 +134,37 @@ def prepare(module: nn.Module, preparation: Preparation, images: torch.Tensor) -
             prepared = _prepared(module, plain, images, wanted)
     assert prepared is not None  # it is not compiled
     with explain_model_errors(module, images.shape[1:]):
-        _refuse_leftovers(module, prepared, preparation.dtype(images.device), images, wanted)
-    return prepared
+        refuse_leftovers(
+            module,
+            prepared.run,
+            prepared.form,
+            images,
+            wanted,
+            dtype=dtype,
+            any_number=not prepared.compiled,
+        )
+        if copies and new is not None:
+            refuse_first_images(original, new, images)
+    return dataclasses.replace(prepared, one_at_a_time=reads_values)
+
+
+def _unused_copy(module: nn.Module) -> nn.Module | None:
+    """A copy from before the first run; None if there is none."""
+    try:
+        return None if is_compiled(module) else copy.deepcopy(module)
+    except Exception:  # a user's module may hold anything, such as a lock
+        return None
 
 
 def _warn_of_reads() -> None:
     warn_contract(
         "model",
         expected="code that treats each image of a batch by itself",
-        got="code that reads the values of pixels, as `if x.max() > 1` does; so it is given its "
-        "images one at a time, which is slow",
+        got="code that reads the values of pixels, as `if x.max() > 1` or an assertion does; so it "
+        "is given its images one at a time, which is slow",
         fix="write it with operations on tensors, such as torch.where with a maximum over each "
         "image",
     )
-
-
-def _refuse_leftovers(
-    module: nn.Module,
-    prepared: Prepared,
-    dtype: torch.dtype,
-    images: torch.Tensor,
-    wanted: torch.Tensor,
-) -> None:
-    """Refuse a form whose outputs depend on earlier passes, of its own or of the module.
-
-    The module runs on other images, of which nothing may show; neither its pass nor one of the form
-    may change buffers.
-    """
-    buffers = [*module.buffers(), *([] if prepared.form is None else prepared.form.buffers())]
-    before = [own.clone() for own in buffers]
-    _run_on_few(module, 0.7 - 3 * images)
-    change = relative_change(prepared.run(images), wanted)
-    if not change <= _CHANGE_ALLOWED[dtype]:
-        raise ContractError(
-            "model",
-            expected="an output for each image that does not depend on earlier calls",
-            got=f"outputs that change by {change:.2g} of their range after the model saw other "
-            "images",
-            fix="compute everything from the arguments of forward, and keep nothing between calls "
-            "in globals, closures or other objects",
-        )
-    if not same_tensors(buffers, before):
-        raise ContractError(
-            "model",
-            expected="buffers that stay as they are in evaluation mode",
-            got="buffers that a forward pass changes",
-            fix="change them in training mode alone: a certificate is about one function",
-        )
-
-
-def _run_on_few(module: nn.Module, images: torch.Tensor) -> None:
-    """A run for what it leaves behind; on all images where the code fixes their number."""
-    try:
-        module(images[:ROWS])
-    except Exception as error:  # a user's module may raise anything
-        refuse_broken_device(error)
-        module(images.clone())
 
 
 def _prepared(
@@ -204,12 +178,12 @@ def _prepared(
     _refuse_random(first, module(few.clone()))
     if dtype == torch.int8:
         return _in_integers(module, preparation, images, wanted)
-    allowed = _CHANGE_ALLOWED[dtype]
+    allowed = CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
     read = (folded is not module or mode == "fast") and is_read_rightly(module, few)
     folded = folded if read else module
     # Runs replace what a hook may have kept while the module was traced, which cannot be copied.
-    _run_on_few(module, images)
+    run_on_few(module, images)
 
     @functools.cache
     def any_layout() -> bool:
@@ -218,7 +192,7 @@ def _prepared(
         if not any(isinstance(part, nn.Conv2d) for part in module.modules()):
             return False
         same = is_same_in_any_layout(module, few)
-        _run_on_few(module, images)
+        run_on_few(module, images)
         return same
 
     # In another arithmetic a network that folding changed could pass for rounding.
@@ -238,7 +212,8 @@ def _prepared(
     if mode is None:
         assert plain is not None
         arithmetic = preparation.describe(device)
-        return Prepared(plain, False, arithmetic, plain.shared, rewritten, plain)
+        alone: Forward = Exclusive(plain, module) if plain.shared else plain
+        return Prepared(alone, False, arithmetic, plain.shared, rewritten, plain)
     if mode == "fast":
         ready = fused or fuse(autocast=True)
         assert ready is not None
@@ -287,7 +262,7 @@ def _itself(
     _refuse_random(wanted, module(images.clone()))
     plain = InArithmetic(module, images.device, dtype, copied=False, channels_last=False)
     arithmetic = preparation.describe(images.device)
-    return Prepared(plain, False, arithmetic, shared=True, form=plain)
+    return Prepared(Exclusive(plain, module), False, arithmetic, shared=True, form=plain)
 
 
 def _plain(
@@ -305,7 +280,7 @@ def _plain(
     """
     make = functools.partial(_in_arithmetic, dtype=dtype, images=images, wanted=wanted)
     ready, change = make(folded, channels_last=folded is not module or any_layout())
-    if not change <= _CHANGE_ALLOWED[dtype]:
+    if not change <= CHANGE_ALLOWED[dtype]:
         folded = module
         ready, change = make(folded, channels_last=any_layout())
         if dtype != torch.float32:
@@ -325,7 +300,7 @@ def _in_arithmetic(
     try:
         ready = InArithmetic(module, images.device, dtype, channels_last=channels_last)
         change = relative_change(ready.settle(images), wanted)
-        if not change <= _CHANGE_ALLOWED[dtype] and ready.channels_last:
+        if not change <= CHANGE_ALLOWED[dtype] and ready.channels_last:
             # Code that reads memory in its own order, as `as_strided` does, raises no error.
             ready.channels_last = False
             change = relative_change(ready(images), wanted)
@@ -343,7 +318,7 @@ def _in_arithmetic(
 
 
 def _refuse_change(change: float, dtype: torch.dtype) -> None:
-    allowed = _CHANGE_ALLOWED[dtype]
+    allowed = CHANGE_ALLOWED[dtype]
     if not change <= allowed:
         raise ContractError(
             "model",
@@ -439,7 +414,7 @@ def _computes_the_same(form: nn.Module, module: nn.Module, images: torch.Tensor)
         except Exception as error:  # what was traced may not run
             refuse_broken_device(error)
             return False
-    return relative_change(found, wanted) <= _CHANGE_ALLOWED[torch.float32]
+    return relative_change(found, wanted) <= CHANGE_ALLOWED[torch.float32]
 
 
 def _on_few(
@@ -535,7 +510,7 @@ def _without_autocast(
     try:
         ready = InArithmetic(module, images.device, dtype, whole=True, channels_last=channels_last)
         change = relative_change(ready.settle(images), wanted)
-        return ready if change <= _CHANGE_ALLOWED[dtype] else None
+        return ready if change <= CHANGE_ALLOWED[dtype] else None
     except Exception as error:  # its code may make tensors of another type
         if is_out_of_memory(error):
             raise

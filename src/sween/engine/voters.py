@@ -168,6 +168,8 @@ class Voters:
             if not member.is_current(shape):
                 self._say(place, image)
                 member.refresh(probe_batch(image, self.forward.rows, sigma))
+            if member.one_at_a_time:
+                member.note_probed(shape, by_place=False)  # it has no batch to mix
             if not member.is_probed(shape):
                 with (
                     self._passes_shown(place, image),

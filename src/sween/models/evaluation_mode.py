@@ -56,22 +56,24 @@ class _Modes:
                 if users > 1:
                     self._saved[part] = (users - 1, mode)
                 wanted.append(mode and users <= 1)
-            _set_modes(parts, wanted)
+            self._set(parts, wanted)
 
+    def _set(self, parts: list[nn.Module], modes: list[bool]) -> None:
+        """Give every part its mode, containers first.
 
-def _set_modes(parts: list[nn.Module], modes: list[bool]) -> None:
-    """Give every part its mode, containers first.
-
-    A part may do more than note its mode: low-rank layers merge their weights in evaluation mode,
-    and take them apart in training mode. So its own `train` is called where it has one.
-    """
-    try:
-        for part, mode in zip(parts, modes, strict=True):
-            if part.training != mode and type(part).train is not nn.Module.train:
-                part.train(mode)
-    finally:
-        for part, mode in zip(parts, modes, strict=True):
-            part.training = mode
+        A part may do more than note its mode: low-rank layers merge their weights in evaluation
+        mode, and take them apart in training mode. So its own `train` is called where it has one;
+        but not while others evaluate a part of it, which it would put into training mode too.
+        """
+        try:
+            for part, mode in zip(parts, modes, strict=True):
+                if part.training == mode or type(part).train is nn.Module.train:
+                    continue
+                if not any(inner in self._saved for inner in parts_of(part)):
+                    part.train(mode)
+        finally:
+            for part, mode in zip(parts, modes, strict=True):
+                part.training = mode
 
 
 _MODES = _Modes()

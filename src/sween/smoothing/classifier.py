@@ -276,7 +276,9 @@ class SmoothedClassifier:
         """A classifier with the same options and its own engine.
 
         Args:
-            device: where to put a copy of the model; by default the model itself is shared.
+            device: where to put a copy of the model; by default the model itself is shared. A copy
+                computes something else if a hook or a layer of the model reaches the model itself,
+                by a closure or a weak reference; `certify_dataset` refuses such a model.
 
         Example:
             >>> import sween

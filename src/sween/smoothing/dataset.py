@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from sween.arguments import check_type
 from sween.engine import Pool, VoteEngine
+from sween.engine.inspection import inspect_module
 from sween.engine.pooled import pooled_engines
-from sween.errors import BadInput
-from sween.models.device import as_device
+from sween.ensemble import WeightedEnsemble
+from sween.errors import BadInput, ContractError
+from sween.models.device import as_device, device_of
+from sween.models.evaluation_mode import evaluating
 from sween.paths import AnyPath, as_folder
 from sween.progress import track
 from sween.records import Certificate, format_radius
@@ -120,7 +124,7 @@ def certify_dataset(
     settings = settings_of(settings, options, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    with _engines(smoothed, devices, pool, quiet=quiet) as engines:
+    with _engines(smoothed, chosen, devices, pool, quiet=quiet) as engines:
         for _ in _certify(
             smoothed, chosen, settings, folder, engines, shard, quiet=quiet, watched=False
         ):
@@ -164,7 +168,7 @@ def iter_certificates(
     settings = settings_of(settings, {}, seed=0)
     folder = as_folder("out", out)
     chosen = images_to_certify(smoothed, data, name, indices, skipped=skipped, quiet=quiet)
-    with _engines(smoothed, devices, pool, quiet=quiet) as engines:
+    with _engines(smoothed, chosen, devices, pool, quiet=quiet) as engines:
         yield from _certify(
             smoothed, chosen, settings, folder, engines, shard, quiet=quiet, watched=True
         )
@@ -173,12 +177,15 @@ def iter_certificates(
 @contextlib.contextmanager
 def _engines(
     smoothed: SmoothedClassifier,
+    chosen: ChosenImages,
     devices: Sequence[torch.device] | None,
     pool: Pool | None,
     *,
     quiet: bool,
 ) -> Iterator[Sequence[VoteEngine]]:
     """Separate engines, since the classifier may be used meanwhile, by this or another thread."""
+    if (pool is not None or devices is not None) and chosen.positions:
+        _refuse_uncopyable(smoothed.model, chosen.source.images(chosen.positions[:1]))
     if pool is None:
         named = None if devices is None else [as_device("devices", own) for own in devices]
         yield [smoothed.twin(device).engine for device in named or (None,)]
@@ -186,6 +193,27 @@ def _engines(
     check_type("pool", pool, Pool, fix="pass a RayPool")
     with pooled_engines(smoothed.twin(torch.device("cpu")).engine, pool, quiet=quiet) as engines:
         yield engines
+
+
+def _refuse_uncopyable(model: nn.Module, images: torch.Tensor) -> None:
+    """Refuse a model of which a copy, as for another device, computes something else."""
+    members = model.members if isinstance(model, WeightedEnsemble) else [model]
+    images = images.to(device_of(model))
+    with torch.no_grad(), evaluating(model):
+        for member in members:
+            with contextlib.suppress(Exception):  # its first engine says what is wrong
+                member(images)
+                if not inspect_module(member, images).copies:
+                    break
+        else:
+            return
+    raise ContractError(
+        "model",
+        expected="a module that can be copied to other devices",
+        got="one of which a copy computes something else: a hook or a layer of it reaches the "
+        "original, by a closure or a weak reference",
+        fix="keep what layers share in their arguments, or leave out `devices` and `pool`",
+    )
 
 
 def _certify(
