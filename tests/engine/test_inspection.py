@@ -473,3 +473,9 @@ def test_a_module_whose_copy_is_itself_keeps_its_weights() -> None:
         prepare(module, Preparation("bfloat16"), IMAGES)
     assert {own.dtype for own in module.parameters()} == {torch.float32}
     assert prepare(module, Preparation(), IMAGES).shared
+
+
+def test_a_warning_of_ours_is_no_error_of_the_module() -> None:
+    """Where warnings are errors, as in these tests."""
+    with pytest.raises(ContractWarning, match="got calls, which each pass changes"):
+        prepare(Counts().eval(), Preparation(), IMAGES)

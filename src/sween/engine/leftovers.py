@@ -66,7 +66,8 @@ def refuse_leftovers(
                 "model",
                 expected="buffers that stay as they are in evaluation mode",
                 got="buffers that a forward pass changes",
-                fix="change them in training mode alone: a certificate is about one function",
+                fix="put batch norm in evaluation mode, and change other buffers in training mode "
+                "alone: a certificate is about one function",
             )
     numbers = _numbers_of(module)
     run_on_few(module, images, OTHERS[0])

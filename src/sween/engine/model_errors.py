@@ -15,7 +15,7 @@ def explain_model_errors(module: nn.Module, image_shape: Sequence[int]) -> Itera
     """Report in one line what a module raises in the block, except for errors of the device."""
     try:
         yield
-    except SweenError:
+    except (SweenError, Warning):  # a warning of ours, where these are errors
         raise
     except Exception as error:  # a user's module may raise anything
         if is_out_of_memory(error):
