@@ -50,7 +50,7 @@ def refuse_leftovers(
     # Nothing but the outputs shows what compiled code keeps: several kinds of images try harder.
     for make in OTHERS if is_compiled(module) else OTHERS[:1]:
         run_on_few(module, images, make)
-        change = _change(run, images, wanted, few=any_number)
+        change = _change(run, images, wanted, CHANGE_ALLOWED[dtype], few=any_number)
         if not change <= CHANGE_ALLOWED[dtype]:
             raise ContractError(
                 "model",
@@ -87,13 +87,15 @@ _KEEP_NOTHING = (
 )
 
 
-def _change(run: Run, images: torch.Tensor, wanted: torch.Tensor, *, few: bool) -> float:
-    """How far a form's outputs are from these."""
+def _change(
+    run: Run, images: torch.Tensor, wanted: torch.Tensor, allowed: float, *, few: bool
+) -> float:
+    """How far a form's outputs are from these; of few images if that is no more than allowed."""
     if few and isinstance(wanted, torch.Tensor) and wanted.ndim:
         try:
             found = run(images[:ROWS_AGAIN].clone())
-            if relative_change(found, wanted[:ROWS_AGAIN]) <= CHANGE_ALLOWED[torch.float32]:
-                return 0.0
+            if (change := relative_change(found, wanted[:ROWS_AGAIN])) <= allowed:
+                return change
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # its code may fix the number of images
