@@ -89,6 +89,22 @@ def test_weights_of_networks_that_were_trained_again_are_not_replaced(done: Path
         step.run()
 
 
+def test_ensembles_of_other_members_are_refused_before_training(done: Path) -> None:
+    _changed(done, "standard", '["digits-mlp-seed0", "digits-conv"]', '["digits-conv"]')
+    assert_refused(_line(done), "SWEEN-2-sgd", "one of 2 networks, not 1", watched=(done,))
+
+
+def test_images_that_do_not_fit_in_memory_are_compared_by_the_trainer(
+    done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of theirs resumes, though the images are not read again to compare them."""
+    space = _space(done)
+    monkeypatch.setattr(space, "training_images", lambda config: {})
+    for step in _steps(space, "Train"):
+        step.check()
+        assert step.is_done()
+
+
 def test_tables_leave_out_what_is_not_done(done: Path) -> None:
     """After a time limit, certificates may be there that are of other networks."""
     space = _space(done)
@@ -201,7 +217,7 @@ def test_costs_of_a_recipe_whose_attack_begins_late() -> None:
         radius_gain=None,
     )
     few = short(config)
-    assert (few.epochs, few.attack_from, few.reweigh_from) == (4, 0, 0)
+    assert (few.epochs, few.attack_from, few.reweigh_from, few.drop_below) == (4, 0, 0, 0)
     assert few.passes_at(1) == config.passes_at(19) == 3
     assert mean_epoch(config, 30.0) == pytest.approx((15 * 10 + 5 * 30) / 20)
     gained = dataclasses.replace(

@@ -62,6 +62,11 @@ def is_compiled(module: nn.Module) -> bool:
     return any(type(part).__name__ == "OptimizedModule" for part in module.modules())
 
 
+A_COPY_DIFFERS = (
+    "one of which a copy computes something else: a hook or a layer of it reaches the original, by "
+    "a closure or a weak reference"
+)
+
 OTHERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     lambda images: 0.7 - 3 * images,
     torch.zeros_like,

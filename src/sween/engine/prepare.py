@@ -29,7 +29,7 @@ from sween.engine.differences import (
 )
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
-from sween.engine.inspection import inspect_module, is_compiled
+from sween.engine.inspection import A_COPY_DIFFERS, inspect_module, is_compiled
 from sween.engine.kernels import (
     INTEGER_WIDTHS,
     WIDTHS,
@@ -257,8 +257,7 @@ def _itself(
         raise ContractError(
             "model",
             expected="a module that can be copied, to vote in another arithmetic than its own",
-            got="one of which a copy computes something else: a hook or a layer of it reaches the "
-            "original, by a closure or a weak reference",
+            got=A_COPY_DIFFERS,
             fix="keep what layers share in their arguments, or use float32 precision",
         )
     _refuse_random(wanted, module(images.clone()))

@@ -162,11 +162,11 @@ class EnsembleCost(_Measured):
 
 def short(config: TrainConfig) -> TrainConfig:
     """The work of its last epochs, for a few epochs: everything that starts late starts at once."""
-    late = {"regulariser_from": 0}
+    late: dict[str, float] = {"regulariser_from": 0}
     if config.options_at(config.epochs - 1).attack_steps:
         late["attack_from"] = 0
     if config.weighing is not None:
-        late["reweigh_from"] = 0
+        late |= {"reweigh_from": 0, "drop_below": 0.0}  # it would drop almost all images so early
     if config.radius_gain is not None:
         late["radius_gain_from"] = 0
     shortened: dict[str, Any] = {"schedule": "constant", "milestones": (), "warmup": 0.0, **late}

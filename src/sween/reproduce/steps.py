@@ -29,6 +29,7 @@ from sween.run_folder import config_differences, read_config
 from sween.runs import CertificationConfig, CertificationRun
 from sween.runs.attack import AttackRun
 from sween.runs.training import (
+    DATA_KEYS,
     DRAWS_KEY,
     RECORDED_KEYS,
     TrainingRun,
@@ -137,9 +138,14 @@ class Train(Step):
             folder = self.space.training(candidate, self.sigma)
             config = self.space.config(candidate, self.sigma)
             if (folder / "config.toml").is_file():
+                known = read_config(folder)
                 content = config.as_dict() | self.space.recorded(candidate, self.sigma)
-                if (draws := read_config(folder).get(DRAWS_KEY)) is not None:
-                    content[DRAWS_KEY] = draws
+                # Images that do not fit in memory are compared by the trainer, when it resumes.
+                content |= {
+                    key: known[key]
+                    for key in (DRAWS_KEY, *DATA_KEYS)
+                    if key in known and key not in content
+                }
                 check_resumable(folder, content, self.space.dataset.class_names)
 
     def run(self) -> None:
@@ -201,6 +207,8 @@ class WeighStep(Step):
         found = [_options(own.training) for own in self.space.load_ensemble(self.folder).manifests]
         named = self.space.plan.named
         wanted = [self.space.config(named[name], self.sigma) for name in self.ensemble.members]
+        if len(found) != len(wanted):
+            self._refuse(f"one of {len(found)} networks, not {len(wanted)}")
         for name, own, other in zip(self.ensemble.members, found, wanted, strict=True):
             if own != other:
                 changes = config_differences(own.as_dict(), other.as_dict())

@@ -10,7 +10,7 @@ from torch import nn
 
 from sween.arguments import check_type
 from sween.engine import Pool, VoteEngine
-from sween.engine.inspection import inspect_module
+from sween.engine.inspection import A_COPY_DIFFERS, inspect_module
 from sween.engine.pooled import pooled_engines
 from sween.ensemble import WeightedEnsemble
 from sween.errors import BadInput, ContractError
@@ -202,7 +202,7 @@ def _refuse_uncopyable(model: nn.Module, images: torch.Tensor) -> None:
     with torch.no_grad(), evaluating(model):
         for member in members:
             with contextlib.suppress(Exception):  # its first engine says what is wrong
-                member(images)
+                member(images.clone())  # it may work in place
                 if not inspect_module(member, images).copies:
                     break
         else:
@@ -210,8 +210,7 @@ def _refuse_uncopyable(model: nn.Module, images: torch.Tensor) -> None:
     raise ContractError(
         "model",
         expected="a module that can be copied to other devices",
-        got="one of which a copy computes something else: a hook or a layer of it reaches the "
-        "original, by a closure or a weak reference",
+        got=A_COPY_DIFFERS,
         fix="keep what layers share in their arguments, or leave out `devices` and `pool`",
     )
 
