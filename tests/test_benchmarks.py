@@ -364,3 +364,25 @@ def test_options_are_tried_on_a_small_stand_in(
 def test_networks_of_the_whole_stand_in_cost_the_same(benchmark: Import, arch: str) -> None:
     network = getattr(benchmark("small_stand_in"), arch)(10).eval()
     assert count_flops(network, (3, 32, 32)) == pytest.approx(41e6, rel=0.02)
+
+
+def test_the_steps_before_a_first_vote_are_timed_inside_one_another(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_vote, out = benchmark("first_vote"), tmp_path / "steps.json"
+    before = [
+        getattr(importlib.import_module(f"sween.engine.{room}"), name)
+        for room, names in first_vote.STEPS.items()
+        for name in names
+    ]
+    first_vote.main(["resnet20", "--image-size", "32", "--here", "--profile", "--out", str(out)])
+    found = json.loads(out.read_text())
+    seconds = {tuple(row["step"]): row["seconds"] for row in found["steps"]}
+    read = ("engine.prepare", "prepare", "is_read_rightly")
+    assert 0 < seconds[(*read, "_recorded")] < seconds[read] < seconds[read[:2]] < found["seconds"]
+    assert "function calls" in found["profile"]
+    assert before == [
+        getattr(importlib.import_module(f"sween.engine.{room}"), name)
+        for room, names in first_vote.STEPS.items()
+        for name in names
+    ]

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import sween
 from sween.bench import calibrate_batch_norm, reference_votes
+from sween.engine.expressions import Expressions, Recorder
 from sween.engine.preparation import Preparation
 from sween.engine.prepare import prepare
 from sween.engine.same_operations import is_read_rightly, is_same_in_any_layout
@@ -199,6 +200,42 @@ def in_lower_precision(x: torch.Tensor) -> torch.Tensor:
         return (x.flatten(2) @ torch.eye(1024)).view_as(x).float()
 
 
+def adds_to_what_a_view_shows(x: torch.Tensor) -> torch.Tensor:
+    """torch.fx reads an addition in place as one that leaves the view alone."""
+    y = x * 1
+    first = y[:, :1]
+    y += 1
+    return torch.cat([first, y[:, 1:]], dim=1)
+
+
+def adds_by_a_view(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    first = y[:, :1]
+    first += 1
+    return y
+
+
+def adds_to_what_shares_its_data(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    same = y.data
+    y += 1
+    return same
+
+
+def adds_to_what_was_detached(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    same = y.detach()
+    y += 1
+    return same
+
+
+def adds_to_another_name(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    same = y
+    y += 1
+    return same
+
+
 MISREAD = [
     asks_for_the_class,
     asks_for_the_type,
@@ -220,6 +257,11 @@ MISREAD = [
     changes_a_constant,
     draws_by_a_seed,
     in_lower_precision,
+    adds_to_what_a_view_shows,
+    adds_by_a_view,
+    adds_to_what_shares_its_data,
+    adds_to_what_was_detached,
+    adds_to_another_name,
 ]
 
 
@@ -282,7 +324,15 @@ def test_code_that_asks_what_it_was_given_is_not_read_rightly(before: Before) ->
     assert not is_read_rightly(Around(before), IMAGES)
 
 
-READ = [with_constants, in_place, by_sizes, in_parts, by_autograd, rectified, masked]
+READ = [
+    with_constants,
+    in_place,
+    by_sizes,
+    in_parts,
+    by_autograd,
+    rectified,
+    masked,
+]
 READ += [to_bits_and_back, flattened]
 
 
@@ -337,6 +387,32 @@ def test_what_a_run_leaves_behind_does_not_hide_what_it_does(make: type[Around])
     network = make(lambda x: x).eval()
     assert not is_read_rightly(network, IMAGES)
     assert not is_read_rightly(network, IMAGES)
+
+
+class Changing(Around):
+    """Changes a parameter between two uses."""
+
+    def __init__(self, before: Before, *, by_arrays: bool) -> None:
+        super().__init__(before)
+        self.scale, self.by_arrays = nn.Parameter(torch.ones(())), by_arrays
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale
+        if self.by_arrays:
+            self.scale.detach().numpy()[...] = 2
+        else:
+            self.scale.fill_(2)
+        return super().forward(x * self.scale)
+
+
+@pytest.mark.parametrize("by_arrays", [False, True])
+@torch.no_grad()
+def test_a_parameter_counts_as_itself_until_something_changes_it(by_arrays: bool) -> None:
+    network = Changing(lambda x: x, by_arrays=by_arrays).eval()
+    with Recorder(copied := copy.deepcopy(network), IMAGES, Expressions(network)) as recorder:
+        copied(IMAGES)
+    assert recorder.saw_all_changes() is not by_arrays
+    assert is_read_rightly(network, IMAGES) is not by_arrays
 
 
 @pytest.mark.parametrize("make", [Around, Scaled])

@@ -2,9 +2,13 @@
 
 Two runs whose outputs are the same expressions compute the same function of the images, whatever
 their values, unless the module's code reads these.
+
+An operation in place is written as what it gives: `x += y` as `x + y`. Where something else shares
+the memory of `x`, which then changes too, the run counts as `entangled`, and its expressions say
+nothing of what is shared.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +16,8 @@ from torch import nn
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from sween.engine.in_place import Sharing, place_of
 
 aten = torch.ops.aten
 
@@ -74,7 +80,7 @@ class Recorder(TorchDispatchMode):
         strict: refuse code that reads values, or draws random numbers, by raising `Differs`.
 
     Attributes:
-        writes: whether a tensor that is made of the images was changed in place.
+        entangled: whether what was changed in place may show elsewhere.
         reads: whether an operation gave Python a number or a shape by their values.
     """
 
@@ -89,17 +95,26 @@ class Recorder(TorchDispatchMode):
         strict: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.writes = self.reads = False
+        self.entangled = self.reads = False
         self._expressions, self._strict = expressions, strict
         self._own = {
             place: (position, memory)
             for own in (() if by_values else (module, original or module))
             for position, (place, memory) in enumerate(memory_of(own).items())
         }
+        # Compared at once, and again at the end: one by one takes a GPU longer than the run.
+        memory = [] if by_values else list(memory_of(module).items())
+        self._unchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        if _all_equal([own for _, own in memory], expressions.memory):
+            self._unchanged = {
+                place: (own, expressions.memory[position])
+                for position, (place, own) in enumerate(memory)
+            }
         self._made = WeakTensorKeyDictionary()
         self._constants = WeakTensorKeyDictionary()
         self._written_to: dict[int, torch.UntypedStorage] = {}
-        self._made[images] = expressions.of("images")
+        self._sharing = Sharing()
+        self._note(images, expressions.of("images"))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -118,22 +133,23 @@ class Recorder(TorchDispatchMode):
         made = self._made.get(tensor)  # type: ignore[no-untyped-call]
         if made is not None:
             return int(made)
-        if (known := self._own.get(_place(tensor))) is not None:
+        if (known := self._own.get(place_of(tensor))) is not None:
             position, memory = known
-            if torch.equal(memory, self._expressions.memory[position]):
+            unchanged = place_of(tensor) in self._unchanged
+            if unchanged or torch.equal(memory, self._expressions.memory[position]):
                 part = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
                 return self._expressions.of(("own", position, part))
         return self._expressions.constant(tensor)
 
     def is_constant(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is known not to be made of the images."""
-        place = _place(tensor)
+        place = place_of(tensor)
         known = tensor in self._constants or place in self._own
         return known and tensor not in self._made and place not in self._written_to
 
     def is_made(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is known to be made of the images."""
-        return tensor in self._made or _place(tensor) in self._written_to
+        return tensor in self._made or place_of(tensor) in self._written_to
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -146,6 +162,7 @@ class Recorder(TorchDispatchMode):
         leaves, shape = _pytree.tree_flatten((args, kwargs))
         tensors = [own for own in leaves if isinstance(own, torch.Tensor)]
         if not any(map(self.is_made, tensors)):
+            self._may_change(tensors if func._schema.is_mutable else ())
             found = func(*args, **kwargs)
             if func.overloadpacket in _UNINITIALISED:
                 found.zero_()  # which nobody reads, but constants are known by their values
@@ -154,7 +171,8 @@ class Recorder(TorchDispatchMode):
                     self._constants[own] = True
             return found
         packet = func.overloadpacket
-        key: Hashable = (func, str(shape), *map(self._written, leaves))
+        kept = self._sharing.without_writes(func, tensors)
+        key: Hashable = (kept or func, str(shape), *map(self._written, leaves))
         if packet in _STRIDED:
             key = (key, args[0].stride(), args[0].storage_offset())
         before = args[0].clone() if packet is aten.as_strided_ else None
@@ -165,14 +183,28 @@ class Recorder(TorchDispatchMode):
             _refuse_values(func, args, found)
         self.reads |= packet in _READ_VALUES or _has_shape_by_values(func, args)
         written = _written_by(func, args, kwargs)
-        self.writes |= bool(written)
+        self._may_change(written)
+        self.entangled |= bool(written) and kept is None
         for own in written:
-            if place := _place(own):
+            if place := place_of(own):
                 self._written_to[place] = own.untyped_storage()
-        for position, own in enumerate([*_pytree.tree_leaves(found), *written]):
+        results = written if kept else [*_pytree.tree_leaves(found), *written]
+        for position, own in enumerate(results):
             if isinstance(own, torch.Tensor):
-                self._made[own] = self._number(func, args, own, (key, position))
+                self._note(own, self._number(func, args, own, (key, position)))
         return found
+
+    def _may_change(self, tensors: Iterable[torch.Tensor]) -> None:
+        for own in tensors:
+            self._unchanged.pop(place_of(own), None)
+
+    def saw_all_changes(self) -> bool:
+        """Whether parameters and buffers are what they were, but where operations changed them."""
+        return _all_equal(*zip(*self._unchanged.values(), strict=True)) if self._unchanged else True
+
+    def _note(self, tensor: torch.Tensor, number: int) -> None:
+        self._sharing.add(tensor)
+        self._made[tensor] = number
 
     def _number(self, func: Any, args: tuple[Any, ...], made: torch.Tensor, key: Hashable) -> int:
         """Of a result, whose layout does not matter."""
@@ -230,18 +262,29 @@ def memory_of(module: nn.Module) -> dict[int, torch.Tensor]:
     """The memory of its parameters and buffers, as bytes, by its place."""
     found = dict[int, torch.Tensor]()
     for own in (*module.parameters(), *module.buffers()):
-        if (place := _place(own)) and place not in found:
+        if (place := place_of(own)) and place not in found:
             storage = own.untyped_storage()
             found[place] = torch.empty(0, dtype=torch.uint8, device=own.device).set_(storage)
     return found
 
 
-def _place(tensor: torch.Tensor) -> int:
-    """Where its memory is; 0 of tensors without memory of the usual kind."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return 0
+def _all_equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Whether bytes are the same, compared many tensors at a time."""
+    if [(own.device, own.shape) for own in ones] != [(own.device, own.shape) for own in others]:
+        return False
+    batches: dict[tuple[torch.device, int], list[int]] = {}
+    before = 0
+    for position, own in enumerate(ones):
+        batches.setdefault((own.device, before // _BYTES_AT_ONCE), []).append(position)
+        before += len(own)
+    return all(
+        torch.equal(*(torch.cat([each[own] for own in batch]) for each in (ones, others)))
+        for batch in batches.values()
+    )
+
+
+_BYTES_AT_ONCE = 2**26
+"""Of copies that are made for a comparison."""
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

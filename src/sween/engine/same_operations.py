@@ -10,18 +10,20 @@ expressions of the images, down to torch's own operations. If all are the same, 
 for any images: code that reads the values of pixels (`value_reads.py`), which may take another way
 for others, is refused, and so are operations that give shapes which depend on values.
 
-Operations in place are written as what they give (`torch.func.functionalize`): torch.fx reads
-`x -= y` as `x = x - y`, which is the same unless something else still reads `x`. Each run is of a
-copy of its own, since code may change the module when it runs, or when it is traced.
+Operations in place are written as what they give: torch.fx reads `x -= y` as `x = x - y`, which is
+the same unless something else still reads `x`. Where something else shares its memory, as a view
+does, all is run again by `torch.func.functionalize`, which follows views, and takes longer. Each
+run is of a copy of its own, since code may change the module when it runs, or when it is traced.
 
 All this is about code, not about a device, and is done on the CPU if the module runs there: a GPU's
 libraries have several operations for one layer. It is done with two images: code that goes another
 way for more of them would not be noticed.
 """
 
+import contextlib
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -52,11 +54,29 @@ def is_same_in_any_layout(module: nn.Module, images: torch.Tensor) -> bool:
 
 
 Run = Callable[[torch.Tensor], Any]
+Make = Callable[[nn.Module], Run]
 
 
-def _does_the_same(
-    module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run], *, graph: bool
-) -> bool:
+class _Recorded(NamedTuple):
+    """A run: its outputs, with numbers in the place of tensors, and what `Recorder` found."""
+
+    outputs: Any
+    entangled: bool
+    reads: bool
+
+
+class _Start(NamedTuple):
+    """A copy of a module that nothing has run, images in both layouts that the module runs with,
+    its run on the first, and what was made of another copy."""
+
+    pristine: nn.Module
+    images: tuple[torch.Tensor, torch.Tensor]
+    expressions: Expressions
+    wanted: _Recorded
+    made: tuple[nn.Module, Run]
+
+
+def _does_the_same(module: nn.Module, images: torch.Tensor, make: Make, *, graph: bool) -> bool:
     """Whether what `make` makes of a module gives the module's expression.
 
     A graph is run in both layouts, and the module in one; without a graph the module in both.
@@ -64,17 +84,20 @@ def _does_the_same(
     if is_compiled(module):
         return False  # it would be compiled for the CPU, and for other layouts
     try:
-        if (ran := _where_it_runs(module, images, make)) is None:
+        if (start := _where_it_runs(module, images, make)) is None:
             return False
-        pristine, (contiguous, other) = ran
-        if not graph and _reads_values(pristine, other):
-            return False
-        expressions = Expressions(pristine)
-        wanted = _expressed(lambda own: own, pristine, contiguous, expressions)
-        return all(
-            bool(_expressed(make, pristine, each, expressions) == wanted)
-            for each in ((contiguous, other) if graph else (other,))
-        )
+        entangled, compared = start.wanted.entangled, start.images if graph else start.images[1:]
+        for position, given in enumerate(compared):
+            if graph and entangled:
+                break
+            own, run = start.made if position == 0 else _made(make, start.pristine)
+            found = _recorded(run, own, given, start.expressions, watch=not graph)
+            if found.reads:
+                return False
+            entangled |= found.entangled
+            if not entangled and found.outputs != start.wanted.outputs:
+                return False
+        return not entangled or _does_the_same_without_writes(start, compared, make)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module's own code may raise anything
@@ -82,10 +105,8 @@ def _does_the_same(
         return False
 
 
-def _where_it_runs(
-    module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run]
-) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]] | None:
-    """A copy of the module and images in both layouts that it runs with; None if it reads values.
+def _where_it_runs(module: nn.Module, images: torch.Tensor, make: Make) -> _Start | None:
+    """The module's first run; None if its code reads the values of pixels.
 
     Few images on the CPU, if it can run with these: its code may need its device, or fix the number
     of images. Raises what `make` raises, and what the module raises.
@@ -93,21 +114,27 @@ def _where_it_runs(
     few = images[:ROWS]
     for device in dict.fromkeys([torch.device("cpu"), images.device]):
         try:
-            return _ran(module, few.to(device), make)
+            return _started(module, few.to(device), make)
         except Differs:
             raise
         except Exception as error:
             refuse_broken_device(error)
-    return _ran(module, images, make)
+    return _started(module, images, make)
 
 
-def _ran(
-    module: nn.Module, images: torch.Tensor, make: Callable[[nn.Module], Run]
-) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]] | None:
+def _started(module: nn.Module, images: torch.Tensor, make: Make) -> _Start | None:
     pristine = copy.deepcopy(module).to(images.device)
-    make(copy.deepcopy(pristine))  # what torch.fx cannot read at all is refused without a run
-    layouts = _layouts(images)
-    return None if _reads_values(pristine, layouts[0]) else (pristine, layouts)
+    made = _made(make, pristine)  # what torch.fx cannot read at all is refused without a run
+    layouts, expressions = _layouts(images), Expressions(pristine)
+    own = copy.deepcopy(pristine)
+    wanted = _recorded(own, own, layouts[0], expressions, watch=True)
+    return None if wanted.reads else _Start(pristine, layouts, expressions, wanted, made)
+
+
+def _made(make: Make, pristine: nn.Module) -> tuple[nn.Module, Run]:
+    """A copy of a module, and what `make` makes of it."""
+    own = copy.deepcopy(pristine)
+    return own, make(own)
 
 
 def _layouts(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,36 +145,43 @@ def _layouts(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return images.contiguous(), other.contiguous(memory_format=torch.channels_last)
 
 
-def _reads_values(pristine: nn.Module, images: torch.Tensor) -> bool:
-    """Whether its code reads the values of pixels; raises what it raises."""
-    own, given = copy.deepcopy(pristine), images.clone()
-    recorder = Recorder(own, given, Expressions(pristine))
-    with recorder, ReadsOfValues(recorder.is_constant) as reads:
-        own(given)
-    return bool(reads.found or reads.replaced)
+def _recorded(
+    run: Run, own: nn.Module, images: torch.Tensor, expressions: Expressions, *, watch: bool = False
+) -> _Recorded:
+    """A run of what was made of `own`; `watch` looks for code that reads the values of pixels."""
+    given = images.clone()
+    recorder = Recorder(own, given, expressions)
+    reads = ReadsOfValues(recorder.is_constant)
+    with recorder, reads if watch else contextlib.nullcontext():
+        outputs = run(given)
+    numbers = _pytree.tree_map_only(torch.Tensor, recorder.number, outputs)
+    if not recorder.saw_all_changes():
+        raise Differs("parameters that are changed by other means than torch's operations")
+    return _Recorded(numbers, recorder.entangled, reads.found or reads.replaced)
 
 
-def _expressed(
-    make: Callable[[nn.Module], Run],
-    pristine: nn.Module,
-    images: torch.Tensor,
-    expressions: Expressions,
+def _does_the_same_without_writes(
+    start: _Start, compared: Sequence[torch.Tensor], make: Make
+) -> bool:
+    """The same, of runs in which torch writes operations in place as what they give."""
+    wanted = _without_writes(lambda own: own, start.pristine, start.images[0], start.expressions)
+    return all(
+        bool(_without_writes(make, start.pristine, images, start.expressions) == wanted)
+        for images in compared
+    )
+
+
+def _without_writes(
+    make: Make, pristine: nn.Module, images: torch.Tensor, expressions: Expressions
 ) -> Any:
-    """The outputs of what is made of a copy of the module, with numbers in the place of tensors."""
-
-    def recorded(around: Callable[[Run], Run]) -> tuple[Any, bool]:
-        own, given = copy.deepcopy(pristine), images.clone()
-        run = around(make(own))
-        with Recorder(own, given, expressions) as recorder:
-            outputs = run(given)
-        return _pytree.tree_map_only(torch.Tensor, recorder.number, outputs), recorder.writes
-
+    own, run = _made(make, pristine)
     try:
-        outputs, _ = recorded(torch.func.functionalize)
+        return _recorded(torch.func.functionalize(run), own, images, expressions).outputs
     except Differs:
         raise
     except Exception:  # custom functions of autograd cannot be written in this way
-        outputs, writes = recorded(lambda run: run)
-        if writes:
+        own, run = _made(make, pristine)
+        outputs, entangled, _ = _recorded(run, own, images, expressions)
+        if entangled:
             raise Differs("in place") from None
-    return outputs
+        return outputs

@@ -1,11 +1,12 @@
 """Recognises CIFAR ResNets by what they compute, whoever wrote their code.
 
-A module is traced on two images down to torch's own operations. If these are an affine map of the
-pixels (or none), a convolution, 3n residual blocks of 3x3 convolutions with 16, 32 and 64 channels,
-or two or three times as many, mean pooling and a linear layer (or a 1x1 convolution of the means),
-the network is rebuilt as a `CifarResNet` with the same weights, which the custom kernels run. Batch
-norm, biases, and shortcuts by a 1x1 convolution or by dropping pixels and padding channels (option
-A) all become convolutions with a bias; a batch norm of the pixels becomes their normalisation.
+A module is run on two images and followed down to torch's own operations. If these are an affine
+map of the pixels (or none), a convolution, 3n residual blocks of 3x3 convolutions with 16, 32 and
+64 channels, or two or three times as many, mean pooling and a linear layer (or a 1x1 convolution of
+the means), the network is rebuilt as a `CifarResNet` with the same weights, which the custom
+kernels run. Batch norm, biases, and shortcuts by a 1x1 convolution or by dropping pixels and
+padding channels (option A) all become convolutions with a bias; a batch norm of the pixels becomes
+their normalisation.
 """
 
 import dataclasses
@@ -16,8 +17,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from sween.engine.in_place import Sharing
 from sween.engine.kernels.cifar_resnet import WIDTHS
 from sween.engine.tracing import TRACING, has_hooks
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
@@ -35,6 +39,10 @@ aten = torch.ops.aten
 
 class NotRecognised(Exception):
     """Some operation has no place in a CIFAR ResNet."""
+
+
+_BESIDES = "the statistics of a batch, or the places of pixels"
+"""What batch norm and max pooling return besides their output."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,13 +140,17 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
         module = module.module
     if tuple(images.shape[1:]) != IMAGE_SHAPE or not _may_be(module):
         return None
+    some = images[:2].clone()  # the module may work in place
     try:
-        with TRACING:
-            # Without operations in place, which may change what other nodes are a view of.
-            traced = make_fx(torch.func.functionalize(module))(images[:2])
-        traced.graph.eliminate_dead_code()
-        return _rebuilt(_interpreted(traced, images.device)).to(images.device)
-    except Exception:  # tracing runs the module's own code, which may raise anything
+        interpreter = _Interpreter(some)
+        with interpreter:
+            output = module(some)
+        if interpreter.entangled:
+            found = _of_graph(_without_writes(module, images[:2]), images.device)
+        else:
+            found = interpreter.values.get(output)  # type: ignore[no-untyped-call]
+        return _rebuilt(_logits(found)).to(images.device)
+    except Exception:  # the module's own code may raise anything
         return None
 
 
@@ -158,7 +170,85 @@ def _may_be(module: nn.Module) -> bool:
     )
 
 
-def _interpreted(traced: fx.GraphModule, device: torch.device) -> Expression:
+class _Interpreter(TorchDispatchMode):
+    """Follows the images through a run of a module.
+
+    Attributes:
+        values: what tensors that are made of the images are, or why that is not known.
+        entangled: whether a tensor was changed in place in a way that others may show.
+    """
+
+    def __init__(self, images: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values, self.entangled = WeakTensorKeyDictionary(), False
+        self._sharing = Sharing()
+        ones = torch.ones(IMAGE_SHAPE[0], device=images.device)
+        self._note(images, Image(ones, 0 * ones))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import its compiler, which takes seconds, to keep it out of this class."""
+        return False
+
+    def _note(self, tensor: torch.Tensor, value: Expression | NotRecognised) -> None:
+        self._sharing.add(tensor)
+        self.values[tensor] = value
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [own for own in _pytree.tree_leaves((args, kwargs)) if _is_tensor(own)]
+        if not any(own in self.values for own in tensors):
+            return func(*args, **kwargs)
+        written_as = func
+        if func._schema.is_mutable:
+            written_as = self._sharing.without_writes(func, tensors)
+            self.entangled |= written_as is None
+        value = self._value(written_as, args, kwargs)
+        found = func(*args, **kwargs)
+        if not isinstance(value, torch.Tensor):  # or zeros of a given shape, which are a constant
+            for position, own in enumerate(_pytree.tree_leaves(found)):
+                if isinstance(own, torch.Tensor):
+                    self._note(own, NotRecognised(_BESIDES) if position else value)
+        return found
+
+    def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def known(own: torch.Tensor) -> Any:
+            return self.values.get(own, own)  # type: ignore[no-untyped-call]
+
+        given = _pytree.tree_map_only(torch.Tensor, known, (args, kwargs))
+        for own in _flat(given):
+            if isinstance(own, NotRecognised):
+                return own
+        try:
+            return _apply(func, *given)
+        except NotRecognised as why:  # what nobody may use
+            return why
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _logits(value: Any) -> Logits:
+    if isinstance(value, Logits):
+        return value
+    raise NotRecognised("its output is not that of a linear layer")
+
+
+def _without_writes(module: nn.Module, images: torch.Tensor) -> fx.GraphModule:
+    """A graph without operations in place, which may change what other nodes are a view of."""
+    # Imported where it is used: tracing in this way brings torch's compiler, which takes seconds.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with TRACING:
+        traced = make_fx(torch.func.functionalize(module))(images)
+    traced.graph.eliminate_dead_code()
+    return traced
+
+
+def _of_graph(traced: fx.GraphModule, device: torch.device) -> Any:
     """The output as an expression of the input."""
     ones = torch.ones(IMAGE_SHAPE[0], device=device)
     values: dict[fx.Node, Any] = {}
@@ -169,8 +259,6 @@ def _interpreted(traced: fx.GraphModule, device: torch.device) -> Expression:
         elif node.op == "get_attr":
             values[node] = getattr(traced, node.target)
         elif node.op == "output":
-            if not isinstance(args[0], Logits):
-                raise NotRecognised("its output is not that of a linear layer")
             return args[0]
         elif not any(isinstance(each, Expression) for each in _flat((args, kwargs))):
             values[node] = node.target(*args, **kwargs)  # of constants alone
@@ -190,8 +278,8 @@ def _flat(value: Any) -> list[Any]:
 def _apply(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if target is operator.getitem:
         value, place = args
-        if place:  # what batch norm and max pooling return besides their output
-            raise NotRecognised("the statistics of a batch, or the places of pixels")
+        if place:
+            raise NotRecognised(_BESIDES)
         return value
     rule = _RULES.get(getattr(target, "overloadpacket", None))
     if rule is None:
