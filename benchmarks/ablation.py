@@ -1,18 +1,24 @@
-"""What each ingredient of the record gives: width, objective, weighed images, attack, members.
+"""What each ingredient of the record gives: objective, optimizer, weighed images, width, members.
 
-    python benchmarks/ablation.py train --sigma 0.5 --minutes 50 --data-root DIR --out RUNS
-    python benchmarks/ablation.py score --sigma 0.5 --data-root DIR --out RUNS --rows rows.jsonl
+    python benchmarks/ablation.py train --sigma 0.5 --epochs 60 --data-root DIR --out RUNS \\
+        --minutes 25
+    python benchmarks/ablation.py score --sigma 0.5 --epochs 60 --data-root DIR --out RUNS \\
+        --rows rows.jsonl
 
-All on the weight-solving split, never on test images. `train` works through the variations below,
-the seeds of each at once, and stops in time; the same command resumes. `score` writes one row for
-each variation whose networks are trained, and for ensembles of them, with equal and with solved
-weights; it certifies every other image of the split, and solves weights on the others. Rows of the
-same networks that are there already are left out. A row's lead is over `acr`, image by image, with
+All on the weight-solving split, never on test images. Each variation gets as many epochs as cost no
+more passes over the training images than the record's recipe, by `TrainConfig.passes_at`; --epochs
+are those of the recipe. `train` works through the variations below, the seeds of each at once, and
+stops in time; the same command resumes. `score` writes one row for each variation whose networks
+are trained, and for ensembles of them, with equal and with solved weights; it certifies every other
+image of the split, and solves weights on the others. Rows of the same networks that are there
+already are left out. A row's lead is over one network by the record's recipe, image by image, with
 half the width of a normal 95% interval.
 """
 
 import argparse
+import bisect
 import json
+import re
 import signal
 import statistics
 from collections.abc import Sequence
@@ -33,56 +39,77 @@ from sween.runs.training import is_finished
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 
-BASE = "acr"
-WIDE = "resnet20x4"
+BASE = "the record's recipe"
+RECIPE = "fast/consistency-wide"
+
+PLAIN = {"radius_gain": None}
+"""Images with equal weights."""
 
 VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    BASE: ("fast/acr", {}),
-    "acr, 4 copies": (
+    BASE: (RECIPE, {}),
+    "without radius gains": (RECIPE, PLAIN),
+    "by SGD": (RECIPE, {"optimizer": "sgd"}),
+    "by SGD, without radius gains": (RECIPE, {"optimizer": "sgd", **PLAIN}),
+    "gaussian": (RECIPE, {"method": "gaussian", **PLAIN}),
+    "temporal": (RECIPE, {"method": "temporal"}),
+    "attacked noise": (RECIPE, {"attack_steps": 3, "attack_size": 0.5, "attack_from": 0.6}),
+    "acr": ("fast/acr", {"optimizer": "muon"}),
+    "acr without attack": ("fast/acr", {"optimizer": "muon", "attack_steps": 0}),
+    "acr with the attack alone": (
         "fast/acr",
-        {"copies": 4, "epochs": 90, "attack_from": 60, "reweigh_from": 60, "reweigh_every": 10},
+        {"optimizer": "muon", "drop_below": 0.0, "reweigh_every": 0},
     ),
-    "gaussian": ("fast/acr", {"method": "gaussian"}),
-    "consistency": ("fast/consistency", {}),
-    "consistency by Muon": ("fast/consistency", {"optimizer": "muon"}),
-    "consistency with radius gains": ("fast/consistency", {"radius_gain": 0.97}),
-    "catrs": ("fast/catrs", {}),
-    "acr without attack": ("fast/acr", {"attack_steps": 0}),
-    "acr without new weights of images": ("fast/acr", {"reweigh_every": 0}),
-    "acr without dropped images": ("fast/acr", {"drop_below": 0.0}),
-    "acr with the attack alone": ("fast/acr", {"drop_below": 0.0, "reweigh_every": 0}),
-    "acr from the published epoch": ("fast/acr", {"attack_from": None, "reweigh_from": None}),
-    "acr, twice the channels": ("fast/acr", {"arch": "resnet20x2"}),
-    "acr, normal width": ("fast/acr", {"arch": "resnet20"}),
+    "catrs": ("fast/catrs", {"optimizer": "muon"}),
+    "resnet20": (RECIPE, {"arch": "resnet20"}),
+    "resnet20x2": (RECIPE, {"arch": "resnet20x2"}),
+    "resnet20x4": (RECIPE, {"arch": "resnet20x4"}),
 }
-"""The recipe of each, and what replaces its options."""
+"""The recipe of each, and what replaces its options. That of --arch itself is the first one."""
 
-MORE_SEEDS = (BASE, "catrs")
+MORE_SEEDS = (BASE, "without radius gains")
 """Variations trained with `--seeds` seeds; the others with the first only."""
 
-TOGETHER = {"acr and catrs": (BASE, "catrs"), "acr and consistency": (BASE, "consistency")}
+TOGETHER = {"with radius gains and without": (BASE, "without radius gains")}
 """Ensembles of the first seeds of several variations."""
 
 LATE = ("attack_from", "reweigh_from")
-"""Options that name an epoch of the recipe's; they keep their share of fewer epochs."""
+"""Options that name an epoch, which keeps its share of the epochs; below 1 they are that share."""
 
-
-OF_ACR = (*LATE, "reweigh_every", "votes")
+OF_ACR = ("reweigh_from", "reweigh_every", "votes")
 """Options that `acr` has, and a variation by another method does not."""
 
 
+def variations(options: argparse.Namespace) -> list[str]:
+    return [name for name in VARIATIONS if name != options.arch]
+
+
 def config_of(name: str, seed: int, options: argparse.Namespace) -> TrainConfig:
-    """The training of one network."""
+    """The training of one network, for no more passes than the record's recipe takes."""
+    base = _in_epochs(BASE, seed, options, options.epochs)
+    most = 1.001 * _passes(base)
+    tried = range(1, 8 * base.epochs)
+    epochs = bisect.bisect(
+        tried, most, key=lambda epochs: _passes(_in_epochs(name, seed, options, epochs))
+    )
+    return _in_epochs(name, seed, options, max(1, epochs))
+
+
+def _passes(config: TrainConfig) -> float:
+    return sum(map(config.passes_at, range(config.epochs)))
+
+
+def _in_epochs(
+    name: str, seed: int, options: argparse.Namespace, epochs: int | None
+) -> TrainConfig:
     recipe, changes = VARIATIONS[name]
-    fields = {
-        "arch": options.arch,
-        **{k: v for k, v in read_recipe(recipe)[0].items() if k != "arch"},
-    }
-    epochs = options.epochs or fields["epochs"]
+    fields = {key: own for key, own in read_recipe(recipe)[0].items() if key != "arch"}
+    given = {"arch": options.arch, "sigma": options.sigma, "dataset": options.dataset}
+    published = fields["epochs"]
+    fields |= {"epochs": epochs or published, **given, **changes}
     for late in LATE:
-        if late in fields:
-            fields[late] = round(fields[late] * epochs / fields["epochs"])
-    fields |= {"epochs": epochs, "sigma": options.sigma, "dataset": options.dataset, **changes}
+        if fields.get(late) is not None:
+            share = fields[late] if fields[late] < 1 else fields[late] / published
+            fields[late] = min(round(share * fields["epochs"]), fields["epochs"] - 1)
     if fields["method"] not in ("acr", "catrs"):
         fields = {key: own for key, own in fields.items() if key not in OF_ACR}
     return TrainConfig.from_dict(fields | {"seed": seed})
@@ -90,7 +117,7 @@ def config_of(name: str, seed: int, options: argparse.Namespace) -> TrainConfig:
 
 def folders_of(name: str, options: argparse.Namespace) -> list[Path]:
     seeds = options.seeds if name in MORE_SEEDS else 1
-    place = options.out / f"sigma{options.sigma:.2f}" / name.replace(", ", "-").replace(" ", "-")
+    place = options.out / f"sigma{options.sigma:.2f}" / re.sub(r"[^A-Za-z0-9]+", "-", name)
     return [place / f"seed{seed}" for seed in range(seeds)]
 
 
@@ -105,7 +132,7 @@ def train(options: argparse.Namespace) -> None:
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     try:
-        for name in options.only or VARIATIONS:
+        for name in options.only or variations(options):
             outs = folders_of(name, options)
             configs = [config_of(name, seed, options) for seed in range(len(outs))]
             train_many(configs, dataset, outs, device=device, quiet=False)
@@ -179,9 +206,9 @@ def score(options: argparse.Namespace) -> None:
     ablation = Ablation(options)
     trained = {
         name: [folder for folder in folders_of(name, options) if is_finished(folder)]
-        for name in VARIATIONS
+        for name in variations(options)
     }
-    for name in VARIATIONS:
+    for name in trained:
         if not trained[name]:
             continue
         if name == BASE or ablation.base is not None:
@@ -229,7 +256,7 @@ def main() -> None:
         own.add_argument("--sigma", type=float, required=True)
         own.add_argument("--data-root", type=Path)
         own.add_argument("--dataset", default="cifar10")
-        own.add_argument("--arch", default=WIDE)
+        own.add_argument("--arch", default="resnet20x2")
         own.add_argument("--out", type=Path, required=True)
         own.add_argument("--seeds", type=int, default=3)
         own.add_argument("--epochs", type=int)

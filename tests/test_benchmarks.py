@@ -1,5 +1,6 @@
 """The scripts in benchmarks/, as far as they run without a GPU."""
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -297,12 +298,21 @@ def test_members_see_mirror_images(
     assert rows[1]["acr"] != rows[0]["acr"]
 
 
-def test_every_ingredient_of_the_ablation_can_be_trained(benchmark: Import) -> None:
+def test_ingredients_of_the_ablation_cost_as_many_passes_as_the_record(benchmark: Import) -> None:
     ablation = benchmark("ablation")
-    options = SimpleNamespace(arch="resnet20x4", sigma=0.5, epochs=None, dataset="cifar10")
-    found = {name: ablation.config_of(name, 0, options) for name in ablation.VARIATIONS}
-    assert found["gaussian"].method == "gaussian"
+    options = SimpleNamespace(arch="resnet20x2", sigma=0.5, epochs=60, dataset="cifar10")
+    found = {name: ablation.config_of(name, 0, options) for name in ablation.variations(options)}
+    base = found[ablation.BASE]
+    assert (base.epochs, base.optimizer, base.arch) == (60, "muon", "resnet20x2")
+    assert "resnet20x2" not in found
+    assert found["gaussian"].epochs == 2 * base.epochs
     assert found["acr"].votes == 32
+    assert found["attacked noise"].attack_from == round(0.6 * found["attacked noise"].epochs)
+    for name, config in found.items():
+        passes = sum(map(config.passes_at, range(config.epochs)))
+        more = dataclasses.replace(config, epochs=config.epochs + 1)
+        assert passes <= 121, name
+        assert passes + 2 * more.passes_at(config.epochs) > 120, name
 
 
 def test_a_try_that_diverges_leaves_the_rows_of_the_others(
