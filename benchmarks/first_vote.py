@@ -34,7 +34,7 @@ STEPS = {
     "prepare": [
         *("_unused_copy", "inspect_module", "is_read_rightly", "is_same_in_any_layout"),
         *("fold_batch_norm", "fuse_layers", "_computes_the_same", "_fused", "_plain", "_on_few"),
-        *("_without_autocast", "_as_resnet", "_check_kernels", "compiled", "captured", "launcher"),
+        *("_without_autocast", "_as_resnet", "check_kernels", "compiled", "captured", "launcher"),
         *("captured_after_images", "refuse_leftovers", "refuse_first_images", "run_on_few"),
         *("relative_change", "use_patches", "as_cifar_resnet"),
     ],

@@ -148,7 +148,7 @@ def test_integers_are_tried_where_bytes_are_fast(
     monkeypatch.setattr("sween.bench.throughput.has_bytes", lambda _: bytes_too)
     # Compiling takes long, and the outputs are those of the simulation.
     own = "sween.engine.quantized_on_cpu"
-    monkeypatch.setattr("sween.engine.prepare.has_bytes", lambda _: True)
+    monkeypatch.setattr("sween.engine.in_integers.has_bytes", lambda _: True)
     monkeypatch.setattr(f"{own}.compile_locked", lambda function, options: function)
     monkeypatch.setattr(f"{own}._Packed", lambda conv: conv)
     monkeypatch.setattr(f"{own}.CompiledQuantizedResNet._convolve", lambda _, conv, x: conv(x))

@@ -8,7 +8,8 @@ import torch
 import sween
 from sween.engine import forward, prepared_ensemble
 from sween.engine.preparation import Preparation
-from sween.engine.prepare import Prepared, prepare
+from sween.engine.prepare import prepare
+from sween.engine.prepared import Prepared
 from sween.engine.prepared_members import PreparedModule
 from sween.ensemble import WeightedEnsemble, load_members, weigh
 from sween.errors import ContractError, PreparationWarning

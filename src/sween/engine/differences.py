@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from sween.errors import ContractError
+
 SAME_OUTPUT = 1e-4
 """Rounding changes outputs by far less, in units of `class_scales`; randomness, or a module that
 mixes its batch, by far more."""
@@ -79,3 +81,16 @@ def ratio(difference: float, spread: float) -> float:
     if spread:
         return difference / spread
     return difference and math.inf
+
+
+def refuse_change(change: float, dtype: torch.dtype) -> None:
+    """Refuse a form in this arithmetic whose outputs are too far from the module's."""
+    allowed = CHANGE_ALLOWED[dtype]
+    if not change <= allowed:
+        raise ContractError(
+            "model",
+            expected=f"outputs in {str(dtype).removeprefix('torch.')} that differ from those "
+            f"in its own arithmetic by at most {allowed:g} of their range",
+            got=f"{change:.2g}",
+            fix="use float32 precision; turn off dropout and anything else that is random",
+        )

@@ -9,7 +9,8 @@ from sween.engine.kernels import FusedResNet
 from sween.engine.model_errors import explain_model_errors
 from sween.engine.module_state import same_parts, same_tensors, state_of
 from sween.engine.preparation import Preparation
-from sween.engine.prepare import Prepared, prepare
+from sween.engine.prepare import prepare
+from sween.engine.prepared import Prepared
 
 
 class Member:

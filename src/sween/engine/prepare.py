@@ -11,35 +11,30 @@ it in the same way.
 import copy
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from sween.engine.after_images import captured_after_images
 from sween.engine.arithmetic import InArithmetic
+from sween.engine.check_kernels import check_kernels
 from sween.engine.cuda_graph import Forward, captured, compiled
 from sween.engine.differences import (
     CHANGE_ALLOWED,
     SAME_OUTPUT,
     class_scales,
     largest_difference,
+    refuse_change,
     relative_change,
 )
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.fuse_layers import KERNELS, fuse_layers, is_all_fused
+from sween.engine.in_integers import in_integers
 from sween.engine.inspection import A_COPY_DIFFERS, inspect_module, is_compiled
 from sween.engine.kernels import (
-    INTEGER_WIDTHS,
     WIDTHS,
-    FusedQuantizedResNet,
     FusedResNet,
-    IntegerShape,
-    QuantizedResNet,
-    Selection,
-    WideIntegerShape,
-    WideQuantizedResNet,
     as_cifar_resnet,
     is_cifar_resnet,
     launcher,
@@ -51,7 +46,7 @@ from sween.engine.model_errors import explain_model_errors, refuse_broken_device
 from sween.engine.module_itself import Exclusive, OneAtATime, lock_of
 from sween.engine.patch_convolution import use_patches
 from sween.engine.preparation import Preparation
-from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
+from sween.engine.prepared import Prepared
 from sween.engine.same_operations import is_read_rightly, is_same_in_any_layout
 from sween.engine.tf32 import without_tf32
 from sween.errors import (
@@ -63,41 +58,12 @@ from sween.errors import (
 )
 from sween.precision import WAYS
 
-KERNEL_TOLERANCE = 0.02
-"""How far outputs of the custom kernels may be from torch's in float16, relative to their range."""
-
 ROWS_COMPARED = 256
 """Of a batch, on which the module is called twice, and forms of it are compared with it, some in
 full float32, which is slow on a GPU; the outputs of the form that votes are compared on all."""
 
 ROWS_ONE_AT_A_TIME = 32
 """Of a batch, on which a module is prepared that is given one image at a time."""
-
-ROWS_SIMULATED = 8
-"""Of a batch, on which kernels in integers are compared with the exact simulation on the CPU."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A prepared forward pass.
-
-    Attributes:
-        run: the pass.
-        compiled: whether it was compiled.
-        arithmetic: for records.
-        shared: whether it uses the module's own parameters, so that it changes with them.
-        rewritten: whether it runs what torch.fx read for images of one size.
-        form: the module that is run, unless it is custom kernels.
-        one_at_a_time: whether the images of a batch are run one by one.
-    """
-
-    run: Forward
-    compiled: bool
-    arithmetic: str
-    shared: bool = False
-    rewritten: bool = False
-    form: nn.Module | None = None
-    one_at_a_time: bool = False
 
 
 @torch.no_grad()
@@ -179,7 +145,7 @@ def _prepared(
     few, first = (images, wanted) if mode is None else _on_few(module, images, wanted)
     _refuse_random(first, module(few.clone()))
     if dtype == torch.int8:
-        return _in_integers(module, preparation, images, wanted)
+        return in_integers(module, preparation, images, wanted)
     allowed = CHANGE_ALLOWED[dtype]
     folded = fold_batch_norm(module)
     read = (folded is not module or mode == "fast") and is_read_rightly(module, few)
@@ -236,7 +202,7 @@ def _prepared(
                 raise RuntimeError(f"its outputs differ by {change:.2g} of their range")
             if isinstance(run, FusedResNet):
                 plain = plain or _plain(module, folded, dtype, few, first, any_layout)[0]
-                _check_kernels(run, plain, images)
+                check_kernels(run, plain, images)
             shared = ready.shared and how != "fused"
             form = ready if how != "fused" else None
             return Prepared(run, True, preparation.describe(device, how), shared, rewritten, form)
@@ -285,7 +251,7 @@ def _plain(
         folded = module
         ready, change = make(folded, channels_last=any_layout())
         if dtype != torch.float32:
-            _refuse_change(change, dtype)
+            refuse_change(change, dtype)
     return ready, folded
 
 
@@ -316,88 +282,6 @@ def _in_arithmetic(
             got=describe_error(error),
             fix="use float32 precision",
         ) from error
-
-
-def _refuse_change(change: float, dtype: torch.dtype) -> None:
-    allowed = CHANGE_ALLOWED[dtype]
-    if not change <= allowed:
-        raise ContractError(
-            "model",
-            expected=f"outputs in {str(dtype).removeprefix('torch.')} that differ from those "
-            f"in its own arithmetic by at most {allowed:g} of their range",
-            got=f"{change:.2g}",
-            fix="use float32 precision; turn off dropout and anything else that is random",
-        )
-
-
-def _in_integers(
-    module: nn.Module, preparation: Preparation, images: torch.Tensor, wanted: torch.Tensor
-) -> Prepared:
-    """A CIFAR ResNet in 8-bit integers; no other form computes the same."""
-    device, few = images.device, images[:ROWS_SIMULATED]
-    network = QuantizedResNet(_with_ranges(module, images.shape[1:]))
-    simulated = network(few.cpu()).to(device)
-    # Bytes would hide what is not finite.
-    finite = bool(torch.isfinite(wanted).all())
-    _refuse_change(
-        relative_change(simulated, wanted[: len(few)]) if finite else math.inf, torch.int8
-    )
-    wide = network.width > 1
-    shape = WideIntegerShape(width=network.width) if wide else IntegerShape()
-    if device.type == "cpu" and not supports(device, shape):
-        return _in_integers_on_cpu(network, preparation, images, simulated)
-    try:
-        if not supports(device, shape):
-            raise RuntimeError(f"no custom kernels for {device}")
-        kind = WideQuantizedResNet if wide else FusedQuantizedResNet
-        run = kind(network, launcher(device, shape), device)
-        if not torch.equal(run(few), simulated):
-            raise RuntimeError("outputs that differ from those of the exact simulation")
-        _check_order(run, images)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # compilers fail in many ways
-        refuse_broken_device(error)
-        raise ContractError(
-            "precision int8",
-            expected="a device that runs its kernels",
-            got=describe_error(error),
-            fix="use float16 precision",
-        ) from error
-    return Prepared(run, True, preparation.describe(device, "fused"))
-
-
-def _in_integers_on_cpu(
-    network: QuantizedResNet, preparation: Preparation, images: torch.Tensor, wanted: torch.Tensor
-) -> Prepared:
-    """The exact simulation, or what gives the same outputs faster; `wanted` are the first ones."""
-    arithmetic = preparation.describe(images.device)
-    if preparation.compile_mode(images.device) is None:
-        return Prepared(network, False, arithmetic)
-    try:
-        if not has_bytes(images.device):
-            raise RuntimeError("this CPU has no fast products of bytes")
-        run = CompiledQuantizedResNet(network)
-        run.prepare(images)
-        if not torch.equal(run(images)[: len(wanted)], wanted):
-            raise RuntimeError("outputs that differ from those of the exact simulation")
-        return Prepared(run, True, arithmetic)
-    except Exception as error:  # compilers fail in many ways
-        warn_fallback("the model cannot be compiled", error)
-        return Prepared(network, False, arithmetic)
-
-
-def _with_ranges(module: nn.Module, image_shape: Sequence[int]) -> nn.Module:
-    """The module, if it can run in integers."""
-    got, fix = f"{type(module).__name__} for {tuple(image_shape)} images", "use another precision"
-    if is_cifar_resnet(module, image_shape, widths=INTEGER_WIDTHS):
-        ranges = module.state_dict().get("1.activation_ranges")
-        if ranges is not None and bool((ranges > 0).all() & ranges.isfinite().all()):
-            return module
-        got = "no ranges" if ranges is None else f"ranges {ranges.min():.3g} to {ranges.max():.3g}"
-        fix = "measure them with sween quantize"
-    expected = "a registered CIFAR ResNet with its activation ranges"
-    raise ContractError("precision int8", expected=expected, got=got, fix=fix)
 
 
 def _computes_the_same(form: nn.Module, module: nn.Module, images: torch.Tensor) -> bool:
@@ -528,33 +412,6 @@ def _as_resnet(module: nn.Module, folded: nn.Module, images: torch.Tensor) -> nn
     if found is None or not _computes_the_same(found, module, images):
         return None
     return found
-
-
-def _check_kernels(run: FusedResNet, plain: Forward, images: torch.Tensor) -> None:
-    """Refuse custom kernels whose outputs are wrong, for example because of a race.
-
-    The arithmetic is the same but for the order of sums, so the outputs must be close to torch's.
-    """
-    change = relative_change(_check_order(run, images), plain(images))
-    if not change <= KERNEL_TOLERANCE:
-        raise RuntimeError(f"its outputs differ from torch's by {change:.2g} of their range")
-
-
-def _check_order(run: FusedResNet, images: torch.Tensor) -> torch.Tensor:
-    """The outputs of custom kernels.
-
-    They must not change at all from call to call or with an image's position in the batch.
-    """
-    outputs = run(images)
-    if not torch.equal(run(images), outputs) or not torch.equal(
-        run(images.flip(0)).flip(0), outputs
-    ):
-        raise RuntimeError("its outputs change from call to call or with the order of the batch")
-    some = torch.arange(len(images), device=images.device) % 3 == 1
-    selected = run.selected(images, Selection.of(some), at_once=len(images))
-    if not torch.equal(selected, outputs * some[:, None]):
-        raise RuntimeError("its outputs for a selection of images differ from those for all")
-    return outputs
 
 
 def _refuse_random(first: object, second: object) -> None:

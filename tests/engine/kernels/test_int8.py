@@ -9,13 +9,14 @@ from torch import nn
 
 from sween.cuda import Argument
 from sween.data.dataset import Dataset, Split, StoredPixels
-from sween.engine import prepare, quantized_on_cpu
+from sween.engine import in_integers, prepare, quantized_on_cpu
 from sween.engine.kernels import FusedQuantizedResNet, QuantizedResNet
 from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.quantized import IntegerConvolution
 from sween.engine.kernels.shape import IntegerShape, Shape
 from sween.engine.member import Member
 from sween.engine.preparation import Preparation
+from sween.engine.prepared import Prepared
 from sween.engine.quantized_on_cpu import CompiledQuantizedResNet, has_bytes
 from sween.ensemble import load_ensemble, load_members
 from sween.ensemble.folder import new_ensemble
@@ -79,7 +80,7 @@ def test_a_cpu_that_cannot_compile_it_simulates_with_a_warning(
     ) -> torch.Tensor:
         return 1.01 * conv(inputs)
 
-    monkeypatch.setattr(prepare, "has_bytes", lambda device: fault != "missing")
+    monkeypatch.setattr(in_integers, "has_bytes", lambda device: fault != "missing")
     monkeypatch.setattr(CompiledQuantizedResNet, "_convolve", wrong)
     monkeypatch.setattr(quantized_on_cpu, "_Packed", lambda conv: conv)
     monkeypatch.setattr(quantized_on_cpu, "compile_locked", lambda function, options: function)
@@ -170,9 +171,9 @@ class _Nonsense:
 
 def _prepare_with(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> tuple[prepare.Prepared, nn.Module, torch.Tensor]:
-    monkeypatch.setattr(prepare, "supports", lambda device, shape=None: True)
-    monkeypatch.setattr(prepare, "launcher", lambda device, shape: launch)
+) -> tuple[Prepared, nn.Module, torch.Tensor]:
+    monkeypatch.setattr(in_integers, "supports", lambda device, shape=None: True)
+    monkeypatch.setattr(in_integers, "launcher", lambda device, shape: launch)
     module, images = _module(), _images(4)
     return prepare.prepare(module, INT8, images), module, images
 
