@@ -6,13 +6,13 @@
         --rows rows.jsonl
 
 All on the weight-solving split, never on test images. Each variation gets as many epochs as cost no
-more passes over the training images than the record's recipe, by `TrainConfig.passes_at`; --epochs
-are those of the recipe. `train` works through the variations below, the seeds of each at once, and
-stops in time; the same command resumes. `score` writes one row for each variation whose networks
-are trained, and for ensembles of them, with equal and with solved weights; it certifies every other
-image of the split, and solves weights on the others. Rows of the same networks that are there
-already are left out. A row's lead is over one network by the record's recipe, image by image, with
-half the width of a normal 95% interval.
+more passes over the training images than the record's recipe, by `TrainConfig.passes_at`, unless it
+is about that; --epochs are those of the recipe. `train` works through the variations below, the
+seeds of each at once, and stops in time; the same command resumes. `score` writes one row for each
+variation whose networks are trained, and for ensembles of them, with equal and with solved weights;
+it certifies every other image of the split, and solves weights on the others. Rows of the same
+networks that are there already are left out. A row's lead is over one network by the record's
+recipe, image by image, with half the width of a normal 95% interval.
 """
 
 import argparse
@@ -51,6 +51,8 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "by SGD": (RECIPE, {"optimizer": "sgd"}),
     "by SGD, without radius gains": (RECIPE, {"optimizer": "sgd", **PLAIN}),
     "gaussian": (RECIPE, {"method": "gaussian", **PLAIN}),
+    "lambda 5": (RECIPE, {"regulariser": 5.0}),
+    "lambda 20": (RECIPE, {"regulariser": 20.0}),
     "temporal": (RECIPE, {"method": "temporal"}),
     "attacked noise": (RECIPE, {"attack_steps": 3, "attack_size": 0.5, "attack_from": 0.6}),
     "acr": ("fast/acr", {"optimizer": "muon"}),
@@ -60,11 +62,15 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"optimizer": "muon", "drop_below": 0.0, "reweigh_every": 0},
     ),
     "catrs": ("fast/catrs", {"optimizer": "muon"}),
+    "half the passes": (RECIPE, {"passes": 0.5}),
+    "twice the passes": (RECIPE, {"passes": 2.0}),
     "resnet20": (RECIPE, {"arch": "resnet20"}),
     "resnet20x2": (RECIPE, {"arch": "resnet20x2"}),
+    "resnet32x2": (RECIPE, {"arch": "resnet32x2"}),
     "resnet20x4": (RECIPE, {"arch": "resnet20x4"}),
 }
-"""The recipe of each, and what replaces its options. That of --arch itself is the first one."""
+"""The recipe of each, and what replaces its options, or how many times the passes of the recipe it
+gets. That of --arch itself is the first one."""
 
 MORE_SEEDS = (BASE, "without radius gains")
 """Variations trained with `--seeds` seeds; the others with the first only."""
@@ -86,7 +92,7 @@ def variations(options: argparse.Namespace) -> list[str]:
 def config_of(name: str, seed: int, options: argparse.Namespace) -> TrainConfig:
     """The training of one network, for no more passes than the record's recipe takes."""
     base = _in_epochs(BASE, seed, options, options.epochs)
-    most = 1.001 * _passes(base)
+    most = 1.001 * VARIATIONS[name][1].get("passes", 1.0) * _passes(base)
     tried = range(1, 8 * base.epochs)
     epochs = bisect.bisect(
         tried, most, key=lambda epochs: _passes(_in_epochs(name, seed, options, epochs))
@@ -106,6 +112,7 @@ def _in_epochs(
     given = {"arch": options.arch, "sigma": options.sigma, "dataset": options.dataset}
     published = fields["epochs"]
     fields |= {"epochs": epochs or published, **given, **changes}
+    fields.pop("passes", None)
     for late in LATE:
         if fields.get(late) is not None:
             share = fields[late] if fields[late] < 1 else fields[late] / published

@@ -311,8 +311,9 @@ def test_ingredients_of_the_ablation_cost_as_many_passes_as_the_record(benchmark
     for name, config in found.items():
         passes = sum(map(config.passes_at, range(config.epochs)))
         more = dataclasses.replace(config, epochs=config.epochs + 1)
-        assert passes <= 121, name
-        assert passes + 2 * more.passes_at(config.epochs) > 120, name
+        wanted = {"half the passes": 60, "twice the passes": 240}.get(name, 120)
+        assert passes <= wanted + 1, name
+        assert passes + 2 * more.passes_at(config.epochs) > wanted, name
 
 
 def test_a_try_that_diverges_leaves_the_rows_of_the_others(
