@@ -4,6 +4,7 @@ import contextlib
 import copy
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import has_torch_function
 
 import sween
 from sween.bench import calibrate_batch_norm, reference_votes
@@ -236,7 +238,79 @@ def adds_to_another_name(x: torch.Tensor) -> torch.Tensor:
     return same
 
 
+def asks_who_watches(x: torch.Tensor) -> torch.Tensor:
+    """As fast paths do; a proxy of torch.fx is a watcher too."""
+    return x if has_torch_function((x,)) else clamped(x)
+
+
+def writes_to_a_parameter_of_it(x: torch.Tensor) -> torch.Tensor:
+    """Such parameters share its memory, and no operation shows that they are made."""
+    y = x * 1
+    parameter = nn.Parameter(y, requires_grad=False)
+    parameter %= 2.0  # type: ignore[misc]
+    return y
+
+
+def writes_to_a_parameter_of_the_images(x: torch.Tensor) -> torch.Tensor:
+    if isinstance(x, torch.Tensor):
+        nn.Parameter(x, requires_grad=False).clamp_(0, 1)
+    return x
+
+
+def writes_from_a_thread(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    if isinstance(y, torch.Tensor):
+        writer = threading.Thread(target=lambda: y.clamp_(0, 1))
+        writer.start()
+        writer.join()
+    return y
+
+
+def sets_its_data_unseen(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    if isinstance(y, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            y.data = clamped(y.data)
+    return y
+
+
+def multiplies_by_its_own_channel(x: torch.Tensor) -> torch.Tensor:
+    """Which the product overwrites before it has read all of it."""
+    y = x.clamp(min=1)  # the same where the first pixels are 1
+    y *= y[:, :1]
+    return y
+
+
+def squares_an_unsafe_part(x: torch.Tensor) -> torch.Tensor:
+    """A view that torch denies."""
+    y = x.clamp(min=1)
+    first, _, _ = y.unsafe_chunk(3, 1)
+    first *= first
+    return y
+
+
+@torch.fx.wrap
+def sparse(y: torch.Tensor) -> torch.Tensor:
+    rows = torch.arange(y.shape[0])[None]
+    return torch.sparse_coo_tensor(rows, y, y.shape, check_invariants=False)
+
+
+def adds_to_the_values_of_a_sparse_tensor(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    shown = sparse(y)
+    y += functional.relu(x - 1)
+    return shown.to_dense()
+
+
 MISREAD = [
+    asks_who_watches,
+    writes_to_a_parameter_of_it,
+    writes_to_a_parameter_of_the_images,
+    writes_from_a_thread,
+    sets_its_data_unseen,
+    multiplies_by_its_own_channel,
+    squares_an_unsafe_part,
+    adds_to_the_values_of_a_sparse_tensor,
     asks_for_the_class,
     asks_for_the_type,
     asks_torch,
@@ -415,6 +489,59 @@ def test_a_parameter_counts_as_itself_until_something_changes_it(by_arrays: bool
     assert is_read_rightly(network, IMAGES) is not by_arrays
 
 
+class Restored(Around):
+    """Changes a buffer by means that no operation shows, and changes it back."""
+
+    def __init__(self, *, by_arrays: bool) -> None:
+        super().__init__(lambda x: x)
+        self.by_arrays = by_arrays
+        self.register_buffer("limit", torch.full((1,), 6.0))
+
+    def fill(self, value: float) -> None:
+        limit = self.get_buffer("limit")
+        if self.by_arrays:
+            limit.numpy()[...] = value
+        else:
+            writer = threading.Thread(target=lambda: limit.fill_(value))
+            writer.start()
+            writer.join()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fill(1.0)
+        x = torch.minimum(x, self.get_buffer("limit"))
+        self.fill(6.0)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("by_arrays", [False, True])
+def test_a_buffer_that_is_changed_and_restored_unseen_is_noticed(by_arrays: bool) -> None:
+    assert not is_read_rightly(Restored(by_arrays=by_arrays).eval(), IMAGES)
+
+
+class Attending(nn.Module):
+    """Torch's attention, which takes a fast path where nobody watches and no gradients are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 16, 8, 8)
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.encoder(self.embed(x).flatten(2).transpose(1, 2))
+        tokens, _ = self.attention(tokens, tokens, tokens, need_weights=False)
+        logits: torch.Tensor = self.head(tokens.mean(1))
+        return logits
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_torchs_attention_is_read_rightly(gradients: bool) -> None:
+    network = Attending().eval()
+    with torch.set_grad_enabled(gradients):
+        assert is_read_rightly(network, IMAGES)
+
+
 @pytest.mark.parametrize("make", [Around, Scaled])
 def test_parts_of_weights_and_tables_are_read_rightly(make: type[Around]) -> None:
     network = make(lambda x: x).eval()
@@ -472,7 +599,11 @@ def test_the_module_is_left_as_it_was() -> None:
         assert torch.equal(value, before[name])
 
 
-@pytest.mark.parametrize("before", [*MISREAD, clamped], ids=lambda own: own.__name__)
+@pytest.mark.parametrize(
+    "before",
+    [*[own for own in MISREAD if own is not writes_from_a_thread], clamped],
+    ids=lambda own: own.__name__,
+)
 def test_votes_are_those_of_the_module(before: Before) -> None:
     """On an image where a lost clamp shows, after a grey one, where it does not."""
     network = Around(before, sensitive()).eval()

@@ -3,9 +3,9 @@
 Two runs whose outputs are the same expressions compute the same function of the images, whatever
 their values, unless the module's code reads these.
 
-An operation in place is written as what it gives: `x += y` as `x + y`. Where something else shares
-the memory of `x`, which then changes too, the run counts as `entangled`, and its expressions say
-nothing of what is shared.
+An operation in place is written as what it gives: `x += y` as `x + y`. Where something else shows
+the memory of `x`, or a tensor was changed by something that is not seen, the run counts as
+`entangled`, and its expressions say nothing of that.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -17,7 +17,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sween.engine.in_place import Sharing, place_of
+from sween.engine.in_place import Sharing, overlaps, place_of
 
 aten = torch.ops.aten
 
@@ -29,6 +29,9 @@ _COPIED = (aten.clone, aten.alias, aten.detach, aten.contiguous, aten._to_copy, 
 _ABOUT_SHAPES = (aten._fused_sdp_choice, aten.is_same_size)
 """Operations that return numbers which do not depend on the values of a tensor."""
 
+
+_DENIED = (aten.unsafe_chunk, aten.unsafe_split, aten.unsafe_split_with_sizes)
+"""Operations whose results are views, which `torch.func.functionalize` denies."""
 
 _UNINITIALISED = (aten.empty, aten.empty_strided, aten.new_empty, aten.new_empty_strided)
 """Operations that return whatever is in memory."""
@@ -78,9 +81,13 @@ class Recorder(TorchDispatchMode):
         by_values: know parameters and buffers by their values alone, where a copy has them in
             other places, such as those that share memory.
         strict: refuse code that reads values, or draws random numbers, by raising `Differs`.
+        by_use: compare parameters and buffers with what they were at each use; else together, at
+            the start and the end, which takes far less time.
 
     Attributes:
         entangled: whether what was changed in place may show elsewhere.
+        unclear: whether something was changed in a way of which `torch.func.functionalize` makes
+            something else.
         reads: whether an operation gave Python a number or a shape by their values.
     """
 
@@ -93,16 +100,17 @@ class Recorder(TorchDispatchMode):
         original: nn.Module | None = None,
         by_values: bool = False,
         strict: bool = True,
+        by_use: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.entangled = self.reads = False
+        self.entangled = self.unclear = self.reads = self._denied = False
+        self._by_use, self._saw_all = by_use, True
         self._expressions, self._strict = expressions, strict
         self._own = {
             place: (position, memory)
             for own in (() if by_values else (module, original or module))
             for position, (place, memory) in enumerate(memory_of(own).items())
         }
-        # Compared at once, and again at the end: one by one takes a GPU longer than the run.
         memory = [] if by_values else list(memory_of(module).items())
         self._unchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         if _all_equal([own for _, own in memory], expressions.memory):
@@ -127,6 +135,7 @@ class Recorder(TorchDispatchMode):
         A parameter or buffer, or a part of it, is known by its place as long as it is unchanged.
         """
         with torch._C.DisableTorchFunction():  # what is done here is not what the module does
+            self.entangled |= self._sharing.was_changed(tensor)
             return self._number_of(tensor)
 
     def _number_of(self, tensor: torch.Tensor) -> int:
@@ -136,20 +145,25 @@ class Recorder(TorchDispatchMode):
         if (known := self._own.get(place_of(tensor))) is not None:
             position, memory = known
             unchanged = place_of(tensor) in self._unchanged
-            if unchanged or torch.equal(memory, self._expressions.memory[position]):
+            if self._by_use or not unchanged:
+                equal = torch.equal(memory, self._expressions.memory[position])
+                self._saw_all &= equal or not unchanged
+                unchanged = equal
+            if unchanged:
                 part = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
                 return self._expressions.of(("own", position, part))
         return self._expressions.constant(tensor)
 
     def is_constant(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is known not to be made of the images."""
-        place = place_of(tensor)
-        known = tensor in self._constants or place in self._own
-        return known and tensor not in self._made and place not in self._written_to
+        known = tensor in self._constants or place_of(tensor) in self._own
+        return known and not self.is_made(tensor)
 
     def is_made(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is known to be made of the images."""
-        return tensor in self._made or place_of(tensor) in self._written_to
+        if tensor in self._made or place_of(tensor) in self._written_to:
+            return True
+        return self._sharing.shows(tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -171,6 +185,8 @@ class Recorder(TorchDispatchMode):
                     self._constants[own] = True
             return found
         packet = func.overloadpacket
+        self.entangled |= any(map(self._sharing.was_changed, tensors))
+        self._denied |= packet in _DENIED
         kept = self._sharing.without_writes(func, tensors)
         key: Hashable = (kept or func, str(shape), *map(self._written, leaves))
         if packet in _STRIDED:
@@ -184,14 +200,17 @@ class Recorder(TorchDispatchMode):
         self.reads |= packet in _READ_VALUES or _has_shape_by_values(func, args)
         written = _written_by(func, args, kwargs)
         self._may_change(written)
-        self.entangled |= bool(written) and kept is None
+        if written and kept is None:
+            self.entangled = True
+            self.unclear |= self._denied or overlaps(written, tensors)
         for own in written:
             if place := place_of(own):
                 self._written_to[place] = own.untyped_storage()
         results = written if kept else [*_pytree.tree_leaves(found), *written]
         for position, own in enumerate(results):
             if isinstance(own, torch.Tensor):
-                self._note(own, self._number(func, args, own, (key, position)))
+                number = self._number(func, args, own, (key, position))
+                self._note(own, number, written=bool(written))
         return found
 
     def _may_change(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -200,10 +219,12 @@ class Recorder(TorchDispatchMode):
 
     def saw_all_changes(self) -> bool:
         """Whether parameters and buffers are what they were, but where operations changed them."""
-        return _all_equal(*zip(*self._unchanged.values(), strict=True)) if self._unchanged else True
+        if not self._unchanged:
+            return self._saw_all
+        return self._saw_all and _all_equal(*zip(*self._unchanged.values(), strict=True))
 
-    def _note(self, tensor: torch.Tensor, number: int) -> None:
-        self._sharing.add(tensor)
+    def _note(self, tensor: torch.Tensor, number: int, *, written: bool = False) -> None:
+        self._sharing.add(tensor, written=written)
         self._made[tensor] = number
 
     def _number(self, func: Any, args: tuple[Any, ...], made: torch.Tensor, key: Hashable) -> int:

@@ -1,6 +1,6 @@
 """Operations in place, as what they give: `x += y` as `x + y`.
 
-The two are the same unless something else shares the memory of `x`, as a view of it does.
+The two are the same unless something else shows the memory of `x`, as a view of it does.
 """
 
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.weak import TensorWeakRef
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 aten = torch.ops.aten
 
@@ -25,38 +25,70 @@ class Sharing:
 
     def __init__(self) -> None:
         self._of: dict[int, list[TensorWeakRef]] = {}
+        self._states = WeakTensorKeyDictionary()
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """Every tensor has to be added that an operation makes of others that were."""
+    def add(self, tensor: torch.Tensor, *, written: bool = False) -> None:
+        """Every tensor has to be added that an operation makes of others that were, or changes."""
         known = self._of.setdefault(place_of(tensor), [])
         if not any(own() is tensor for own in known):
             known[:] = [own for own in known if own() is not None]
             known.append(TensorWeakRef(tensor))
+        # torch counts a write after those who watch operations have seen it.
+        place, writes = _state(tensor)
+        self._states[tensor] = {(place, writes), (place, writes + written)}
+
+    def shows(self, tensor: torch.Tensor) -> bool:
+        """Whether its memory is that of a tensor that was added."""
+        known = self._of.get(place_of(tensor), ())
+        return place_of(tensor) != 0 and any(own() is not None for own in known)
+
+    def was_changed(self, tensor: torch.Tensor) -> bool:
+        """Whether it is not what was added, by an operation that was not seen.
+
+        Such as one of another thread, or of a `Parameter` that was made of the tensor.
+        """
+        return tensor in self._states and _state(tensor) not in self._states[tensor]
 
     def without_writes(self, func: Any, tensors: Sequence[torch.Tensor]) -> Any | None:
-        """The operation that returns what this one writes, to the first of these arguments.
+        """The operation that returns what this one writes to the first of its arguments.
 
         None if there is none, or if something else may show what is written.
         """
         if func.overloadpacket not in _IN_PLACE or not tensors:
             return None
         changed = tensors[0]
-        alive = [
-            own
-            for own in (known() for known in self._of.get(place_of(changed), ()))
-            if own is not None
-        ]
+        known = (own() for own in self._of.get(place_of(changed), ()))
+        alive = [own for own in known if own is not None]
         if place_of(changed) == 0 or not (len(alive) == 1 and alive[0] is changed):
             return None
-        if not changed.is_floating_point() or any(own.dtype != changed.dtype for own in tensors):
+        if changed.is_inference() or not changed.is_floating_point():
+            return None  # changes of inference tensors are not counted
+        if any(own.dtype != changed.dtype for own in tensors):
             return None
         return _that_returns(func)
+
+
+def overlaps(written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an operation reads memory that it writes, by another tensor than it writes to.
+
+    What torch then gives depends on the order in which it goes through the memory.
+    """
+    return any(
+        own is not other and place_of(own) == place_of(other) != 0
+        for own in written
+        for other in tensors
+    )
 
 
 @functools.cache
 def _that_returns(func: Any) -> Any | None:
     packet = getattr(aten, func.overloadpacket.__name__.removesuffix("_"))
     return getattr(packet, func._overloadname, None)
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int]:
+    """Which memory it has, and how many operations have written to it."""
+    return place_of(tensor), 0 if tensor.is_inference() else tensor._version
 
 
 def place_of(tensor: torch.Tensor) -> int:

@@ -20,7 +20,6 @@ libraries have several operations for one layer. It is done with two images: cod
 way for more of them would not be noticed.
 """
 
-import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from torch import nn
 from torch.utils import _pytree
 
 from sween.engine.expressions import Differs, Expressions, Recorder
-from sween.engine.inspection import ROWS, is_compiled
+from sween.engine.inspection import OTHERS, ROWS, is_compiled
 from sween.engine.model_errors import refuse_broken_device
 from sween.engine.tracing import trace
 from sween.engine.value_reads import ReadsOfValues
@@ -62,7 +61,7 @@ class _Recorded(NamedTuple):
 
     outputs: Any
     entangled: bool
-    reads: bool
+    unclear: bool
 
 
 class _Start(NamedTuple):
@@ -86,18 +85,19 @@ def _does_the_same(module: nn.Module, images: torch.Tensor, make: Make, *, graph
     try:
         if (start := _where_it_runs(module, images, make)) is None:
             return False
-        entangled, compared = start.wanted.entangled, start.images if graph else start.images[1:]
+        if not graph and _reads_values(start.pristine, start.images[1]):
+            return False
+        runs, compared = [start.wanted], start.images if graph else start.images[1:]
         for position, given in enumerate(compared):
-            if graph and entangled:
-                break
             own, run = start.made if position == 0 else _made(make, start.pristine)
-            found = _recorded(run, own, given, start.expressions, watch=not graph)
-            if found.reads:
-                return False
-            entangled |= found.entangled
-            if not entangled and found.outputs != start.wanted.outputs:
-                return False
-        return not entangled or _does_the_same_without_writes(start, compared, make)
+            runs.append(_recorded(run, own, given, start.expressions))
+        if any(found.unclear for found in runs):
+            return False
+        if any(found.entangled for found in runs):
+            same = _does_the_same_without_writes(start, compared, make)
+        else:
+            same = all(found.outputs == start.wanted.outputs for found in runs)
+        return same and (not graph or _has_the_same_outputs(start, make))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module's own code may raise anything
@@ -126,9 +126,23 @@ def _started(module: nn.Module, images: torch.Tensor, make: Make) -> _Start | No
     pristine = copy.deepcopy(module).to(images.device)
     made = _made(make, pristine)  # what torch.fx cannot read at all is refused without a run
     layouts, expressions = _layouts(images), Expressions(pristine)
+    if _reads_values(pristine, layouts[0]):
+        return None
     own = copy.deepcopy(pristine)
-    wanted = _recorded(own, own, layouts[0], expressions, watch=True)
-    return None if wanted.reads else _Start(pristine, layouts, expressions, wanted, made)
+    wanted = _recorded(own, own, layouts[0], expressions)
+    return _Start(pristine, layouts, expressions, wanted, made)
+
+
+def _reads_values(pristine: nn.Module, images: torch.Tensor) -> bool:
+    """Whether its code reads the values of pixels; raises what it raises.
+
+    A run of its own: code may ask whether somebody watches, as torch's attention does.
+    """
+    own, given = copy.deepcopy(pristine), images.clone()
+    recorder = Recorder(own, given, Expressions(pristine), by_use=True)
+    with recorder, ReadsOfValues(recorder.is_constant) as reads:
+        own(given)
+    return bool(reads.found or reads.replaced or not recorder.saw_all_changes())
 
 
 def _made(make: Make, pristine: nn.Module) -> tuple[nn.Module, Run]:
@@ -146,18 +160,16 @@ def _layouts(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _recorded(
-    run: Run, own: nn.Module, images: torch.Tensor, expressions: Expressions, *, watch: bool = False
+    run: Run, own: nn.Module, images: torch.Tensor, expressions: Expressions
 ) -> _Recorded:
-    """A run of what was made of `own`; `watch` looks for code that reads the values of pixels."""
+    """A run of what was made of `own`."""
     given = images.clone()
-    recorder = Recorder(own, given, expressions)
-    reads = ReadsOfValues(recorder.is_constant)
-    with recorder, reads if watch else contextlib.nullcontext():
+    with Recorder(own, given, expressions) as recorder:
         outputs = run(given)
     numbers = _pytree.tree_map_only(torch.Tensor, recorder.number, outputs)
     if not recorder.saw_all_changes():
         raise Differs("parameters that are changed by other means than torch's operations")
-    return _Recorded(numbers, recorder.entangled, reads.found or reads.replaced)
+    return _Recorded(numbers, recorder.entangled, recorder.unclear)
 
 
 def _does_the_same_without_writes(
@@ -181,7 +193,21 @@ def _without_writes(
         raise
     except Exception:  # custom functions of autograd cannot be written in this way
         own, run = _made(make, pristine)
-        outputs, entangled, _ = _recorded(run, own, images, expressions)
-        if entangled:
+        found = _recorded(run, own, images, expressions)
+        if found.entangled:
             raise Differs("in place") from None
-        return outputs
+        return found.outputs
+
+
+def _has_the_same_outputs(start: _Start, make: Make) -> bool:
+    """Whether darker and brighter images show nothing else that was not seen."""
+    (_, run), module = _made(make, start.pristine), copy.deepcopy(start.pristine)
+    for change in (OTHERS[0], OTHERS[-1]):
+        given = change(start.images[0])
+        found, wanted = (_pytree.tree_leaves(own(given.clone())) for own in (run, module))
+        for one, other in zip(found, wanted, strict=True):
+            if isinstance(other, torch.Tensor) and not torch.allclose(
+                one, other, rtol=1e-3, atol=1e-4, equal_nan=True
+            ):
+                return False
+    return True

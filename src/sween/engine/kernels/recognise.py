@@ -21,7 +21,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sween.engine.in_place import Sharing
+from sween.engine.in_place import Sharing, place_of
 from sween.engine.kernels.cifar_resnet import WIDTHS
 from sween.engine.tracing import TRACING, has_hooks
 from sween.models.cifar_resnet import BasicBlock, CifarResNet
@@ -145,8 +145,10 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
         interpreter = _Interpreter(some)
         with interpreter:
             output = module(some)
-        if interpreter.entangled:
-            found = _of_graph(_without_writes(module, images[:2]), images.device)
+        if interpreter.lost:
+            return None
+        if interpreter.entangled or interpreter.was_changed(output):
+            found = _of_graph(_without_writes(module, images[:2].clone()), images.device)
         else:
             found = interpreter.values.get(output)  # type: ignore[no-untyped-call]
         return _rebuilt(_logits(found)).to(images.device)
@@ -175,13 +177,15 @@ class _Interpreter(TorchDispatchMode):
 
     Attributes:
         values: what tensors that are made of the images are, or why that is not known.
-        entangled: whether a tensor was changed in place in a way that others may show.
+        entangled: whether something was changed in place that may show elsewhere, such as a weight.
+        lost: whether the values are not those of the run: a weight was changed after its use, or an
+            operation gave Python numbers or shapes that depend on pixels.
     """
 
     def __init__(self, images: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.values, self.entangled = WeakTensorKeyDictionary(), False
-        self._sharing = Sharing()
+        self.values, self.entangled, self.lost = WeakTensorKeyDictionary(), False, False
+        self._sharing, self._held = Sharing(), dict[int, torch.Tensor]()
         ones = torch.ones(IMAGE_SHAPE[0], device=images.device)
         self._note(images, Image(ones, 0 * ones))
 
@@ -190,27 +194,43 @@ class _Interpreter(TorchDispatchMode):
         """torch would import its compiler, which takes seconds, to keep it out of this class."""
         return False
 
-    def _note(self, tensor: torch.Tensor, value: Expression | NotRecognised) -> None:
-        self._sharing.add(tensor)
+    def _note(
+        self, tensor: torch.Tensor, value: Expression | NotRecognised, *, written: bool = False
+    ) -> None:
+        self._sharing.add(tensor, written=written)
         self.values[tensor] = value
+
+    def was_changed(self, tensor: Any) -> bool:
+        """Whether something changed it that was not seen."""
+        return _is_tensor(tensor) and self._sharing.was_changed(tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         tensors = [own for own in _pytree.tree_leaves((args, kwargs)) if _is_tensor(own)]
+        # Of what shows the images' memory nothing is known, as of a Parameter made of them.
+        self.entangled |= any(
+            self._sharing.was_changed(own) or (own not in self.values and self._sharing.shows(own))
+            for own in tensors
+        )
+        written = func._schema.is_mutable
+        written_as = self._sharing.without_writes(func, tensors) if written else func
+        self.entangled |= written_as is None
+        self.lost |= written and any(place_of(own) in self._held for own in tensors)
         if not any(own in self.values for own in tensors):
             return func(*args, **kwargs)
-        written_as = func
-        if func._schema.is_mutable:
-            written_as = self._sharing.without_writes(func, tensors)
-            self.entangled |= written_as is None
         value = self._value(written_as, args, kwargs)
+        # Expressions keep weights, not copies of them.
+        self._held |= {place_of(own): own for own in tensors if own not in self.values}
         found = func(*args, **kwargs)
+        self.lost |= torch.Tag.dynamic_output_shape in func.tags or any(
+            isinstance(own, bool | int | float) for own in _pytree.tree_leaves(found)
+        )
         if not isinstance(value, torch.Tensor):  # or zeros of a given shape, which are a constant
             for position, own in enumerate(_pytree.tree_leaves(found)):
                 if isinstance(own, torch.Tensor):
-                    self._note(own, NotRecognised(_BESIDES) if position else value)
+                    self._note(own, NotRecognised(_BESIDES) if position else value, written=written)
         return found
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -223,8 +243,8 @@ class _Interpreter(TorchDispatchMode):
                 return own
         try:
             return _apply(func, *given)
-        except NotRecognised as why:  # what nobody may use
-            return why
+        except Exception as error:  # of arguments that no rule expects; the module's code goes on
+            return NotRecognised(f"{func}: {error}")
 
 
 def _is_tensor(value: Any) -> bool:
