@@ -542,6 +542,77 @@ def test_torchs_attention_is_read_rightly(gradients: bool) -> None:
         assert is_read_rightly(network, IMAGES)
 
 
+class Recurrent(nn.Module):
+    """Torch's cells write to parts of `unsafe_chunk` that nothing else reads."""
+
+    def __init__(self, kind: type[nn.GRU | nn.GRUCell | nn.LSTMCell]) -> None:
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Conv2d(3, 16, 8, 8), kind(16, 16), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x).flatten(2).permute(2, 0, 1)
+        found = self.cell(tokens if isinstance(self.cell, nn.GRU) else tokens[0])
+        if not isinstance(self.cell, nn.GRUCell):
+            found = found[0]
+        logits: torch.Tensor = self.head(found[-1] if isinstance(self.cell, nn.GRU) else found)
+        return logits
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.GRUCell, nn.LSTMCell])
+@torch.no_grad()
+def test_recurrent_cells_are_read_rightly(kind: type[nn.GRU | nn.GRUCell | nn.LSTMCell]) -> None:
+    assert is_read_rightly(Recurrent(kind).eval(), IMAGES)
+
+
+def adds_one_part_to_another(x: torch.Tensor) -> torch.Tensor:
+    first, second = (x * 1).flatten(2).chunk(2, 2)
+    first.add_(second)
+    return torch.cat([first, second], dim=2).view(x.shape)
+
+
+def gates_softly(x: torch.Tensor) -> torch.Tensor:
+    return x * functional.relu6(x + 3, inplace=True) / 6
+
+
+def roots(x: torch.Tensor) -> torch.Tensor:
+    """Of dark pixels no number."""
+    return (x - 0.5).sqrt().nan_to_num().flatten(1).view(x.shape)
+
+
+def refuses_bright_images(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async(x.amax() <= 2)
+    return x
+
+
+WITHOUT_FUNCTIONALISING = [gates_softly, roots, refuses_bright_images]
+
+
+@pytest.mark.parametrize("before", WITHOUT_FUNCTIONALISING, ids=lambda own: own.__name__)
+@torch.no_grad()
+def test_ordinary_writes_need_no_functionalising(
+    before: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes several times as long."""
+    convolutions = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 10),
+    )
+    network = Around(before, convolutions).eval()
+    monkeypatch.setattr(torch.func, "functionalize", None)
+    assert is_read_rightly(network, IMAGES)
+
+
+@torch.no_grad()
+def test_parts_of_one_tensor_may_be_added() -> None:
+    network = Around(adds_one_part_to_another).eval()
+    assert is_read_rightly(network, IMAGES)
+    assert is_same_in_any_layout(network, IMAGES)
+
+
 @pytest.mark.parametrize("make", [Around, Scaled])
 def test_parts_of_weights_and_tables_are_read_rightly(make: type[Around]) -> None:
     network = make(lambda x: x).eval()

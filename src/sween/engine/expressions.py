@@ -120,6 +120,7 @@ class Recorder(TorchDispatchMode):
             }
         self._made = WeakTensorKeyDictionary()
         self._constants = WeakTensorKeyDictionary()
+        self._stale = WeakTensorKeyDictionary()
         self._written_to: dict[int, torch.UntypedStorage] = {}
         self._sharing = Sharing()
         self._note(images, expressions.of("images"))
@@ -136,6 +137,7 @@ class Recorder(TorchDispatchMode):
         """
         with torch._C.DisableTorchFunction():  # what is done here is not what the module does
             self.entangled |= self._sharing.was_changed(tensor)
+            self.unclear |= tensor in self._stale
             return self._number_of(tensor)
 
     def _number_of(self, tensor: torch.Tensor) -> int:
@@ -187,6 +189,7 @@ class Recorder(TorchDispatchMode):
         packet = func.overloadpacket
         self.entangled |= any(map(self._sharing.was_changed, tensors))
         self._denied |= packet in _DENIED
+        self.unclear |= any(own in self._stale for own in tensors)
         kept = self._sharing.without_writes(func, tensors)
         key: Hashable = (kept or func, str(shape), *map(self._written, leaves))
         if packet in _STRIDED:
@@ -194,7 +197,9 @@ class Recorder(TorchDispatchMode):
         before = args[0].clone() if packet is aten.as_strided_ else None
         found = func(*args, **kwargs)
         if before is not None and before.shape == found.shape and torch.equal(before, found):
-            return found  # by the pooling of channels-last images: another layout, no other values
+            # By the pooling of channels-last images: another layout, no other values.
+            self._sharing.add(args[0], written=True)
+            return found
         if self._strict:
             _refuse_values(func, args, found)
         self.reads |= packet in _READ_VALUES or _has_shape_by_values(func, args)
@@ -202,7 +207,10 @@ class Recorder(TorchDispatchMode):
         self._may_change(written)
         if written and kept is None:
             self.entangled = True
-            self.unclear |= self._denied or overlaps(written, tensors)
+            if self._denied:  # of what shows the same, functionalize would keep the old values
+                for own in written:
+                    self._stale.update(dict.fromkeys(self._sharing.shown_elsewhere(own), True))
+            self.unclear |= overlaps(written, tensors)
         for own in written:
             if place := place_of(own):
                 self._written_to[place] = own.untyped_storage()
@@ -232,9 +240,9 @@ class Recorder(TorchDispatchMode):
         packet, first = func.overloadpacket, args[0] if args else None
         if not isinstance(first, torch.Tensor) or first.dtype != made.dtype:
             return self._expressions.of(key)
-        if packet in _RESHAPED and torch.equal(first.reshape(made.shape), made):
+        if packet in _RESHAPED and _same_values(first.reshape(made.shape), made):
             return self._expressions.of(("reshape", self.number(first), tuple(made.shape)))
-        if packet in _COPIED and first.shape == made.shape and torch.equal(first, made):
+        if packet in _COPIED and first.shape == made.shape and _same_values(first, made):
             return self.number(first)
         return self._expressions.of(key)
 
@@ -306,6 +314,11 @@ def _all_equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> 
 
 _BYTES_AT_ONCE = 2**26
 """Of copies that are made for a comparison."""
+
+
+def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """With NaN, as roots of dark pixels are, equal to itself."""
+    return torch.equal(one, other) or (one.is_floating_point() and _equal(one, other))
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

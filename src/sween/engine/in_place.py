@@ -33,9 +33,11 @@ class Sharing:
         if not any(own() is tensor for own in known):
             known[:] = [own for own in known if own() is not None]
             known.append(TensorWeakRef(tensor))
-        # torch counts a write after those who watch operations have seen it.
+        # torch counts a write after those who watch operations have seen it, and only then lets a
+        # view count the writes to what it is a view of.
+        others = {_state(own) for each in known if (own := each()) is not None}
         place, writes = _state(tensor)
-        self._states[tensor] = {(place, writes), (place, writes + written)}
+        self._states[tensor] = others | {(place, writes), (place, writes + written)}
 
     def shows(self, tensor: torch.Tensor) -> bool:
         """Whether its memory is that of a tensor that was added."""
@@ -48,6 +50,13 @@ class Sharing:
         Such as one of another thread, or of a `Parameter` that was made of the tensor.
         """
         return tensor in self._states and _state(tensor) not in self._states[tensor]
+
+    def shown_elsewhere(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Other tensors that were added and show some of its memory."""
+        known = (own() for own in self._of.get(place_of(tensor), ()))
+        return [
+            own for own in known if own is not None and own is not tensor and _share(own, tensor)
+        ]
 
     def without_writes(self, func: Any, tensors: Sequence[torch.Tensor]) -> Any | None:
         """The operation that returns what this one writes to the first of its arguments.
@@ -74,10 +83,36 @@ def overlaps(written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -
     What torch then gives depends on the order in which it goes through the memory.
     """
     return any(
-        own is not other and place_of(own) == place_of(other) != 0
+        own is not other and _share(own, other) and not _are_the_same(own, other)
         for own in written
         for other in tensors
     )
+
+
+def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they show the same memory in the same order."""
+    kinds = [
+        (own.dtype, own.shape, own.stride(), own.storage_offset(), place_of(own))
+        for own in (one, other)
+    ]
+    return kinds[0] == kinds[1]
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether some byte is of both."""
+    if place_of(one) != place_of(other) or place_of(one) == 0:
+        return False
+    return bool((_bytes(one) & _bytes(other)).any())
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Which bytes of its memory a tensor shows."""
+    size = tensor.element_size()
+    shown = torch.zeros(
+        tensor.untyped_storage().nbytes() // size, dtype=torch.bool, device=tensor.device
+    )
+    shown.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).fill_(True)
+    return shown.repeat_interleave(size)
 
 
 @functools.cache

@@ -412,8 +412,15 @@ def _as_resnet(module: nn.Module, folded: nn.Module, images: torch.Tensor) -> nn
     if found is None or not _computes_the_same(found, module, images):
         return None
     # Recognising follows one run: darker and brighter images may go another way.
-    others = (change(images[:ROWS_COMPARED]) for change in (OTHERS[0], OTHERS[-1]))
-    return found if all(_computes_the_same(found, module, own) for own in others) else None
+    for change in (OTHERS[0], OTHERS[-1]):
+        try:
+            if not _computes_the_same(found, module, change(images[:ROWS_COMPARED])):
+                return None
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # the module's code may refuse such images
+            refuse_broken_device(error)
+    return found
 
 
 def _refuse_random(first: object, second: object) -> None:

@@ -185,6 +185,36 @@ class Logs(nn.Module):
 
 
 @torch.no_grad()
+def test_writes_in_place_that_nothing_else_shows_need_no_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which takes torch's compiler."""
+    monkeypatch.setattr("sween.engine.kernels.recognise._without_writes", None)
+    for name in ("published normalisation", "option A by padding"):
+        module = _made(ALIKE[name])
+        for part in module.modules():
+            if isinstance(part, nn.ReLU):
+                part.inplace = True
+        assert as_cifar_resnet(module, IMAGES) is not None
+
+
+class RefusesBrightImages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = _made(ResNet)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async(x.amax() <= 1.5)
+        return self.network(x)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def test_a_network_that_refuses_bright_images_is_recognised() -> None:
+    module = RefusesBrightImages().eval()
+    assert prepare._as_resnet(module, module, IMAGES.clamp(0, 1)) is not None
+
+
+@torch.no_grad()
 def test_what_no_output_depends_on_does_not_hide_the_structure() -> None:
     assert as_cifar_resnet(Logs().eval(), IMAGES) is not None
 
