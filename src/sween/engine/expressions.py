@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sween.engine.dispatch_mode import WatchingMode
 from sween.engine.in_place import Sharing, overlaps, place_of
 
 aten = torch.ops.aten
@@ -69,7 +69,7 @@ class Expressions:
         return number
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(WatchingMode):
     """Keeps what tensors that are made of the images stand for, in one run of a module.
 
     Args:
@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
         strict: bool = True,
         by_use: bool = False,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.entangled = self.unclear = self.reads = self._denied = False
         self._by_use, self._saw_all = by_use, True
         self._expressions, self._strict = expressions, strict
@@ -124,11 +124,6 @@ class Recorder(TorchDispatchMode):
         self._written_to: dict[int, torch.UntypedStorage] = {}
         self._sharing = Sharing()
         self._note(images, expressions.of("images"))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch would import its compiler, which takes seconds, to keep it out of this class."""
-        return False
 
     def number(self, tensor: torch.Tensor) -> int:
         """What a tensor stands for: an expression of the images, or its values.

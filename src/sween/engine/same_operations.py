@@ -14,6 +14,8 @@ Operations in place are written as what they give: torch.fx reads `x -= y` as `x
 the same unless something else still reads `x`. Where something else shares its memory, as a view
 does, all is run again by `torch.func.functionalize`, which follows views, and takes longer. Each
 run is of a copy of its own, since code may change the module when it runs, or when it is traced.
+For what no operation shows, as a write by another library, outputs are compared at the end, on
+images of more contrast.
 
 All this is about code, not about a device, and is done on the CPU if the module runs there: a GPU's
 libraries have several operations for one layer. It is done with two images: code that goes another

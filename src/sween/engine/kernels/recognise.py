@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sween.engine.dispatch_mode import WatchingMode
 from sween.engine.in_place import Sharing, place_of
 from sween.engine.kernels.cifar_resnet import WIDTHS
 from sween.engine.tracing import TRACING, has_hooks
@@ -172,7 +172,7 @@ def _may_be(module: nn.Module) -> bool:
     )
 
 
-class _Interpreter(TorchDispatchMode):
+class _Interpreter(WatchingMode):
     """Follows the images through a run of a module.
 
     Attributes:
@@ -183,16 +183,11 @@ class _Interpreter(TorchDispatchMode):
     """
 
     def __init__(self, images: torch.Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.values, self.entangled, self.lost = WeakTensorKeyDictionary(), False, False
         self._sharing, self._held = Sharing(), dict[int, torch.Tensor]()
         ones = torch.ones(IMAGE_SHAPE[0], device=images.device)
         self._note(images, Image(ones, 0 * ones))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch would import its compiler, which takes seconds, to keep it out of this class."""
-        return False
 
     def _note(
         self, tensor: torch.Tensor, value: Expression | NotRecognised, *, written: bool = False
