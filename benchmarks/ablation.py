@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import trial_networks
 from tune_ensemble import Scorer
 
 from sween.data import load_dataset
@@ -38,6 +39,8 @@ from sween.runs import TrainingRun
 from sween.runs.training import is_finished
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
+
+assert trial_networks.__name__  # imported for the names that it registers
 
 BASE = "the record's recipe"
 RECIPE = "fast/consistency-wide"
@@ -68,6 +71,10 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet20x2": (RECIPE, {"arch": "resnet20x2"}),
     "resnet32x2": (RECIPE, {"arch": "resnet32x2"}),
     "resnet20x4": (RECIPE, {"arch": "resnet20x4"}),
+    "half the resolution": (RECIPE, {"arch": "resnet20x4-half"}),
+    "blocks in later stages": (RECIPE, {"arch": "resnet20x2-late"}),
+    "half the rate of Muon": (RECIPE, {"matrix_rate": 0.01}),
+    "twice the rate of Muon": (RECIPE, {"matrix_rate": 0.04}),
 }
 """The recipe of each, and what replaces its options, or how many times the passes of the recipe it
 gets. That of --arch itself is the first one."""
