@@ -12,7 +12,8 @@ seeds of each at once, and stops in time; the same command resumes. `score` writ
 variation whose networks are trained, and for ensembles of them, with equal and with solved weights;
 it certifies every other image of the split, and solves weights on the others. Rows of the same
 networks that are there already are left out. A row's lead is over one network by the record's
-recipe, image by image, with half the width of a normal 95% interval.
+recipe, image by image, with half the width of a normal 95% interval. Radii go into rows.npz, by the
+networks of the row, or by its variation where weights were solved.
 """
 
 import argparse
@@ -210,6 +211,13 @@ class Ablation:
         if (variation, tuple(networks)) not in self.done:
             with self.options.rows.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")
+            self._keep_radii(" + ".join(networks) if weights is None else variation, radii)
+
+    def _keep_radii(self, name: str, radii: np.ndarray) -> None:
+        """Add the radius of each image to the file beside the rows."""
+        kept = self.options.rows.with_suffix(".npz")
+        found = dict(np.load(kept)) if kept.exists() else {}
+        np.savez_compressed(kept, **{**found, name: radii.astype(np.float32)})
 
     def _multiply_adds(self, folder: Path) -> float:
         channels, height, width = self.scorer.images.shape[1:]
