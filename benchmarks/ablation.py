@@ -1,19 +1,23 @@
 """What each ingredient of the record gives: objective, optimizer, weighed images, width, members.
 
     python benchmarks/ablation.py train --sigma 0.5 --epochs 60 --data-root DIR --out RUNS \\
-        --minutes 25
+        --minutes 25 --at-once 5
     python benchmarks/ablation.py score --sigma 0.5 --epochs 60 --data-root DIR --out RUNS \\
         --rows rows.jsonl
+    python benchmarks/ablation.py table rows.jsonl
 
 All on the weight-solving split, never on test images. Each variation gets as many epochs as cost no
 more passes over the training images than the record's recipe, by `TrainConfig.passes_at`, unless it
 is about that; --epochs are those of the recipe. `train` works through the variations below, the
-seeds of each at once, and stops in time; the same command resumes. `score` writes one row for each
+seeds of each at once, --at-once of them in processes of their own (one alone leaves a large GPU
+idle), and stops in time; the same command resumes. `score` writes one row for each
 variation whose networks are trained, and for ensembles of them, with equal and with solved weights;
 it certifies every other image of the split, and solves weights on the others. Rows of the same
 networks that are there already are left out. A row's lead is over one network by the record's
 recipe, image by image, with half the width of a normal 95% interval. Radii go into rows.npz, by the
-networks of the row, or by its variation where weights were solved.
+networks of the row, or by its variation where weights were solved. `table` prints them as they
+would be if 100,000 votes had the shares of the few that were cast: a radius is cut off at what
+unanimous votes certify, so that few votes hide what is gained at large radii.
 """
 
 import argparse
@@ -22,15 +26,20 @@ import json
 import re
 import signal
 import statistics
-from collections.abc import Sequence
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import trial_networks
-from tune_ensemble import Scorer
+from tune_ensemble import ALPHA, Scorer
 
+from sween.bounds.radius import radius_cohen
 from sween.data import load_dataset
 from sween.ensemble import load_members, solve_weights
 from sween.models import count_flops, load_checkpoint
@@ -52,6 +61,7 @@ PLAIN = {"radius_gain": None}
 VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     BASE: (RECIPE, {}),
     "without radius gains": (RECIPE, PLAIN),
+    "radius gains in the last third": (RECIPE, {"radius_gain_from": 0.67}),
     "by SGD": (RECIPE, {"optimizer": "sgd"}),
     "by SGD, without radius gains": (RECIPE, {"optimizer": "sgd", **PLAIN}),
     "gaussian": (RECIPE, {"method": "gaussian", **PLAIN}),
@@ -86,8 +96,13 @@ MORE_SEEDS = (BASE, "without radius gains")
 TOGETHER = {"with radius gains and without": (BASE, "without radius gains")}
 """Ensembles of the first seeds of several variations."""
 
-LATE = ("attack_from", "reweigh_from")
+LATE = ("attack_from", "reweigh_from", "radius_gain_from")
 """Options that name an epoch, which keeps its share of the epochs; below 1 they are that share."""
+
+VOTES = 100_000
+"""For which `table` prints radii."""
+
+RADII = (0.0, 0.5, 1.0, 1.5)
 
 OF_ACR = ("reweigh_from", "reweigh_every", "votes")
 """Options that `acr` has, and a variation by another method does not."""
@@ -138,6 +153,10 @@ def folders_of(name: str, options: argparse.Namespace) -> list[Path]:
 
 def train(options: argparse.Namespace) -> None:
     """Every variation in turn, until the time is over."""
+    names = options.variations or variations(options)
+    if options.at_once > 1:
+        _train_in_processes(names, options)
+        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = load_dataset(options.dataset, options.data_root)
 
@@ -147,7 +166,7 @@ def train(options: argparse.Namespace) -> None:
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     try:
-        for name in options.variations or variations(options):
+        for name in names:
             outs = folders_of(name, options)
             configs = [config_of(name, seed, options) for seed in range(len(outs))]
             train_many(configs, dataset, outs, device=device, quiet=False)
@@ -156,6 +175,34 @@ def train(options: argparse.Namespace) -> None:
         print("the time is over; the same command resumes", flush=True)  # noqa: T201
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _train_in_processes(names: Iterable[str], options: argparse.Namespace) -> None:
+    """Each variation in a process of its own, which takes the next when it is done."""
+    until = time.monotonic() + 60 * options.minutes
+    left, lock = iter(names), threading.Lock()
+    given = ["--sigma", str(options.sigma), "--dataset", options.dataset, "--arch", options.arch]
+    given += ["--out", str(options.out), "--seeds", str(options.seeds), "--at-once", "1"]
+    if options.data_root:
+        given += ["--data-root", str(options.data_root)]
+    if options.epochs:
+        given += ["--epochs", str(options.epochs)]
+
+    def work() -> None:
+        while (minutes := (until - time.monotonic()) / 60) > 0:
+            with lock:
+                name = next(left, None)
+            if name is None:
+                return
+            own = [*given, "--minutes", str(minutes), "--variation", name]
+            # One that fails says so, and leaves the others alone.
+            subprocess.run([sys.executable, __file__, "train", *own], check=False)
+
+    workers = [threading.Thread(target=work) for _ in range(options.at_once)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 class Ablation:
@@ -269,9 +316,41 @@ def solve(folders: Sequence[Path], method: str, options: argparse.Namespace) -> 
     return list(solution.weights)
 
 
+def table(options: argparse.Namespace) -> None:
+    """The rows of a file, in its order, with radii as they would be for `VOTES` votes."""
+    rows = [json.loads(line) for line in options.rows.read_text("utf-8").splitlines()]
+    kept = dict(np.load(options.rows.with_suffix(".npz")))
+    columns = ["variation", "epochs", "ACR", *(f"at {radius:g}" for radius in RADII)]
+    print(f"| {' | '.join(columns)} |\n| :--- |{' ---: |' * (len(columns) - 1)}")  # noqa: T201
+    base: np.ndarray | None = None
+    for row in rows:
+        name = row["variation"] if row["weights"] else " + ".join(row["networks"])
+        radii = expected_radii(kept[name], n=row["n"], sigma=row["config"]["sigma"])
+        base = radii if base is None else base
+        apart = radii - base
+        width = 1.96 * float(apart.std(ddof=1)) / len(apart) ** 0.5
+        lead = f" ({apart.mean():+.4f} ± {width:.4f})" if apart.any() else ""
+        shares = [((radii > 0) & (radii >= radius)).mean() for radius in RADII]
+        cells = [row["variation"], row["config"]["epochs"], f"{radii.mean():.4f}{lead}"]
+        cells += [f"{100 * share:.1f}" for share in shares]
+        print(f"| {' | '.join(map(str, cells))} |")  # noqa: T201
+
+
+def expected_radii(radii: np.ndarray, *, n: int, sigma: float) -> np.ndarray:
+    """Radii for `VOTES` votes of the same shares as the `n` votes that gave these; 0 stays 0."""
+    every = np.asarray(radius_cohen(np.arange(n + 1), n, alpha=ALPHA, sigma=sigma))
+    counts = np.abs(every[None, :] - radii[:, None]).argmin(axis=1)
+    many = np.rint(counts / n * VOTES).astype(np.int64)
+    found = np.asarray(radius_cohen(many, VOTES, alpha=ALPHA, sigma=sigma))
+    return np.where(radii > 0, found, 0.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(required=True)
+    own = verbs.add_parser("table")
+    own.set_defaults(verb=table)
+    own.add_argument("rows", type=Path)
     for verb in (train, score):
         own = verbs.add_parser(verb.__name__)
         own.set_defaults(verb=verb)
@@ -284,6 +363,7 @@ def main() -> None:
         own.add_argument("--epochs", type=int)
         if verb is train:
             own.add_argument("--minutes", type=float, required=True)
+            own.add_argument("--at-once", type=int, default=1)
             # Not `--only`: torch's compiler takes that of any program for a benchmark of its own,
             # and writes the name into Python code, where an apostrophe ends the string.
             own.add_argument(

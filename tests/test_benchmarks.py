@@ -11,10 +11,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 import torch
 
 from sween.bench import calibrate_batch_norm
+from sween.bounds.radius import radius_cohen
 from sween.data import as_dataset
 from sween.engine.kernels import (
     FusedQuantizedResNet,
@@ -314,6 +316,52 @@ def test_ingredients_of_the_ablation_cost_as_many_passes_as_the_record(benchmark
         wanted = {"half the passes": 60, "twice the passes": 240}.get(name, 120)
         assert passes <= wanted + 1, name
         assert passes + 2 * more.passes_at(config.epochs) > wanted, name
+
+
+def test_the_ablation_trains_in_several_processes(
+    benchmark: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablation, commands = benchmark("ablation"), list[list[str]]()
+    monkeypatch.setattr(
+        ablation.subprocess, "run", lambda command, check: commands.append(command[2:])
+    )
+    chosen = [ablation.BASE, "by SGD", "gaussian"]
+    given = ["train", "--sigma", "0.5", "--minutes", "1", "--epochs", "7", "--out", str(tmp_path)]
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "",
+            *given,
+            "--at-once",
+            "2",
+            *(part for name in chosen for part in ("--variation", name)),
+        ],
+    )
+    ablation.main()
+    assert sorted(command[-1] for command in commands) == sorted(chosen)
+    trained = list[str]()
+    monkeypatch.setattr(ablation, "load_dataset", lambda *_: None)
+    monkeypatch.setattr(
+        ablation,
+        "train_many",
+        lambda configs, *_, **__: trained.extend(f"{own.method} {own.epochs}" for own in configs),
+    )
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", ["", *command])
+        ablation.main()
+    assert sorted(trained) == ["consistency 7"] * 4 + ["gaussian 14"], "three seeds of the recipe"
+
+
+def test_radii_of_the_ablation_as_more_votes_would_give_them(benchmark: Import) -> None:
+    ablation = benchmark("ablation")
+    radius = functools.partial(radius_cohen, alpha=0.001, sigma=0.5)
+    counts = np.array([10_000, 9_990, 6_200, 5_300, 5_000])
+    kept = np.asarray(radius(counts, 10_000)).astype(np.float32)
+    found = ablation.expected_radii(kept, n=10_000, sigma=0.5)
+    assert found.tolist() == np.where(kept > 0, radius(10 * counts, 100_000), 0.0).tolist()
+    assert (found[:4] > kept[:4]).all()
+    assert found[4] == 0
 
 
 def test_a_try_that_diverges_leaves_the_rows_of_the_others(
