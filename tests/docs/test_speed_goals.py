@@ -42,13 +42,13 @@ def paragraph() -> str:
 
 
 def test_rates_are_those_measured(paragraph: str) -> None:
-    met, missed = paragraph.split(" Missed: ")
+    met, _ = paragraph.split(" Missed: ")
     resnet50 = _row(LATEST, "imagenet-resnet50")
     rate = resnet50["samples_per_second"]
     assert resnet50["ratio"] >= 6
     assert f"ResNet-50 6 times the published loop ({resnet50['ratio']:.1f})" in met
-    assert rate < 45_000
-    assert f"it reaches {rate:,.0f}, which is {100 * rate / 45_000:.0f}%" in missed
+    assert rate >= 45_000
+    assert f"45,000 samples/s ({rate:,.0f})" in met
     transformer = _row(LATEST, "strangers:vit_small")["ratio"]
     assert transformer >= 8
     assert f"ViT-S/16 8 times ({transformer:.1f})" in met
@@ -68,7 +68,6 @@ def test_rates_are_those_measured(paragraph: str) -> None:
 
 
 NAMES = {
-    "strangers:wide_resnet28_10": "WideResNet-28-10",
     "strangers:resnet110": "the stranger's ResNet-110",
     "strangers:resnet18_cifar": "ResNet-18",
     "resnet20x4": "resnet20x4",
@@ -77,9 +76,7 @@ NAMES = {
 
 LATER = {
     "strangers:resnet110": "ResNet-110",
-    "strangers:wide_resnet28_10": "WideResNet-28-10",
     "strangers:vit_small": "ViT-S/16",
-    "strangers:convnext_tiny": "ConvNeXt-T",
 }
 
 
@@ -92,12 +89,14 @@ def test_first_votes_are_those_measured(paragraph: str) -> None:
     def to_certificate(row: dict[str, Any]) -> float:
         return float(row["first_vote_seconds"] + row["seconds_per_certificate"])
 
-    met, _ = paragraph.split(" Missed: ")
+    met, missed = paragraph.split(" Missed: ")
     firsts = {row["model"]: to_certificate(row) for row in _rows(LATEST) if row["run"] == "first"}
     assert firsts["imagenet-resnet50"] <= 15
     assert f"within 15 s ({firsts['imagenet-resnet50']:.1f})" in met
-    small = [row["model"] for row in _rows(LATEST) if row["image_shape"][1] == 32]
-    assert max(firsts[model] for model in small) == firsts["strangers:wide_resnet28_10"] <= 8
+    small = {row["model"] for row in _rows(LATEST) if row["image_shape"][1] == 32}
+    wide, convnext = "strangers:wide_resnet28_10", "strangers:convnext_tiny"
+    assert {model for model in small if firsts[model] > 8} == {wide}
+    assert f"the first certificate of WideResNet-28-10 takes {firsts[wide]:.1f} s" in missed
     for model, name in NAMES.items():
         assert f"{firsts[model]:.1f} for {name}" in met
     late = {
@@ -105,13 +104,17 @@ def test_first_votes_are_those_measured(paragraph: str) -> None:
         for row in _rows(LATEST)
         if row["run"] == "again" and row["first_vote_seconds"] > 5
     }
-    assert not late
+    assert late == {wide, convnext}
+    assert (
+        f"first votes of later runs take {seconds(wide, 'again'):.1f} s there and "
+        f"{seconds(convnext, 'again'):.1f} s for ConvNeXt-T"
+    ) in missed
     largest = max(row["first_vote_seconds"] for row in _rows(LATEST) if row["run"] == "first")
-    assert seconds("strangers:convnext_tiny", "first") == largest
+    assert seconds(convnext, "first") == largest
     assert f"the longest is ConvNeXt-T's, {largest:.1f} s in the first run" in paragraph
-    assert f"(ResNet-50 {seconds('imagenet-resnet50', 'again'):.1f}" in paragraph
+    assert f"(ResNet-50 {seconds('imagenet-resnet50', 'again'):.1f}" in met
     for model, name in LATER.items():
-        assert f"{name} {seconds(model, 'again'):.1f}" in paragraph
+        assert f"{name} {seconds(model, 'again'):.1f}" in met
 
 
 def test_what_resnet50s_layers_take() -> None:
@@ -162,3 +165,13 @@ def test_integers_cost_nothing_that_shows() -> None:
     low, high = re.findall(r"[+-]0\.\d+", line.split("[")[1])
     assert float(low) < 0 < float(high)
     assert float(low) > -0.002, "more than the goal allows"
+
+
+def test_first_votes_on_another_machine() -> None:
+    text = " ".join((ROOT / "docs" / "speed.md").read_text(encoding="utf-8").split())
+    before = "h200-any-network-12.json"
+    wide, convnext = (
+        _row(before, f"strangers:{name}", "again")["first_vote_seconds"]
+        for name in ("wide_resnet28_10", "convnext_tiny")
+    )
+    assert f"[they took {wide:.1f} and {convnext:.1f} s]" in text
