@@ -15,6 +15,7 @@ from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.layer_kernels import agrees, moved
+from sween.engine.operation import fake_of, operation
 
 FILES = ("convolution.cu", "added_convolutions.cu")
 THREADS = 256
@@ -171,7 +172,7 @@ def suits(conv: nn.Conv2d, other: nn.Conv2d) -> bool:
     )
 
 
-@torch.library.custom_op("sween::added_convolutions", mutates_args=())
+@operation
 def added_convolutions(
     x: torch.Tensor, y: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
@@ -200,7 +201,7 @@ def added_convolutions(
     return out.permute(0, 3, 1, 2)
 
 
-@added_convolutions.register_fake
+@fake_of(added_convolutions)
 def _like(
     x: torch.Tensor, y: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:

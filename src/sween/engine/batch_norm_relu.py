@@ -16,6 +16,7 @@ from torch.nn import functional
 from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.layer_kernels import agrees, moved
+from sween.engine.operation import fake_of, operation
 from sween.engine.tracing import (
     SUMS,
     SUMS_IN_PLACE,
@@ -172,7 +173,7 @@ def _compute(
     return total, out
 
 
-@torch.library.custom_op("sween::batch_norm_relu", mutates_args=())
+@operation
 def batch_norm_relu(x: torch.Tensor, affine: torch.Tensor) -> torch.Tensor:
     """relu(factor * x + summand).
 
@@ -183,12 +184,12 @@ def batch_norm_relu(x: torch.Tensor, affine: torch.Tensor) -> torch.Tensor:
     return _compute(x, None, affine)[1]
 
 
-@batch_norm_relu.register_fake
+@fake_of(batch_norm_relu)
 def _like(x: torch.Tensor, affine: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-@torch.library.custom_op("sween::add_batch_norm_relu", mutates_args=())
+@operation
 def add_batch_norm_relu(
     x: torch.Tensor, shortcut: torch.Tensor, affine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,7 +197,7 @@ def add_batch_norm_relu(
     return _compute(x, shortcut, affine)
 
 
-@add_batch_norm_relu.register_fake
+@fake_of(add_batch_norm_relu)
 def _alike(
     x: torch.Tensor, shortcut: torch.Tensor, affine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,8 +18,8 @@ SEARCH = "max-autotune-no-cudagraphs"
 MAX_GRAPHS = 4096
 """The most members that can be compiled in one process."""
 
-WARMUP_PASSES = 3
-"""Passes before capture, to finish compilation and allocate workspaces."""
+WARMUP_PASSES = 1
+"""Passes of a whole batch before capture: compilation finishes and workspaces are allocated."""
 
 
 @torch.inference_mode()

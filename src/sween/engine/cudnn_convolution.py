@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from sween.engine.cublas_lt import is_aligned, matmul
+from sween.engine.operation import fake_of, operation
 from sween.errors import is_out_of_memory
 
 _UNSUPPORTED = set[tuple[object, ...]]()
@@ -38,7 +39,7 @@ class FusedConvolution(nn.Module):
         return fused
 
 
-@torch.library.custom_op("sween::convolution_relu", mutates_args=())
+@operation
 def convolution_relu(
     x: torch.Tensor,
     shortcut: torch.Tensor | None,
@@ -141,7 +142,7 @@ def _one_by_one(
 
 
 # The compiler infers shapes and types from it.
-convolution_relu.register_fake(_one_by_one)
+fake_of(convolution_relu)(_one_by_one)
 
 
 def has_cudnn(x: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from sween.cuda import Argument, can_compile
 from sween.engine.layer_kernels import FormLauncher, agrees, moved
+from sween.engine.operation import fake_of, operation
 from sween.engine.tracing import has_hooks, only_called, replace_part
 
 FILES = ("convolution.cu", "depthwise_convolution.cu")
@@ -115,7 +116,7 @@ def _fits(x: torch.Tensor) -> bool:
     )
 
 
-@torch.library.custom_op("sween::depthwise_convolution", mutates_args=())
+@operation
 def depthwise_convolution(
     x: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
@@ -144,7 +145,7 @@ def depthwise_convolution(
     return out
 
 
-@depthwise_convolution.register_fake
+@fake_of(depthwise_convolution)
 def _like(x: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from sween.cuda import can_compile
 from sween.engine.layer_kernels import FormLauncher, agrees, moved
+from sween.engine.operation import fake_of, operation
 from sween.engine.tracing import add_part, constant_of, has_hooks, only_called, replace_part
 
 FILES = ("convolution.cu", "layer_norm.cu")
@@ -116,7 +117,7 @@ def _fits(x: torch.Tensor, channels: int) -> bool:
     )
 
 
-@torch.library.custom_op("sween::layer_norm", mutates_args=())
+@operation
 def layer_norm(x: torch.Tensor, affine: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
     """Layer norm over the last axis.
 
@@ -138,7 +139,7 @@ def layer_norm(x: torch.Tensor, affine: torch.Tensor, epsilon: torch.Tensor) -> 
     return out
 
 
-@layer_norm.register_fake
+@fake_of(layer_norm)
 def _like(x: torch.Tensor, affine: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 

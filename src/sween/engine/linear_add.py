@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sween.engine.cublas_lt import TYPES, is_aligned, matmul
+from sween.engine.operation import fake_of, operation
 from sween.engine.tracing import (
     add_part,
     constant_of,
@@ -67,7 +68,7 @@ class LinearAdd(nn.Module):
         return out if self.axes is None else out.permute(self.axes)
 
 
-@torch.library.custom_op("sween::linear_add", mutates_args=())
+@operation
 def linear_add(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, shortcut: torch.Tensor
 ) -> torch.Tensor:
@@ -117,7 +118,7 @@ def _one_by_one(
 
 
 # The compiler infers shapes and types from it.
-linear_add.register_fake(_one_by_one)
+fake_of(linear_add)(_one_by_one)
 
 
 class _Branch(NamedTuple):

@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from sween.engine.operation import fake_of, operation
 from sween.engine.tracing import add_part, has_hooks
 
 
@@ -30,7 +31,7 @@ class LinearGelu(nn.Module):
         return fused
 
 
-@torch.library.custom_op("sween::linear_gelu", mutates_args=())
+@operation
 def linear_gelu(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, approximate: str
 ) -> torch.Tensor:
@@ -53,7 +54,7 @@ def _one_by_one(
     return functional.gelu(functional.linear(x, weight, bias), approximate=approximate)
 
 
-@linear_gelu.register_fake
+@fake_of(linear_gelu)
 def _like(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, approximate: str
 ) -> torch.Tensor:

@@ -18,6 +18,7 @@ from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.layer_kernels import affine_of, agrees, moved
+from sween.engine.operation import fake_of, operation
 
 FILES = ("convolution.cu", "normalized_pixels.cu")
 THREADS = 256
@@ -168,7 +169,7 @@ def _padded(conv: nn.Conv2d) -> nn.Conv2d:
     return own
 
 
-@torch.library.custom_op("sween::normalized_pixels", mutates_args=())
+@operation
 def normalized_pixels(images: torch.Tensor, affine: torch.Tensor) -> torch.Tensor:
     """x * factor + summand in float16, channels-last, with channels of zeros up to 8.
 
@@ -182,6 +183,6 @@ def normalized_pixels(images: torch.Tensor, affine: torch.Tensor) -> torch.Tenso
     return out
 
 
-@normalized_pixels.register_fake
+@fake_of(normalized_pixels)
 def _like(images: torch.Tensor, affine: torch.Tensor) -> torch.Tensor:
     return PixelWriter(affine).like(images)

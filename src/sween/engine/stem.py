@@ -17,6 +17,7 @@ from sween.cuda import Argument, can_compile, compile_kernel, read_source
 from sween.cuda.compiler import COMPILING
 from sween.engine.cudnn_convolution import FusedConvolution
 from sween.engine.layer_kernels import affine_of, agrees, moved
+from sween.engine.operation import fake_of, operation
 
 FILES = ("convolution.cu", "stem.cu")
 CHANNELS = 64
@@ -198,7 +199,7 @@ def can_run(images: torch.Tensor, dtype: torch.dtype) -> bool:
     return fits and right and can_compile(images.device, shared_bytes((high, wide)))
 
 
-@torch.library.custom_op("sween::stem", mutates_args=())
+@operation
 def stem(
     images: torch.Tensor, affine: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
@@ -216,7 +217,7 @@ def stem(
     return out
 
 
-@stem.register_fake
+@fake_of(stem)
 def _like(
     images: torch.Tensor, affine: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
