@@ -32,7 +32,7 @@ JSON = {
 HEAD = """# Rows and configs
 
 The files of a run folder, field by field, from the code by `python docs/update_reference.py`. Rows
-are JSON objects, one per line, in a `.jsonl` file, which may be compressed (`.jsonl.gz`). A row is
+are JSON objects, one per line, in a `.jsonl` file, which may be compressed (`.jsonl.gz`, `.jsonl.xz`). A row is
 appended whole, so that a kill can truncate the last line only; readers ignore a truncated last
 line. Configs are TOML.
 

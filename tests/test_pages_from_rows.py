@@ -7,6 +7,7 @@ import functools
 import gzip
 import itertools
 import json
+import lzma
 import math
 import re
 import tomllib
@@ -28,9 +29,10 @@ Rows = Sequence[dict[str, Any]]
 
 
 @functools.cache
-def by_model(folder: str, file: str = "certificates.jsonl.gz") -> dict[str, list[dict[str, Any]]]:
+def by_model(folder: str, file: str = "certificates.jsonl") -> dict[str, list[dict[str, Any]]]:
     found = dict[str, list[dict[str, Any]]]()
-    with gzip.open(RESULTS / folder / file) as stream:
+    packed = RESULTS / folder / f"{file}.gz"
+    with gzip.open(packed) if packed.exists() else lzma.open(packed.with_suffix(".xz")) as stream:
         for row in map(json.loads, stream):
             found.setdefault(row["model"], []).append(row)
     for rows in found.values():
@@ -382,7 +384,7 @@ def test_early_exits() -> None:
 
 
 def attacked(name: str) -> list[dict[str, Any]]:
-    (rows,) = by_model(f"attacks/{name}", "attacks.jsonl.gz").values()
+    (rows,) = by_model(f"attacks/{name}", "attacks.jsonl").values()
     return rows
 
 

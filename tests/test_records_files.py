@@ -3,8 +3,10 @@
 import errno
 import gzip
 import json
+import lzma
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +65,14 @@ def test_every_truncation_of_the_last_line_is_ignored_and_removed(
         assert written(path, ROWS[count - 1 : count]) == whole, f"cut at byte {cut}"
 
 
-def test_compressed_rows_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "certificates.jsonl.gz"
+PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_compressed_rows_are_read(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"certificates.jsonl.{suffix}"
     rows = [to_row(SAMPLE)] * 2
-    with gzip.open(path, "wt", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    path.write_bytes(PACK[suffix](b"".join(json.dumps(row).encode() + b"\n" for row in rows)))
     assert read_rows(path) == rows
     assert read_certificates(path) == [SAMPLE] * 2
     assert read_certificates(tmp_path) == [SAMPLE] * 2
@@ -87,6 +92,21 @@ def test_damaged_compressed_rows_are_refused(tmp_path: Path, damage: str) -> Non
         packed = bytearray(b'{"index": 1}\n')
     path.write_bytes(packed)
     with pytest.raises(BadInput, match=r"certificates\.jsonl\.gz: expected .*gzip"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "not xz"])
+def test_damaged_xz_files_are_refused(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "certificates.jsonl.xz"
+    packed = bytearray(lzma.compress(b'{"index": 1}\n' * 200))
+    if damage == "truncated":
+        del packed[-9:]
+    elif damage == "flipped":
+        packed[len(packed) // 2] ^= 1
+    else:
+        packed = bytearray(b'{"index": 1}\n')
+    path.write_bytes(packed)
+    with pytest.raises(BadInput, match=r"certificates\.jsonl\.xz: expected a complete xz file"):
         read_rows(path)
 
 
@@ -171,11 +191,11 @@ def test_numbers_that_json_lacks_are_not_written(tmp_path: Path, value: float) -
 
 
 def test_plain_rows_take_precedence_and_missing_ones_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="got neither"):
+    with pytest.raises(BadInput, match="got none of them"):
         read_certificates(tmp_path)
     with pytest.raises(BadInput, match="got no such folder"):
         read_certificates(tmp_path / "absent")
-    for name in (f"{CERTIFICATES}.gz", CERTIFICATES):
+    for name in (f"{CERTIFICATES}.xz", f"{CERTIFICATES}.gz", CERTIFICATES):
         (tmp_path / name).touch()
         assert rows_file(tmp_path, CERTIFICATES) == tmp_path / name
 

@@ -12,6 +12,7 @@ import functools
 import gzip
 import hashlib
 import json
+import lzma
 import math
 import os
 import zlib
@@ -240,10 +241,47 @@ def to_line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
+@dataclasses.dataclass(frozen=True)
+class Compression:
+    """How rows may be compressed, once a run is finished.
+
+    Attributes:
+        name: of the format.
+        open: opens a file of it for reading bytes.
+        errors: that reading a damaged file raises.
+        undo: the command that decompresses a file.
+    """
+
+    name: str
+    open: Callable[[Path], gzip.GzipFile | lzma.LZMAFile]
+    errors: tuple[type[Exception], ...]
+    undo: str
+
+
+COMPRESSIONS = {
+    ".gz": Compression("gzip", gzip.GzipFile, (gzip.BadGzipFile, zlib.error, EOFError), "gunzip"),
+    ".xz": Compression("xz", lzma.LZMAFile, (lzma.LZMAError, EOFError), "unxz"),
+}
+"""By what they add to a file's name."""
+
+
 def read_lines(path: AnyPath) -> Iterator[bytes]:
     path = Path(path)
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-        yield from stream
+    compression = COMPRESSIONS.get(path.suffix)
+    if compression is None:
+        with path.open("rb") as stream:
+            yield from stream
+        return
+    try:
+        with compression.open(path) as stream:
+            yield from stream
+    except compression.errors as error:
+        raise BadInput(
+            str(path),
+            expected=f"a complete {compression.name} file",
+            got=error,
+            fix="restore the file",
+        ) from None
 
 
 def _finite(text: str) -> float:
@@ -254,36 +292,31 @@ def _finite(text: str) -> float:
 
 
 def read_rows(path: AnyPath) -> list[dict[str, Any]]:
-    """All rows of a .jsonl or .jsonl.gz file; a truncated last line is ignored."""
+    """All rows of a .jsonl file, plain or compressed; a truncated last line is ignored."""
     path = Path(path)
     rows: list[dict[str, Any]] = []
-    try:
-        for number, line in enumerate(read_lines(path), start=1):
-            if not line.endswith(b"\n"):
-                break  # the row that was being written when the run was killed
-            try:
-                row = json.loads(line.decode(), parse_float=_finite, parse_constant=_finite)
-            except (ValueError, RecursionError) as error:
-                raise BadInput(
-                    f"{path}, line {number}: expected one JSON object per line, got {error}; "
-                    "restore the file from its source, or delete that line and run again"
-                ) from None
-            if not isinstance(row, dict):
-                raise BadInput(
-                    f"{path}, line {number}: expected a JSON object, got {describe_type(row)}; "
-                    "restore the file from its source"
-                )
-            rows.append(row)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise BadInput(
-            str(path), expected="a complete gzip file", got=error, fix="restore the file"
-        ) from None
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.endswith(b"\n"):
+            break  # the row that was being written when the run was killed
+        try:
+            row = json.loads(line.decode(), parse_float=_finite, parse_constant=_finite)
+        except (ValueError, RecursionError) as error:
+            raise BadInput(
+                f"{path}, line {number}: expected one JSON object per line, got {error}; "
+                "restore the file from its source, or delete that line and run again"
+            ) from None
+        if not isinstance(row, dict):
+            raise BadInput(
+                f"{path}, line {number}: expected a JSON object, got {describe_type(row)}; "
+                "restore the file from its source"
+            )
+        rows.append(row)
     return rows
 
 
 def rows_file(folder: AnyPath, name: str) -> Path | None:
     """A folder's file of rows, plain or compressed; None if it has neither."""
-    files = (Path(folder) / name, Path(folder) / f"{name}.gz")
+    files = (Path(folder) / f"{name}{suffix}" for suffix in ("", *COMPRESSIONS))
     return next((file for file in files if file.is_file()), None)
 
 
@@ -293,8 +326,8 @@ def require_rows_file(folder: AnyPath, name: str, *, verb: str) -> Path:
     if file is None:
         raise BadInput(
             str(folder),
-            expected=f"a folder with {name} or {name}.gz",
-            got="neither" if Path(folder).is_dir() else "no such folder",
+            expected=f"a folder with {name} or {' or '.join(name + end for end in COMPRESSIONS)}",
+            got="none of them" if Path(folder).is_dir() else "no such folder",
             fix=f"pass a folder written by `sween {verb}`",
         )
     return file

@@ -23,6 +23,7 @@ import torch
 from sween.errors import BadInput, CheckpointError, FolderBusy, first_line
 from sween.locks import FolderLock, temporary_file
 from sween.paths import AnyPath
+from sween.records import COMPRESSIONS, rows_file
 from sween.version import __version__
 
 
@@ -234,10 +235,11 @@ def run_folder(
 
 
 def _check_rows(path: Path) -> None:
-    if not path.exists() and path.with_name(f"{path.name}.gz").exists():
+    known = rows_file(path.parent, path.name)
+    if known is not None and known != path:
         raise BadInput(
-            f"{path}.gz: expected uncompressed rows to resume from, got compressed ones; "
-            "decompress it with gunzip, or choose another folder"
+            f"{known}: expected uncompressed rows to resume from, got compressed ones; decompress "
+            f"it with {COMPRESSIONS[known.suffix].undo}, or choose another folder"
         )
     if path.exists() and not path.with_name("config.toml").exists():
         raise CheckpointError(

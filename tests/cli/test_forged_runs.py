@@ -1,6 +1,7 @@
 """Runs that contradict themselves are found by verify, and refused by whoever else reads them."""
 
 import gzip
+import lzma
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -103,9 +104,19 @@ def pack(forgery: Forgery) -> None:
     forgery.path.unlink()
 
 
+def pack_smaller(forgery: Forgery) -> None:
+    packed = forgery.path.with_suffix(".jsonl.xz")
+    packed.write_bytes(lzma.compress(forgery.path.read_bytes()))
+    forgery.path.unlink()
+
+
 @pytest.mark.parametrize(
     ("alter", "parts"),
-    [(half_a_line, ("line 4", "delete that line")), (pack, ("jsonl.gz", "gunzip"))],
+    [
+        (half_a_line, ("line 4", "delete that line")),
+        (pack, ("jsonl.gz", "gunzip")),
+        (pack_smaller, ("jsonl.xz", "unxz")),
+    ],
 )
 def test_a_damaged_or_packed_run_is_not_resumed(
     alter: Callable[[Forgery], None], parts: tuple[str, ...], made: Made, forgery: Forgery
