@@ -37,9 +37,8 @@ from typing import Any
 import numpy as np
 import torch
 import trial_networks
-from tune_ensemble import ALPHA, Scorer
+from tune_ensemble import Scorer, expected_radii
 
-from sween.bounds.radius import radius_cohen
 from sween.data import load_dataset
 from sween.ensemble import load_members, solve_weights
 from sween.models import count_flops, load_checkpoint
@@ -98,9 +97,6 @@ TOGETHER = {"with radius gains and without": (BASE, "without radius gains")}
 
 LATE = ("attack_from", "reweigh_from", "radius_gain_from")
 """Options that name an epoch, which keeps its share of the epochs; below 1 they are that share."""
-
-VOTES = 100_000
-"""For which `table` prints radii."""
 
 RADII = (0.0, 0.5, 1.0, 1.5)
 
@@ -317,7 +313,7 @@ def solve(folders: Sequence[Path], method: str, options: argparse.Namespace) -> 
 
 
 def table(options: argparse.Namespace) -> None:
-    """The rows of a file, in its order, with radii as they would be for `VOTES` votes."""
+    """The rows of a file, in its order, with radii as 100,000 votes would give them."""
     rows = [json.loads(line) for line in options.rows.read_text("utf-8").splitlines()]
     kept = dict(np.load(options.rows.with_suffix(".npz")))
     columns = ["variation", "epochs", "ACR", *(f"at {radius:g}" for radius in RADII)]
@@ -334,15 +330,6 @@ def table(options: argparse.Namespace) -> None:
         cells = [row["variation"], row["config"]["epochs"], f"{radii.mean():.4f}{lead}"]
         cells += [f"{100 * share:.1f}" for share in shares]
         print(f"| {' | '.join(map(str, cells))} |")  # noqa: T201
-
-
-def expected_radii(radii: np.ndarray, *, n: int, sigma: float) -> np.ndarray:
-    """Radii for `VOTES` votes of the same shares as the `n` votes that gave these; 0 stays 0."""
-    every = np.asarray(radius_cohen(np.arange(n + 1), n, alpha=ALPHA, sigma=sigma))
-    counts = np.abs(every[None, :] - radii[:, None]).argmin(axis=1)
-    many = np.rint(counts / n * VOTES).astype(np.int64)
-    found = np.asarray(radius_cohen(many, VOTES, alpha=ALPHA, sigma=sigma))
-    return np.where(radii > 0, found, 0.0)
 
 
 def main() -> None:

@@ -11,11 +11,12 @@
 All on the weight-solving split, never on test images. `score` evaluates every network once, on the
 same noisy copies, and keeps its outputs: one row for each network, for the mean of each variation's
 networks, and for that mean together with the partners of an ensemble trained before, all weighted
-equally. With --until it waits for more networks until that file exists. The radii of
+equally, and for each --mean A+B+... of networks by the names of their folders, or of members of
+that ensemble. With --until it waits for more networks until that file exists. The radii of
 all images go into rows.npz, from which `table` compares each variation with the recipe. `mirror`
 asks what an ensemble gains if its members also see the mirror image of each noisy image, which
 needs no training: each member, the first two, ..., all of them, alone and with their mirrored
-selves.
+selves. A row's `expected_acr` is that of `expected_radii`.
 """
 
 import argparse
@@ -45,6 +46,9 @@ from sween.training.recipes import read_recipe
 from sween.zoo import load
 
 N0, ALPHA = 100, 0.001
+VOTES = 100_000
+"""For which `expected_radii` are."""
+
 CHUNK = 50
 """Images whose noisy copies are held at once."""
 
@@ -67,6 +71,15 @@ def train(options: argparse.Namespace) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = load_dataset(recipe["dataset"], options.data_root)
     train_many(configs, dataset, outs, device=device, quiet=True)
+
+
+def expected_radii(radii: np.ndarray, *, n: int, sigma: float) -> np.ndarray:
+    """Radii for `VOTES` votes of the same shares as the `n` votes that gave these; 0 stays 0."""
+    every = np.asarray(radius_cohen(np.arange(n + 1), n, alpha=ALPHA, sigma=sigma))
+    counts = np.abs(every[None, :] - radii[:, None]).argmin(axis=1)
+    many = np.rint(counts / n * VOTES).astype(np.int64)
+    found = np.asarray(radius_cohen(many, VOTES, alpha=ALPHA, sigma=sigma))
+    return np.where(radii > 0, found, 0.0)
 
 
 class Scorer:
@@ -122,8 +135,10 @@ class Scorer:
         radii = radius_cohen(counts, self.options.n, alpha=ALPHA, sigma=self.options.sigma) * right
         ways = [" + ".join(names), *(["own weights"] if weights else [])]
         self.radii["; ".join([*ways, f"T={temperature}"] if temperature != 1 else ways)] = radii
+        expected = expected_radii(radii, n=self.options.n, sigma=self.options.sigma)
         return {
             "acr": float(radii.mean()),
+            "expected_acr": float(expected.mean()),
             "certified_accuracy": float((radii > 0).mean()),
             "accuracy_at_1": float((radii >= 1).mean()),
             "vote_share": float(counts[right].sum() / counts.size / self.options.n),
@@ -186,8 +201,10 @@ def score(options: argparse.Namespace) -> None:
                     both = [*done[text], *options.partners]
                     scorer.write("with partners", both, **{"try": text})
         if last_look:
-            return
+            break
         time.sleep(2)
+    for names in options.means:
+        scorer.write("mean", names.split("+"))
 
 
 class Mirrored(nn.Module):
@@ -271,6 +288,7 @@ def main() -> None:
             own.add_argument("--beside")
             own.add_argument("--partner", dest="partners", action="append", default=[])
             own.add_argument("--until", type=Path)
+            own.add_argument("--mean", dest="means", action="append", default=[])
     options = parser.parse_args()
     options.verb(options)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import sween
 from sween.bench import calibrate_batch_norm
 from sween.bounds.radius import radius_cohen
 from sween.data import as_dataset
@@ -300,6 +301,23 @@ def test_members_see_mirror_images(
     assert rows[1]["acr"] != rows[0]["acr"]
 
 
+def test_means_of_networks_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: Import
+) -> None:
+    tune, out, runs = benchmark("tune_ensemble"), tmp_path / "rows.jsonl", tmp_path / "runs"
+    config = sween.TrainConfig(dataset="digits", arch="digits-mlp", sigma=0.5, epochs=1)
+    sween.train(config, sween.load_dataset("digits"), runs / "mine", quiet=True)
+    (runs / "mine" / "try.txt").write_text("recipe")
+    line = f"score {runs} --sigma 0.5 --dataset digits --data-root {out} --images 20 --n 200"
+    line += " --beside digits-sween3-gaussian-sigma0.50 --partner digits-mlp"
+    line += f" --mean mine+digits-conv --out {out}"
+    monkeypatch.setattr(sys, "argv", ["tune_ensemble.py", *line.split()])
+    tune.main()
+    last = json.loads(out.read_text().splitlines()[-1])
+    assert (last["kind"], last["networks"]) == ("mean", ["mine", "digits-conv"])
+    assert last["expected_acr"] >= last["acr"]
+
+
 def test_ingredients_of_the_ablation_cost_as_many_passes_as_the_record(benchmark: Import) -> None:
     ablation = benchmark("ablation")
     options = SimpleNamespace(arch="resnet20x2", sigma=0.5, epochs=60, dataset="cifar10")
@@ -353,12 +371,12 @@ def test_the_ablation_trains_in_several_processes(
     assert sorted(trained) == ["consistency 7"] * 4 + ["gaussian 14"], "three seeds of the recipe"
 
 
-def test_radii_of_the_ablation_as_more_votes_would_give_them(benchmark: Import) -> None:
-    ablation = benchmark("ablation")
+def test_radii_as_more_votes_would_give_them(benchmark: Import) -> None:
+    tune = benchmark("tune_ensemble")
     radius = functools.partial(radius_cohen, alpha=0.001, sigma=0.5)
     counts = np.array([10_000, 9_990, 6_200, 5_300, 5_000])
     kept = np.asarray(radius(counts, 10_000)).astype(np.float32)
-    found = ablation.expected_radii(kept, n=10_000, sigma=0.5)
+    found = tune.expected_radii(kept, n=10_000, sigma=0.5)
     assert found.tolist() == np.where(kept > 0, radius(10 * counts, 100_000), 0.0).tolist()
     assert (found[:4] > kept[:4]).all()
     assert found[4] == 0
