@@ -81,7 +81,9 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet20x2": (RECIPE, {"arch": "resnet20x2"}),
     "resnet32x2": (RECIPE, {"arch": "resnet32x2"}),
     "resnet20x4": (RECIPE, {"arch": "resnet20x4"}),
+    "resnet20x4, without radius gains": (RECIPE, {"arch": "resnet20x4", **PLAIN}),
     "half the resolution": (RECIPE, {"arch": "resnet20x4-half"}),
+    "half the resolution, without radius gains": (RECIPE, {"arch": "resnet20x4-half", **PLAIN}),
     "blocks in later stages": (RECIPE, {"arch": "resnet20x2-late"}),
     "half the rate of Muon": (RECIPE, {"matrix_rate": 0.01}),
     "twice the rate of Muon": (RECIPE, {"matrix_rate": 0.04}),
@@ -89,10 +91,16 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """The recipe of each, and what replaces its options, or how many times the passes of the recipe it
 gets. That of --arch itself is the first one."""
 
-MORE_SEEDS = (BASE, "without radius gains")
+MORE_SEEDS = (BASE, "without radius gains", "radius gains in the last third")
 """Variations trained with `--seeds` seeds; the others with the first only."""
 
-TOGETHER = {"with radius gains and without": (BASE, "without radius gains")}
+TOGETHER = {
+    "with radius gains and without": (BASE, "without radius gains"),
+    "half the resolution and all of it, without radius gains": (
+        "without radius gains",
+        "half the resolution, without radius gains",
+    ),
+}
 """Ensembles of the first seeds of several variations."""
 
 LATE = ("attack_from", "reweigh_from", "radius_gain_from")
