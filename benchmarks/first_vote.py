@@ -33,11 +33,19 @@ STEPS = {
     "member": ["prepare", "state_of"],
     "prepare": [
         *("_unused_copy", "inspect_module", "is_read_rightly", "is_same_in_any_layout"),
-        *("fold_batch_norm", "fuse_layers", "_computes_the_same", "_fused", "_plain", "_on_few"),
-        *("_without_autocast", "_as_resnet", "check_kernels", "compiled", "captured", "launcher"),
-        *("captured_after_images", "refuse_leftovers", "refuse_first_images", "run_on_few"),
-        *("relative_change", "use_patches", "as_cifar_resnet"),
+        *("fold_batch_norm", "computes_the_same", "fused_form", "plain_form", "on_few"),
+        *("check_kernels", "refuse_leftovers", "refuse_first_images", "run_on_few"),
+        "relative_change",
     ],
+    "forms": [
+        *("fuse_layers", "computes_the_same", "_without_autocast", "relative_change"),
+        "use_patches",
+    ],
+    "backends": [
+        *("_as_resnet", "as_cifar_resnet", "computes_the_same", "compiled", "captured"),
+        *("captured_after_images", "launcher"),
+    ],
+    "same_outputs": ["on_few", "relative_change"],
     "inspection": ["_copied", "_run"],
     "same_operations": ["_where_it_runs", "_recorded", "_does_the_same_without_writes"],
 }

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from sween.engine import backends
 from sween.engine import prepare as preparing
 from sween.engine.arithmetic import InArithmetic
+from sween.engine.forms import plain_form
 from sween.engine.fuse_layers import fuse_layers
 from sween.engine.preparation import DEFAULT_COMPILE_MODE, Preparation
 from sween.engine.prepare import prepare
@@ -133,13 +135,13 @@ def test_single_layers_run_only_where_fused_ones_do_not(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Libraries take seconds to find kernels for some of them."""
-    calls, right = list[int](), preparing._plain
+    calls, right = list[int](), plain_form
 
     def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         return right(*arguments, **options)
 
-    monkeypatch.setattr(preparing, "_plain", counted)
+    monkeypatch.setattr(preparing, "plain_form", counted)
     model = _network() if whole else OwnConstants().eval()
     prepared = prepare(model, Preparation("bfloat16", "fast"), images())
     assert prepared.arithmetic == "bfloat16+cudnn"
@@ -150,11 +152,11 @@ def test_single_layers_run_only_where_fused_ones_do_not(
 def test_the_compiler_is_left_out_only_where_kernels_read_all_tensors(
     change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "is_all_fused", lambda module: True)
+    monkeypatch.setattr(backends, "is_all_fused", lambda module: True)
     ready = InArithmetic(nn.Conv2d(3, 4, 3), CPU, torch.float16, whole=change != "autocast")
     ready.channels_last = change != "channels first"
     batch: Any = SimpleNamespace(device=GPU)
-    names = [*preparing._by_libraries(ready, batch)]
+    names = [*backends.by_libraries(ready, batch)]
     assert names == (["cudnn"] if change == "none" else ["cudnn+compiled", "cudnn"])
 
 
@@ -225,7 +227,7 @@ def test_what_cannot_be_prepared_fast_is_used_plain_with_one_warning(
             raise RuntimeError("operation not permitted when stream is capturing")
         return Computed(lambda x: run(x).flip(1)) if fault == "wrong" else run
 
-    monkeypatch.setattr(preparing, "captured", capture)
+    monkeypatch.setattr(backends, "captured", capture)
     model = _network()
     message = {"capture": "stream is capturing", "wrong": "differ by"}[fault]
     with pytest.warns(PreparationWarning, match=f"cuDNN's fused convolutions.*{message}"):
@@ -245,7 +247,7 @@ def test_out_of_memory_in_fast_preparation_halves_the_pass(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return run
 
-    monkeypatch.setattr(preparing, "captured", capture)
+    monkeypatch.setattr(backends, "captured", capture)
     engine = smoothed(_network(), compile="fast", forward_rows=400).engine
     engine.prepare(images(1)[0])
     assert tried == [400, 200, 100]

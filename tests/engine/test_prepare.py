@@ -15,6 +15,7 @@ from torch import nn
 import sween
 from sween.data import load_dataset
 from sween.engine import prepare as prepare_module
+from sween.engine import same_outputs
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.forward import FixedShapeForward, check_row_independence
 from sween.engine.member import Member
@@ -327,16 +328,16 @@ class _Counted(nn.Module):
 def test_forms_are_compared_on_few_images_unless_the_code_fixes_their_number(
     monkeypatch: pytest.MonkeyPatch, fixed: int | None
 ) -> None:
-    monkeypatch.setattr(prepare_module, "ROWS_COMPARED", 6)
+    monkeypatch.setattr(same_outputs, "ROWS_COMPARED", 6)
     module, batch = _Counted(fixed=fixed), torch.rand(40, *SHAPE)
     form = _Counted()
-    assert prepare_module._computes_the_same(form, module, batch)
+    assert same_outputs.computes_the_same(form, module, batch)
     assert form.seen == [fixed or 6]
-    assert not prepare_module._computes_the_same(_Counted(at=5), module, batch)
+    assert not same_outputs.computes_the_same(_Counted(at=5), module, batch)
 
 
 def test_the_form_that_votes_is_compared_on_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_module, "ROWS_COMPARED", 6)
+    monkeypatch.setattr(same_outputs, "ROWS_COMPARED", 6)
     monkeypatch.setattr(prepare_module, "fold_batch_norm", lambda module: _Counted(at=20))
     module, batch = _Counted(), torch.rand(40, *SHAPE)
     for precision in ("float32", "bfloat16"):
@@ -345,9 +346,7 @@ def test_the_form_that_votes_is_compared_on_all_images(monkeypatch: pytest.Monke
 
 
 def test_a_form_that_does_not_run_is_not_the_same() -> None:
-    assert not prepare_module._computes_the_same(
-        _Counted(fixed=1), _Counted(), torch.rand(4, *SHAPE)
-    )
+    assert not same_outputs.computes_the_same(_Counted(fixed=1), _Counted(), torch.rand(4, *SHAPE))
 
 
 def test_a_model_that_needs_float32_is_refused_in_float16() -> None:
@@ -410,7 +409,7 @@ def test_a_model_that_does_not_compile_is_used_uncompiled_with_one_warning(
             raise RuntimeError("no compiler here\nand a long story")
         return Computed(lambda x: module(x).flip(1))
 
-    target = "torch.compile" if fault == "fails" else "sween.engine.prepare.compiled"
+    target = "torch.compile" if fault == "fails" else "sween.engine.backends.compiled"
     monkeypatch.setattr(target, compiled)
     model = _network()
     with pytest.warns(PreparationWarning, match=message):

@@ -151,7 +151,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         raise RuntimeError("no compiler here")
 
     if request.param == "cudnn":
-        monkeypatch.setattr("sween.engine.prepare.compiled", missing)
+        monkeypatch.setattr("sween.engine.backends.compiled", missing)
         monkeypatch.setattr("sween.engine.prepare.warn_fallback", lambda *_: None)
     return str(request.param)
 

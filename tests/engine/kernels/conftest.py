@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sween.engine import in_integers, prepare
+from sween.engine import backends, in_integers
 from sween.engine.kernels.shape import IntegerShape, Shape, WideIntegerShape, WideShape
 from sween.engine.kernels.source import read_source
 from tests.engine.kernels.emulation import Emulator
@@ -96,6 +96,6 @@ def emulator(emulators: list[Emulator]) -> Emulator:
 @pytest.fixture
 def with_kernels(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are prepared as on a GPU, with the emulated kernels."""
-    for own in (prepare, in_integers):
+    for own in (backends, in_integers):
         monkeypatch.setattr(own, "supports", lambda device, shape=None: True)
         monkeypatch.setattr(own, "launcher", lambda device, shape: emulator)

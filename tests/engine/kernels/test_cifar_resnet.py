@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sween.cuda import Argument
-from sween.engine import Preparation, prepare
+from sween.engine import Preparation, backends, prepare
 from sween.engine.kernels import FusedResNet, is_cifar_resnet, supports
 from sween.engine.kernels.cifar_resnet import Launch
 from sween.engine.kernels.shape import Shape
@@ -122,9 +122,9 @@ def test_a_member_whose_kernels_are_faulty_is_compiled(
     right: Callable[..., torch.Tensor] = FusedResNet.selected
     if fault == "wrong selection":
         monkeypatch.setattr(FusedResNet, "selected", lambda *a, **k: right(*a, **k).roll(1, 0))
-    monkeypatch.setattr(prepare, "supports", lambda device, shape=None: True)
-    monkeypatch.setattr(prepare, "launcher", launcher)
-    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
+    monkeypatch.setattr(backends, "supports", lambda device, shape=None: True)
+    monkeypatch.setattr(backends, "launcher", launcher)
+    monkeypatch.setattr(backends, "compiled", lambda module, images: module)
     model, images = trained_looking("resnet20", seed=5), torch.rand(2, 3, 32, 32)
     with pytest.warns(PreparationWarning, match="cannot be run by custom kernels, "):
         prepared = prepare.prepare(model, Preparation("float16", compile=True), images)

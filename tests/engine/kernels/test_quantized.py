@@ -47,7 +47,7 @@ def _resnet(module: nn.Sequential) -> CifarResNet:
 
 
 def _with_option_a(module: nn.Sequential) -> nn.Sequential:
-    """Shortcuts that drop pixels and pad channels, as `recognise.py` writes them."""
+    """Shortcuts that drop pixels and pad channels, as `rebuild_resnet.py` writes them."""
     for stage in (_resnet(module).stage2, _resnet(module).stage3):
         block = stage[0]
         assert isinstance(block, BasicBlock)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.engine import Preparation, prepare
+from sween.engine import Preparation, backends, prepare
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.kernels import WIDTHS, FusedResNet, is_cifar_resnet
 from sween.engine.kernels.recognise import as_cifar_resnet
@@ -211,7 +211,7 @@ class RefusesBrightImages(nn.Module):
 @torch.no_grad()
 def test_a_network_that_refuses_bright_images_is_recognised() -> None:
     module = RefusesBrightImages().eval()
-    assert prepare._as_resnet(module, module, IMAGES.clamp(0, 1)) is not None
+    assert backends._as_resnet(module, module, IMAGES.clamp(0, 1)) is not None
 
 
 @torch.no_grad()
@@ -223,7 +223,7 @@ def test_what_no_output_depends_on_does_not_hide_the_structure() -> None:
 def test_members_are_prepared_by_their_structure_and_compared_with_the_original(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prepare, "compiled", lambda module, images: module)
+    monkeypatch.setattr(backends, "compiled", lambda module, images: module)
     preparation = Preparation("float16", compile=True)
     prepared = prepare.prepare(_made(ALIKE["published normalisation"]), preparation, IMAGES)
     assert prepared.arithmetic == "float16+fused"
@@ -256,13 +256,13 @@ def test_a_rebuilt_network_is_compared_without_tf32(
             raise RuntimeError("no such kernel")
         return network(x)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(prepare, "as_cifar_resnet", lambda *_: Function(rebuilt))
-    assert (prepare._as_resnet(network, network, IMAGES) is None) == fails
+    monkeypatch.setattr(backends, "as_cifar_resnet", lambda *_: Function(rebuilt))
+    assert (backends._as_resnet(network, network, IMAGES) is None) == fails
     assert seen == [(False, False)] * (1 if fails else 3), "on other images too"
     assert _allowed() == (True, True)
     other = Function(lambda x: 1.05 * network(x))
-    monkeypatch.setattr(prepare, "as_cifar_resnet", lambda *_: other)
-    assert prepare._as_resnet(network, network, IMAGES) is None, "5% are not rounding"
+    monkeypatch.setattr(backends, "as_cifar_resnet", lambda *_: other)
+    assert backends._as_resnet(network, network, IMAGES) is None, "5% are not rounding"
 
 
 def _allowed() -> tuple[bool, bool]:

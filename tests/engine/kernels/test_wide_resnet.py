@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sween.engine import Preparation, prepare
+from sween.engine import Preparation, backends, prepare
 from sween.engine.kernels import FusedResNet, Selection, shape_for
 from sween.engine.kernels.shape import Shape, WideShape
 from sween.engine.kernels.source import read_source
@@ -93,8 +93,8 @@ def test_members_are_prepared_with_the_kernels(
         asked.append(shape)
         return wide_emulator
 
-    monkeypatch.setattr(prepare, "supports", lambda device, shape=None: True)
-    monkeypatch.setattr(prepare, "launcher", launcher)
+    monkeypatch.setattr(backends, "supports", lambda device, shape=None: True)
+    monkeypatch.setattr(backends, "launcher", launcher)
     prepared = prepare.prepare(model, Preparation("float16", compile=True), images)
     assert prepared.arithmetic == "float16+fused"
     assert asked == [wide_emulator.shape]
@@ -106,8 +106,8 @@ def test_a_gpu_with_less_shared_memory_compiles_them(monkeypatch: pytest.MonkeyP
     def supports(device: torch.device, shape: Shape | None = None) -> bool:
         return not isinstance(shape, WideShape)
 
-    monkeypatch.setattr(prepare, "supports", supports)
-    monkeypatch.setattr(prepare, "compiled", lambda ready, images, search=True: ready)
+    monkeypatch.setattr(backends, "supports", supports)
+    monkeypatch.setattr(backends, "compiled", lambda ready, images, search=True: ready)
     model = trained_looking("resnet20x2", seed=5)
     prepared = prepare.prepare(model, Preparation("float16", compile=True), _images(2))
     assert "fused" not in prepared.arithmetic
