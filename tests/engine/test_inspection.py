@@ -15,6 +15,7 @@ import sween
 from sween.engine.differences import relative_change
 from sween.engine.fold_batch_norm import fold_batch_norm
 from sween.engine.inspection import Inspection, inspect_module
+from sween.engine.module_state import same_tensors
 from sween.engine.preparation import Preparation
 from sween.engine.prepare import prepare
 from sween.errors import ContractError, ContractWarning
@@ -417,6 +418,7 @@ class Unlike(nn.Module):
         super().__init__()
         self.network = small()
         self.register_buffer("last", torch.full((2,), float("nan")))
+        self.register_buffer("spectrum", torch.full((2,), complex(1, float("nan"))))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.network(x)  # type: ignore[no-any-return]
@@ -448,6 +450,7 @@ def test_ordinary_networks_are_copied(make: Callable[[], nn.Module]) -> None:
     module = make().eval()
     module(IMAGES)
     assert inspect_module(module, IMAGES) == Inspection()
+    assert same_tensors(*([*map(torch.clone, module.buffers())] for _ in range(2)))
     prepared = prepare(module, Preparation(), IMAGES)
     assert not prepared.shared
     torch.testing.assert_close(prepared.run(IMAGES), module(IMAGES), rtol=1e-4, atol=1e-4)

@@ -39,6 +39,6 @@ def same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
 
 def _same_but_for_nan(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are equal where NaN counts as equal to itself."""
-    if not one.is_floating_point() or one.shape != other.shape:
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
         return False
     return bool(((one == other) | (one.isnan() & other.isnan())).all())

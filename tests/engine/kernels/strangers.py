@@ -411,6 +411,9 @@ OTHER: dict[str, Callable[[], nn.Module]] = {
     ),
     "probabilities": lambda: ResNet(after=nn.Softmax(dim=1)),
     "a temperature": lambda: ResNet(after=Function(lambda x: x / 2)),
+    "some of a hundred classes": lambda: ResNet(
+        head=lambda inside: nn.Linear(inside, 100), after=Function(lambda x: x[:, :40])
+    ),
     "a branch on values": lambda: ResNet(before=Function(_branching)),
     "a flipped image": lambda: ResNet(before=Function(lambda x: x.flip(3))),
     "the batch's mean": lambda: ResNet(before=Function(lambda x: x - x.mean())),

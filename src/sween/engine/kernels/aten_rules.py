@@ -7,6 +7,7 @@ kernels' network cannot do, by raising `NotRecognised`.
 
 import dataclasses
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -162,8 +163,10 @@ def _slice(
     x: Expression, dim: int = 0, start: int | None = 0, end: int | None = None, step: int = 1
 ) -> Expression:
     """Every step-th row or column, from the first to the last."""
-    if start or (end is not None and end < IMAGE_SHAPE[-1]):
-        raise NotRecognised("a part of the pixels or channels")
+    # How many images or channels there are is not known here: `[:]` alone is certain to take all.
+    all_of_them = IMAGE_SHAPE[-1] if dim in (2, 3) else sys.maxsize
+    if start or (end is not None and end < all_of_them):
+        raise NotRecognised("a part of the images, pixels or channels")
     if step == 1:
         return x
     if dim not in (2, 3):
@@ -209,7 +212,7 @@ def _zeros(part: Any) -> int:
 
 
 def _new_zeros(x: Expression, size: Sequence[int], **options: Any) -> torch.Tensor:
-    """Zeros of a given shape, on the device of the activations."""
+    """Zeros of a given shape, of which other rules use nothing else."""
     return torch.zeros(tuple(size), dtype=options.get("dtype") or torch.float32)
 
 

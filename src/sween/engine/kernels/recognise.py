@@ -25,6 +25,7 @@ from sween.engine.kernels.aten_rules import OTHER_RESULTS, apply_rule
 from sween.engine.kernels.cifar_resnet import IMAGE_SHAPE, WIDTHS
 from sween.engine.kernels.rebuild_resnet import LAST_CHANNELS, rebuilt
 from sween.engine.kernels.resnet_expressions import Expression, Image, Logits, NotRecognised
+from sween.engine.model_errors import refuse_broken_device
 from sween.engine.tracing import TRACING, has_hooks
 
 
@@ -54,7 +55,10 @@ def as_cifar_resnet(module: nn.Module, images: torch.Tensor) -> nn.Sequential | 
         else:
             found = interpreter.values.get(output)  # type: ignore[no-untyped-call]
         return rebuilt(_logits(found)).to(images.device)
-    except Exception:  # the module's own code may raise anything
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # the module's own code may raise anything
+        refuse_broken_device(error)
         return None
 
 
