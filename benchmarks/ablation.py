@@ -36,7 +36,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import trial_networks
 from tune_ensemble import Scorer, expected_radii
 
 from sween.data import load_dataset
@@ -48,8 +47,6 @@ from sween.runs import TrainingRun
 from sween.runs.training import is_finished
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
-
-assert trial_networks.__name__  # imported for the names that it registers
 
 BASE = "the record's recipe"
 RECIPE = "fast/consistency-wide"

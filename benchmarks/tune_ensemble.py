@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import trial_networks
 from torch import nn
 from tune_recipe import parse_try
 
@@ -44,6 +45,8 @@ from sween.runs import TrainingRun
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 from sween.zoo import load
+
+assert trial_networks.__name__  # imported for the names that it registers
 
 N0, ALPHA = 100, 0.001
 VOTES = 100_000
