@@ -95,6 +95,29 @@ def test_damaged_compressed_rows_are_refused(tmp_path: Path, damage: str) -> Non
         read_rows(path)
 
 
+def test_xz_files_of_several_streams_are_read_whole(tmp_path: Path) -> None:
+    path, streams = (
+        tmp_path / "rows.jsonl.xz",
+        [lzma.compress(b'{"index": %d}\n' % i) for i in (1, 2)],
+    )
+    for between in (b"", bytes(8)):
+        path.write_bytes(between.join(streams) + between)
+        assert [row["index"] for row in read_rows(path)] == [1, 2]
+    one, two = streams
+    for damaged in (
+        one + b"\1" + two[1:],
+        one + b'{"index": 2}\n',
+        one + bytes(3) + two,
+        one + two[:9],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(BadInput, match="expected a complete xz file"):
+            read_rows(path)
+    path.write_bytes(lzma.compress(b'{"index": 1}\n', lzma.FORMAT_ALONE))
+    with pytest.raises(BadInput, match="expected a complete xz file"):
+        read_rows(path)
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "not xz"])
 def test_damaged_xz_files_are_refused(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "certificates.jsonl.xz"
@@ -195,9 +218,13 @@ def test_plain_rows_take_precedence_and_missing_ones_are_named(tmp_path: Path) -
         read_certificates(tmp_path)
     with pytest.raises(BadInput, match="got no such folder"):
         read_certificates(tmp_path / "absent")
-    for name in (f"{CERTIFICATES}.xz", f"{CERTIFICATES}.gz", CERTIFICATES):
+    for name in (f"{CERTIFICATES}.xz", CERTIFICATES):
         (tmp_path / name).touch()
         assert rows_file(tmp_path, CERTIFICATES) == tmp_path / name
+    (tmp_path / CERTIFICATES).unlink()
+    (tmp_path / f"{CERTIFICATES}.gz").touch()
+    with pytest.raises(BadInput, match=r"one file of rows, got certificates\.jsonl\.gz and .*xz"):
+        rows_file(tmp_path, CERTIFICATES)
 
 
 def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import functools
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import math
@@ -241,6 +242,23 @@ def to_line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
+def _read_xz(path: Path) -> io.BytesIO:
+    """The content of all streams of a file.
+
+    `lzma.LZMAFile` would leave out, without an error, what it cannot read after the first one.
+    """
+    left, found = path.read_bytes(), list[bytes]()
+    while left:
+        stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        found.append(stream.decompress(left))
+        if not stream.eof:
+            raise EOFError("the file ends within a stream")
+        left = stream.unused_data.lstrip(b"\0")
+        if (len(stream.unused_data) - len(left)) % 4:
+            raise lzma.LZMAError("padding that is no multiple of four bytes")
+    return io.BytesIO(b"".join(found))
+
+
 @dataclasses.dataclass(frozen=True)
 class Compression:
     """How rows may be compressed, once a run is finished.
@@ -253,14 +271,14 @@ class Compression:
     """
 
     name: str
-    open: Callable[[Path], gzip.GzipFile | lzma.LZMAFile]
+    open: Callable[[Path], gzip.GzipFile | io.BytesIO]
     errors: tuple[type[Exception], ...]
     undo: str
 
 
 COMPRESSIONS = {
     ".gz": Compression("gzip", gzip.GzipFile, (gzip.BadGzipFile, zlib.error, EOFError), "gunzip"),
-    ".xz": Compression("xz", lzma.LZMAFile, (lzma.LZMAError, EOFError), "unxz"),
+    ".xz": Compression("xz", _read_xz, (lzma.LZMAError, EOFError), "unxz"),
 }
 """By what they add to a file's name."""
 
@@ -315,9 +333,18 @@ def read_rows(path: AnyPath) -> list[dict[str, Any]]:
 
 
 def rows_file(folder: AnyPath, name: str) -> Path | None:
-    """A folder's file of rows, plain or compressed; None if it has neither."""
-    files = (Path(folder) / f"{name}{suffix}" for suffix in ("", *COMPRESSIONS))
-    return next((file for file in files if file.is_file()), None)
+    """A folder's file of rows, plain or else compressed; None if it has neither."""
+    plain = Path(folder) / name
+    if plain.is_file():
+        return plain
+    packed = [plain.with_name(f"{name}{suffix}") for suffix in COMPRESSIONS]
+    found = [file for file in packed if file.is_file()]
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise BadInput(
+            str(folder), expected="one file of rows", got=names, fix="keep the one that is complete"
+        )
+    return found[0] if found else None
 
 
 def require_rows_file(folder: AnyPath, name: str, *, verb: str) -> Path:

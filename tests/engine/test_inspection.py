@@ -482,3 +482,81 @@ def test_a_warning_of_ours_is_no_error_of_the_module() -> None:
     """Where warnings are errors, as in these tests."""
     with pytest.raises(ContractWarning, match="got calls, which each pass changes"):
         prepare(Counts().eval(), Preparation(), IMAGES)
+
+
+def _derivative(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.func.jvp(lambda own: own * 1.0, (x,), (x,))[0]
+    return found  # which cannot be followed
+
+
+def _inverse(x: torch.Tensor) -> torch.Tensor:
+    try:
+        torch.linalg.inv((x.mean((1, 2, 3)) <= 2).float()[:, None, None] * torch.eye(2))
+    except RuntimeError:  # of one image
+        return -x
+    return x
+
+
+def _split(x: torch.Tensor) -> torch.Tensor:
+    first, _ = torch.tensor_split(x.flatten(), (x.mean((1, 2, 3)) > 2).sum()[None])
+    return x if len(first) == 0 else -x
+
+
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    lengths = (x.mean((1, 2, 3)) > 2).long() + 1
+    rows = x.flatten(2).transpose(1, 2)[:, :2]
+    found = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
+    return x if len(found.batch_sizes) == 1 else -x
+
+
+@pytest.mark.parametrize("way", [_derivative, _inverse, _split, _packed])
+@torch.no_grad()
+def test_values_that_no_python_number_shows_are_read_too(
+    way: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    module = nn.Sequential(Lambda(way), small()).eval()
+    assert inspect_module(module, IMAGES).reads_values
+
+
+def _chosen(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.cond(
+        x.mean() < 2, lambda own: own * 1.0, lambda own: own * 2.0, (x,)
+    )
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*reads the values of pixels")
+@torch.no_grad()
+def test_operators_that_torch_compiles_work_after_they_could_not_be_watched() -> None:
+    module = nn.Sequential(Lambda(_chosen), small()).eval()
+    prepared = prepare(module, Preparation("float32", compile=False), IMAGES)
+    assert prepared.one_at_a_time
+    assert torch.allclose(prepared.run(IMAGES[:1]), module(IMAGES[:1]), atol=1e-5)
+
+
+class Sparse(nn.Module):
+    """Has a sparse buffer, and one on no device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = small()
+        self.register_buffer("mask", torch.eye(32).to_sparse())
+        self.register_buffer("shape", torch.empty(3, device="meta"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        masked = torch.sparse.mm(self.mask, x.flatten(0, 2).mT).mT
+        logits: torch.Tensor = self.network(masked.reshape(x.shape))
+        return logits
+
+
+def _frozen() -> nn.Module:
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(3600, 10)]
+    frozen: nn.Module = torch.jit.freeze(torch.jit.script(nn.Sequential(*layers).eval()))
+    return frozen
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", [Sparse, _frozen])
+def test_buffers_and_scripts_of_other_kinds_are_certified(make: Callable[[], nn.Module]) -> None:
+    smoothed = sween.SmoothedClassifier(make(), sigma=0.5, num_classes=10)
+    assert smoothed.certify_one(IMAGES[0], n=200, seed=0).n == 200

@@ -1,5 +1,6 @@
 """The engine's custom operators."""
 
+import importlib
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import torch
 from sween.engine.linear_gelu import linear_gelu
 
 SHAPES = (2, 5), (7, 5), (7,)
+MODULE = "sween.engine.linear_gelu"
 
 
 def test_torch_accepts_their_registration() -> None:
@@ -34,3 +36,8 @@ print(tuple(found.shape), "torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout == b"(2, 7) False\n"
+
+
+def test_they_can_be_imported_again() -> None:
+    again = importlib.reload(sys.modules[MODULE])
+    assert again.linear_gelu(*map(torch.ones, SHAPES), "none").shape == (2, 7)

@@ -36,7 +36,10 @@ _DENIED = (aten.unsafe_chunk, aten.unsafe_split, aten.unsafe_split_with_sizes)
 _UNINITIALISED = (aten.empty, aten.empty_strided, aten.new_empty, aten.new_empty_strided)
 """Operations that return whatever is in memory."""
 
-_READ_VALUES = (aten._local_scalar_dense, aten.item, aten.equal, aten.is_nonzero, aten.allclose)
+_READ_VALUES = (
+    *(aten._local_scalar_dense, aten.item, aten.equal, aten.is_nonzero, aten.allclose),
+    *(aten._linalg_check_errors, aten._assert_async, aten._pack_padded_sequence),
+)
 """Operations that give Python values of a tensor. Others may return numbers of their shapes, as
 attention does on a GPU."""
 

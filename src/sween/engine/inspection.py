@@ -33,7 +33,8 @@ class Inspection(NamedTuple):
 
     Attributes:
         copies: a copy of it computes the same. Also if that could not be found out.
-        reads_values: its code reads values of tensors that are made of the images.
+        reads_values: its code reads values of tensors that are made of the images. Also if that
+            could not be found out.
     """
 
     copies: bool = True
@@ -43,7 +44,8 @@ class Inspection(NamedTuple):
 def inspect_module(module: nn.Module, images: torch.Tensor) -> Inspection:
     """Run a module in evaluation mode, and a copy of it, on some of the images.
 
-    Modules that are compiled already cannot be looked into, and have nothing found.
+    Modules that are compiled already cannot be looked into, and have nothing found. One whose
+    operations cannot be followed for another reason counts as reading values.
     """
     if is_compiled(module):
         return Inspection()
@@ -54,7 +56,7 @@ def inspect_module(module: nn.Module, images: torch.Tensor) -> Inspection:
             raise
         except Exception as error:  # a user's module may raise anything
             refuse_broken_device(error)
-    return Inspection()
+    return Inspection(reads_values=True)
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -1,6 +1,7 @@
 """Errors of a user's module in one line, and those of the device as they are."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -40,8 +41,15 @@ def explain_model_errors(module: nn.Module, image_shape: Sequence[int]) -> Itera
 
 
 def refuse_broken_device(error: Exception) -> None:
-    """Re-raise errors that mean the device is out of memory or no longer usable."""
+    """Re-raise errors that mean the device is out of memory or no longer usable.
+
+    Others are the caller's to handle. Operators that torch compiles when they are called, such as
+    flex attention, fail under modes that watch operations, and torch would not try to compile them
+    again in this process: that it forgets.
+    """
     said = str(error).lower()
+    if "higherorderoperator" in said and "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     if "out of memory" in said:
         raise torch.OutOfMemoryError(str(error)) from None
     if any(

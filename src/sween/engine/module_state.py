@@ -5,7 +5,7 @@ import operator
 import torch
 from torch import nn
 
-from sween.models.evaluation_mode import parts_of
+from sween.models.evaluation_mode import is_training, parts_of
 
 
 def state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
@@ -15,7 +15,7 @@ def state_of(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
     """
     parts, tensors = list[object](), list[torch.Tensor]()
     for part in parts_of(module):
-        parts += (part, part.training, vars(part).get("forward"))  # where it was replaced
+        parts += (part, is_training(part), vars(part).get("forward"))  # where it was replaced
         parts += part._forward_pre_hooks.values()
         parts += part._forward_hooks.values()
         tensors += [own for own in part._parameters.values() if own is not None]
@@ -32,9 +32,15 @@ def same_tensors(now: list[torch.Tensor], then: list[torch.Tensor]) -> bool:
     return len(now) == len(then) and all(
         own.dtype == other.dtype
         and own.device == other.device
-        and (torch.equal(own, other) or _same_but_for_nan(own, other))
-        for own, other in zip(now, then, strict=True)
+        # Tensors on no device have no values.
+        and (own.is_meta or torch.equal(own, other) or _same_but_for_nan(own, other))
+        for own, other in zip(map(_dense, now), map(_dense, then), strict=True)
     )
+
+
+def _dense(own: torch.Tensor) -> torch.Tensor:
+    """With all of its zeros: sparse tensors cannot be compared."""
+    return own if own.layout == torch.strided else own.to_dense()
 
 
 def _same_but_for_nan(one: torch.Tensor, other: torch.Tensor) -> bool:

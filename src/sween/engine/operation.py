@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._library.custom_ops import get_library_allowing_overwrite
 
-_LIBRARY = torch.library.Library("sween", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARIES = dict[str, torch.library.Library]()
+"""Of each operator its own, which a module that is imported again replaces."""
 
 
 def operation(function: Callable[..., Any]) -> torch._ops.OpOverload[..., Any]:
@@ -21,9 +23,10 @@ def operation(function: Callable[..., Any]) -> torch._ops.OpOverload[..., Any]:
     name = function.__name__
     schema = torch.library.infer_schema(function, mutates_args=())
     tags = (torch.Tag.pt2_compliant_tag,)
-    _LIBRARY.define(name + schema, tags=tags)  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_autograd(f"sween::{name}", _no_gradient, lib=_LIBRARY)
+    library = _LIBRARIES[f"sween::{name}"] = get_library_allowing_overwrite("sween", name)
+    library.define(name + schema, tags=tags)  # type: ignore[no-untyped-call]
+    library.impl(name, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_autograd(f"sween::{name}", _no_gradient, lib=library)
     found: torch._ops.OpOverload[..., Any] = getattr(torch.ops.sween, name).default
     return found
 
@@ -31,7 +34,8 @@ def operation(function: Callable[..., Any]) -> torch._ops.OpOverload[..., Any]:
 def fake_of(own: torch._ops.OpOverload[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Decorates a function that returns empty tensors like an operator's results."""
     name = own.name()  # type: ignore[no-untyped-call]
-    found: Callable[[Callable[..., Any]], Any] = torch.library.register_fake(name, lib=_LIBRARY)
+    library = _LIBRARIES[name]
+    found: Callable[[Callable[..., Any]], Any] = torch.library.register_fake(name, lib=library)
     return found
 
 

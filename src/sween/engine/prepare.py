@@ -104,8 +104,8 @@ def _warn_of_reads() -> None:
     warn_contract(
         "model",
         expected="code that treats each image of a batch by itself",
-        got="code that reads the values of pixels, as `if x.max() > 1` or an assertion does; so it "
-        "is given its images one at a time, which is slow",
+        got="code that reads the values of pixels, as `if x.max() > 1` or an assertion does, or "
+        "that cannot be followed; so it is given its images one at a time, which is slow",
         fix="write it with operations on tensors, such as torch.where with a maximum over each "
         "image",
     )

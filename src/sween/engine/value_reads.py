@@ -63,6 +63,10 @@ def _may_read(func: Any, args: tuple[Any, ...], result: Any) -> bool:
     """Whether a function gives Python values of the tensors among its arguments."""
     if func in _OF_LISTS and any(isinstance(own, list | tuple) for own in args[:2]):
         return True
+    if func in (torch.tensor_split, torch.Tensor.tensor_split) and any(
+        isinstance(own, torch.Tensor) for own in args[1:]
+    ):
+        return True
     if getattr(func, "__name__", "") in _METADATA:
         return False
     return any(not isinstance(own, _KNOWN) for own in _pytree.tree_leaves(result))

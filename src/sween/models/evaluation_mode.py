@@ -24,6 +24,11 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
     return parts
 
 
+def is_training(part: nn.Module) -> bool:
+    """Whether a submodule is in training mode; frozen TorchScript has none."""
+    return bool(getattr(part, "training", False))
+
+
 class _Modes:
     """The modes to restore, shared by all threads.
 
@@ -40,10 +45,10 @@ class _Modes:
         """Save the modes; False if all are in evaluation mode and no other thread restores them."""
         with self._lock:
             shared = len(self._saved) and any(part in self._saved for part in parts)
-            if not shared and not any(part.training for part in parts):
+            if not shared and not any(map(is_training, parts)):
                 return False
             for part in parts:
-                users, mode = self._saved.get(part, (0, part.training))
+                users, mode = self._saved.get(part, (0, is_training(part)))
                 self._saved[part] = (users + 1, mode)
         return True
 
@@ -52,7 +57,7 @@ class _Modes:
             wanted = list[bool]()
             for part in parts:
                 # A part that is collected together with an abandoned generator has no entry left.
-                users, mode = self._saved.pop(part, (1, part.training))
+                users, mode = self._saved.pop(part, (1, is_training(part)))
                 if users > 1:
                     self._saved[part] = (users - 1, mode)
                 wanted.append(mode and users <= 1)
@@ -67,13 +72,14 @@ class _Modes:
         """
         try:
             for part, mode in zip(parts, modes, strict=True):
-                if part.training == mode or type(part).train is nn.Module.train:
+                if is_training(part) == mode or type(part).train is nn.Module.train:
                     continue
                 if not any(inner in self._saved for inner in parts_of(part)):
                     part.train(mode)
         finally:
             for part, mode in zip(parts, modes, strict=True):
-                part.training = mode
+                if is_training(part) != mode:
+                    part.training = mode
 
 
 _MODES = _Modes()

@@ -411,6 +411,7 @@ OTHER: dict[str, Callable[[], nn.Module]] = {
     ),
     "probabilities": lambda: ResNet(after=nn.Softmax(dim=1)),
     "a temperature": lambda: ResNet(after=Function(lambda x: x / 2)),
+    "pooling of half of the pixels": lambda: ResNet(pool=lambda x: x.flatten(2)[..., :32].mean(2)),
     "some of a hundred classes": lambda: ResNet(
         head=lambda inside: nn.Linear(inside, 100), after=Function(lambda x: x[:, :40])
     ),

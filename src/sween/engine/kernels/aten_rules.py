@@ -163,8 +163,9 @@ def _slice(
     x: Expression, dim: int = 0, start: int | None = 0, end: int | None = None, step: int = 1
 ) -> Expression:
     """Every step-th row or column, from the first to the last."""
-    # How many images or channels there are is not known here: `[:]` alone is certain to take all.
-    all_of_them = IMAGE_SHAPE[-1] if dim in (2, 3) else sys.maxsize
+    # How many images, channels or pixels in a line there are is not known here: `[:]` alone is
+    # certain to take all.
+    all_of_them = IMAGE_SHAPE[-1] if dim in (2, 3) and not isinstance(x, Line) else sys.maxsize
     if start or (end is not None and end < all_of_them):
         raise NotRecognised("a part of the images, pixels or channels")
     if step == 1:
