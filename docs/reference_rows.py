@@ -32,9 +32,9 @@ JSON = {
 HEAD = """# Rows and configs
 
 The files of a run folder, field by field, from the code by `python docs/update_reference.py`. Rows
-are JSON objects, one per line, in a `.jsonl` file, which may be compressed (`.jsonl.gz`, `.jsonl.xz`). A row is
-appended whole, so that a kill can truncate the last line only; readers ignore a truncated last
-line. Configs are TOML.
+are JSON objects, one per line, in a `.jsonl` file, which may be compressed (`.jsonl.gz`,
+`.jsonl.xz`). A row is appended whole, so that a kill can truncate the last line only; readers
+ignore a truncated last line. Configs are TOML.
 
 Lengths (`sigma`, radii, `eps`, `distance`) are l2 norms in units of pixels scaled to [0, 1]; times
 are in seconds. `null` in JSON is None in Python. Every row has, before its own fields, `schema`,
