@@ -214,7 +214,7 @@ def test_numbers_that_json_lacks_are_not_written(tmp_path: Path, value: float) -
 
 
 def test_plain_rows_take_precedence_and_missing_ones_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="got none of them"):
+    with pytest.raises(BadInput, match="got neither"):
         read_certificates(tmp_path)
     with pytest.raises(BadInput, match="got no such folder"):
         read_certificates(tmp_path / "absent")

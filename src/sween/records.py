@@ -353,8 +353,8 @@ def require_rows_file(folder: AnyPath, name: str, *, verb: str) -> Path:
     if file is None:
         raise BadInput(
             str(folder),
-            expected=f"a folder with {name} or {' or '.join(name + end for end in COMPRESSIONS)}",
-            got="none of them" if Path(folder).is_dir() else "no such folder",
+            expected=f"a folder with {name}, plain or compressed ({', '.join(COMPRESSIONS)})",
+            got="neither" if Path(folder).is_dir() else "no such folder",
             fix=f"pass a folder written by `sween {verb}`",
         )
     return file
