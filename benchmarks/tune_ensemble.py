@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import trial_networks
+import trial_networks  # noqa: F401  # registers networks by name
 from torch import nn
 from tune_recipe import parse_try
 
@@ -45,8 +45,6 @@ from sween.runs import TrainingRun
 from sween.training import TrainConfig, train_many
 from sween.training.recipes import read_recipe
 from sween.zoo import load
-
-assert trial_networks.__name__  # imported for the names that it registers
 
 N0, ALPHA = 100, 0.001
 VOTES = 100_000
@@ -79,7 +77,8 @@ def train(options: argparse.Namespace) -> None:
 def expected_radii(radii: np.ndarray, *, n: int, sigma: float) -> np.ndarray:
     """Radii for `VOTES` votes of the same shares as the `n` votes that gave these; 0 stays 0."""
     every = np.asarray(radius_cohen(np.arange(n + 1), n, alpha=ALPHA, sigma=sigma))
-    counts = np.abs(every[None, :] - radii[:, None]).argmin(axis=1)
+    # The nearest one: kept radii are float32.
+    counts = np.searchsorted((every[1:] + every[:-1]) / 2, radii)
     many = np.rint(counts / n * VOTES).astype(np.int64)
     found = np.asarray(radius_cohen(many, VOTES, alpha=ALPHA, sigma=sigma))
     return np.where(radii > 0, found, 0.0)
